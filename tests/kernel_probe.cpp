@@ -10,9 +10,8 @@
 #include <numeric>
 #include <string>
 
-#include "box_packing.hpp"
-#include "packing.hpp"
-#include "edge_splitting.hpp"
+#include "boxes/boxes.hpp"
+#include "relays/edge_splitting.hpp"
 
 namespace forestcoll {
 void poll_signals() {}
@@ -77,7 +76,7 @@ bool run(const std::string& step, Problem& p) {
   if (step == "split") return split(p, true);
   if (step == "split-plain") return split(p, false);
   if (step == "layered") return show(pack_layered(p.graph, p.demand.supply));
-  if (step == "exact") return show(pack_exact(p.graph, p.demand.supply, 0));
+  if (step == "exact") return show(pack_exact(p.graph, p.demand.supply));
   if (step == "nested") return show(pack_nested(p.graph, p.demand.supply, p.group));
   if (step == "trim") return trim(p.graph, p.demand, p.relay);
   throw std::invalid_argument("unknown step " + step);

@@ -8,7 +8,7 @@ Frank):
     split_switches   logical links between ranks only, and the way back to real paths
     pack             spanning trees in those logical links
 
-Every non-rank (switch, idle GPU) must receive as much as it sends; `flows.balance` makes it so.
+Every non-rank (switch, idle GPU) must receive as much as it sends; `task.balance` makes it so.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _check_balanced(graph: CapacityGraph) -> None:
     for w in unbalanced(graph):
         raise UnsupportedError(
             f"{graph.names[w]!r} does not receive as much as it sends, yet can neither copy nor "
-            "add: trim the graph with forestcoll.solver.flows.balance first"
+            "add: trim the graph with forestcoll.solver.task.balance first"
         )
 
 

@@ -22,15 +22,14 @@ from random_graphs import judge, random_graph, starved_graph
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
-from forestcoll.graph.symmetry.orbits import is_symmetry
+from forestcoll.graph.symmetry.group import is_symmetry
 from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCLPP, RCCL, Target
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.dual import check_dual
 from forestcoll.schedule.forest import Bound, Forest, Symmetry, Tree
-from forestcoll.schedule.group import whole_group
-from forestcoll.schedule.group_orbits import Orbits, find_orbits
+from forestcoll.schedule.group import Orbits, find_orbits, whole_group
 from forestcoll.solver import allreduce, fixed_algbw, optimum, solve
 from forestcoll.solver.flows import exact_lp, joint
 from forestcoll.verify import link_loads, verify
@@ -54,7 +53,7 @@ def perturbed(graph: CapacityGraph, seed: int) -> CapacityGraph:
     """Every pair of links up to 10 % slower, two decimals."""
     rng = random.Random(seed)
     capacity: dict[tuple[int, int], int] = {}
-    for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for u, v, c in graph.arcs:
         slower = round(float(c * graph.unit) * (1 - rng.random() / 10) * 100)
         capacity[u, v] = capacity.get((v, u), slower)
     return replace(graph, capacity=tuple(capacity.values()), unit=Fraction(1, 100))
@@ -159,7 +158,7 @@ def flow_program(graph: CapacityGraph) -> float:
         warnings.simplefilter("ignore")
         from ortools.linear_solver import pywraplp
     lp = pywraplp.Solver.CreateSolver("GLOP")
-    links, ranks = list(zip(graph.tail, graph.head, strict=True)), graph.ranks
+    links, ranks = list(graph.ends), graph.ranks
     top = max(graph.capacity)
 
     def variables(keys: Iterable[Any]) -> dict[Any, Any]:
@@ -230,7 +229,7 @@ def test_tiny_graphs_agree_with_all_cuts_written_down() -> None:
 
 def all_cuts(graph: CapacityGraph) -> Fraction:
     """The joint optimum (GB/s), exactly, from a program with every cut of each half."""
-    links, count = list(zip(graph.tail, graph.head, strict=True)), len(graph.tail)
+    links, count = list(graph.ends), len(graph.tail)
     share = {v: 2 * count + i for i, v in enumerate(graph.ranks)}
     rooms = 2 * count + len(share)
     upper: list[int | None] = [None] * rooms + list(graph.capacity)

@@ -24,11 +24,9 @@ from stranger_alltoall import judge
 from forestcoll.common.errors import ForestError, InfeasibleError, TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import file
-from forestcoll.solver.alltoall.demand import Demand, grouped, ragged, uniform
+from forestcoll.solver.alltoall.demand import Demand, grouped, parse, ragged, uniform
 from forestcoll.solver.alltoall.flows import Optimum, check, solve
-from forestcoll.solver.alltoall.fold import fold, orbits, quotient
-from forestcoll.solver.alltoall.lengths import bound
-from forestcoll.solver.alltoall.matrix import parse
+from forestcoll.solver.alltoall.fold import bound, fold, orbits, quotient
 from forestcoll.topology import catalog
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "alltoall.py"
@@ -80,7 +78,7 @@ def oracle(demand: Demand) -> float:
         wanted, barred = demand.amounts(source).tolist(), demand.barred(source)
         into: dict[int, list[Any]] = defaultdict(list)
         out: dict[int, list[Any]] = defaultdict(list)
-        for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+        for e, (u, v) in enumerate(graph.ends):
             if u in barred or v in barred:
                 continue
             amount = lp.NumVar(0, inf, "")
@@ -107,7 +105,7 @@ def oracle(demand: Demand) -> float:
 def doubled(graph: CapacityGraph, rng: random.Random) -> CapacityGraph:
     """Two copies, joined node by node or over a switch: a graph with a symmetry."""
     n = graph.n
-    links = list(zip(graph.tail, graph.head, graph.capacity, strict=True))
+    links = list(graph.arcs)
     both = links + [(u + n, v + n, c) for u, v, c in links]
     names = [*graph.names, *(f"{name}'" for name in graph.names)]
     gpu = graph.gpu * 2
@@ -233,14 +231,8 @@ def test_irregular_cables() -> None:
     """Every cable up to a tenth slower: nothing is alike; the worst box says how much."""
     graph = dgx_a100(4)
     dice = random.Random(3)
-    cable = {
-        frozenset(pair): dice.randrange(900, 1001)
-        for pair in zip(graph.tail, graph.head, strict=True)
-    }
-    capacity = tuple(
-        c * cable[frozenset((u, v))]
-        for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-    )
+    cable = {frozenset(pair): dice.randrange(900, 1001) for pair in graph.ends}
+    capacity = tuple(c * cable[frozenset((u, v))] for u, v, c in graph.arcs)
     graph = replace(graph, capacity=capacity, unit=graph.unit / 1000)
     best = solve(Demand(graph))
     cuts = []

@@ -11,8 +11,8 @@ from graphs import dgx_a100, mi250, torus
 from test_alltoall import agree, oracle, random_demand
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.alltoall import cuts, flows
-from forestcoll.solver.alltoall.cuts import sparse_cut
+from forestcoll.solver.alltoall import columns, flows
+from forestcoll.solver.alltoall.columns import sparse_cut
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.fold import fold, orbits
@@ -23,14 +23,11 @@ def uneven(graph: CapacityGraph, seed: int) -> CapacityGraph:
     """Every cable up to 10 % slower, each by its own amount."""
     dice = random.Random(seed)
     width: dict[frozenset[int], int] = {}
-    for u, v in zip(graph.tail, graph.head, strict=True):
+    for u, v in graph.ends:
         width.setdefault(frozenset((u, v)), dice.randint(900, 1000))
     return replace(
         graph,
-        capacity=tuple(
-            c * width[frozenset((u, v))]
-            for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-        ),
+        capacity=tuple(c * width[frozenset((u, v))] for u, v, c in graph.arcs),
         unit=graph.unit / 1000,
     )
 
@@ -104,7 +101,7 @@ def test_a_cut_that_is_not_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that is too high does no harm: the program goes on below it."""
     demand = Demand(uneven(torus(3, 3), 2))
     best = solve(demand)
-    real = cuts.sparse_cut(demand, fold(demand))
+    real = columns.sparse_cut(demand, fold(demand))
     assert real is not None
     loose = real[0] * Fraction(3, 2), real[1]
     monkeypatch.setattr(flows, "sparse_cut", lambda *_: loose)

@@ -12,15 +12,19 @@ from stranger_alltoall import judge
 
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry import abelian
-from forestcoll.graph.symmetry.abelian import AbelianGroup, abelian_group, commuting_group
-from forestcoll.graph.symmetry.group import SymmetryGroup
+from forestcoll.graph.symmetry import group as symmetry_groups
+from forestcoll.graph.symmetry.group import (
+    AbelianGroup,
+    SymmetryGroup,
+    abelian_group,
+    commuting_group,
+)
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.solver.alltoall import file, rounding
 from forestcoll.solver.alltoall.demand import Demand, uniform
 from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.alltoall.fold import fold
-from forestcoll.solver.alltoall.partial import partial_group, restrict
+from forestcoll.solver.alltoall.rounding import partial_group, restrict
 from forestcoll.solver.alltoall.routes import Route, Routes, check
 from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit
@@ -142,7 +146,8 @@ def test_groups_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
             replace(graph, ranks=graph.ranks[1:], gpu=(False, *graph.gpu[1:])),
             [turn(graph, ["hub", "leaf0"])],
         )
-    monkeypatch.setattr(abelian, "GROUP_STEPS", abelian.GROUP_STEPS.__class__(8, "GROUP_STEPS"))
+    limit = symmetry_groups.GROUP_STEPS.__class__(8, "GROUP_STEPS")
+    monkeypatch.setattr(symmetry_groups, "GROUP_STEPS", limit)
     with pytest.raises(ForestError, match=r"over 1 elements on 5 nodes \(input limit GROUP_STEPS"):
         abelian_group(graph, [first])
 

@@ -21,11 +21,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import file
 from forestcoll.solver.alltoall.demand import Demand, uniform
 from forestcoll.solver.alltoall.flows import solve
-from forestcoll.solver.alltoall.free import free_group
-from forestcoll.solver.alltoall.levels import _Orders, even_out
-from forestcoll.solver.alltoall.repair import Commodity, Load, Repair
-from forestcoll.solver.alltoall.rounding import route
-from forestcoll.solver.alltoall.routes import Route, Routes, check, loads
+from forestcoll.solver.alltoall.rounding import Commodity, Load, Repair, free_group, route
+from forestcoll.solver.alltoall.routes import Route, Routes, _Orders, check, even_out, loads
 from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit
 
@@ -151,7 +148,7 @@ def test_repair_empties_the_fullest_link() -> None:
     """Two ways from a to b, all units on one."""
     graph = build([("a", "left", 1), ("left", "b", 1), ("a", "right", 1), ("right", "b", 1)])
     a, b, left = (graph.names.index(name) for name in ("a", "b", "left"))
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    number = graph.numbers
 
     def orbits(path: tuple[int, ...]) -> list[int]:
         return [number[u, v] for u, v in pairwise(path)]

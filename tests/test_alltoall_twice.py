@@ -17,7 +17,7 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
-from forestcoll.solver.alltoall.twice import twice_uniform
+from forestcoll.solver.alltoall.spread import twice_uniform
 
 
 def carried(found: Routes, matrix: list[list[int]]) -> Fraction:
@@ -33,7 +33,7 @@ def carried(found: Routes, matrix: list[list[int]]) -> Fraction:
         for hop in pairwise(path.path):
             first[hop] += share * rows[rank[path.path[0]]]
             then[hop] += share * columns[rank[path.path[-1]]]
-    ends = list(zip(graph.tail, graph.head, strict=True))
+    ends = list(graph.ends)
     phases = (first, then)
     return sum(
         (max(p.get(pair, Fraction(0)) / graph.bandwidth(e) for e, pair in enumerate(ends)))

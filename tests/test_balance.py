@@ -17,7 +17,7 @@ from forestcoll.program import Collective
 from forestcoll.schedule.dual import check_dual
 from forestcoll.schedule.forest import Bound
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.balance import Balanced, balance
+from forestcoll.solver.task import Balanced, balance
 
 
 def all_cuts(graph: CapacityGraph, root: int | None) -> Iterator[frozenset[int]]:
@@ -31,7 +31,7 @@ def all_cuts(graph: CapacityGraph, root: int | None) -> Iterator[frozenset[int]]
 
 def brute_force(graph: CapacityGraph, root: int | None) -> Fraction:
     """The rate (GB/s) by a linear program that holds all cuts from the start."""
-    links = list(zip(graph.tail, graph.head, strict=True))
+    links = list(graph.ends)
     x = len(links)
     program = exact_lp.Program([*graph.capacity, None], [0] * x + [1])
     for w in set(range(graph.n)) - set(graph.ranks):
@@ -53,8 +53,8 @@ def proven(graph: CapacityGraph, root: int | None = None) -> Balanced:
     algbw = found.rate * (len(graph.ranks) if root is None else 1)
     assert is_balanced(found.graph)
     assert min(found.graph.capacity) > 0
-    wide = dict(zip(zip(graph.tail, graph.head, strict=True), range(len(graph.tail)), strict=True))
-    for e, pair in enumerate(zip(found.graph.tail, found.graph.head, strict=True)):
+    wide = dict(zip(graph.ends, range(len(graph.tail)), strict=True))
+    for e, pair in enumerate(found.graph.ends):
         assert found.graph.bandwidth(e) <= graph.bandwidth(wide[pair])
     assert found.bound.algbw == algbw
     assert judge(reference.forest(found.graph, collective, root)) >= algbw
@@ -143,7 +143,7 @@ def test_idle_gpus_are_balanced_like_switches() -> None:
     graph = build(links, both=False, ranks=["a", "b"])
     found = proven(graph)
     assert found.rate == 2
-    link = list(zip(found.graph.tail, found.graph.head, strict=True)).index((0, 1))
+    link = list(found.graph.ends).index((0, 1))
     assert found.graph.bandwidth(link) == 2
 
 
@@ -151,7 +151,7 @@ def test_dead_ends_are_removed() -> None:
     links = [("a", "b", 3), ("b", "a", 3), ("a", "switch", 5), ("source-switch", "b", 7)]
     found = proven(build(links, both=False))
     assert found.rate == 3
-    assert sorted(zip(found.graph.tail, found.graph.head, strict=True)) == [(0, 1), (1, 0)]
+    assert sorted(found.graph.ends) == [(0, 1), (1, 0)]
 
 
 def test_a_broken_link_on_a_machine() -> None:

@@ -91,7 +91,7 @@ def joint_optimum(graph: CapacityGraph) -> Fraction:
     Variables: what each link carries for the broadcast trees, then for the reduce trees, what each
     root is given, then both phases together (at most the link).
     """
-    links = list(zip(graph.tail, graph.head, strict=True))
+    links = list(graph.ends)
     count, n = len(links), len(graph.ranks)
     share = {v: 2 * count + i for i, v in enumerate(graph.ranks)}
     both = 2 * count + n

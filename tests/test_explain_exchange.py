@@ -16,8 +16,7 @@ from test_alltoall import random_demand
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall.demand import Demand, ragged
 from forestcoll.solver.alltoall.flows import solve
-from forestcoll.solver.alltoall.fold import orbits
-from forestcoll.solver.alltoall.lengths import bound
+from forestcoll.solver.alltoall.fold import bound, orbits
 from forestcoll.solver.alltoall.spread import spread, time_of, waits
 from forestcoll.study.explain import Exchange, explain_exchange
 from forestcoll.study.explain.exchange import Static

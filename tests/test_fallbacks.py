@@ -34,14 +34,13 @@ from forestcoll.compile.request import Request
 from forestcoll.compile.synthesize import make, synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
-from forestcoll.graph.symmetry import automorphisms, components, structures
+from forestcoll.graph.symmetry import automorphisms, components
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.group import Together
 from forestcoll.solver import (
     allreduce,
-    cut,
     fixed_trees,
     front,
     multicast,
@@ -50,7 +49,7 @@ from forestcoll.solver import (
     task,
 )
 from forestcoll.solver.compact import forests, rotation
-from forestcoll.solver.flows import balance, cutting_planes, exact_lp, joint, joint_trees, model
+from forestcoll.solver.flows import exact_lp, joint, model
 from forestcoll.solver.groups import split
 from forestcoll.topology import catalog
 
@@ -101,7 +100,7 @@ def no_memory() -> Iterator[None]:
         allreduce.plan,
         allreduce.fix_joint,
         automorphisms.find_symmetries,
-        structures.find_structures,
+        components.find_structures,
         task.analyse,
     )
     for cache in caches:
@@ -273,14 +272,9 @@ def without(graph: CapacityGraph, node: int) -> CapacityGraph:
     """`graph` with one cable of `node` gone, both directions."""
     e = graph.tail.index(node)
     gone = {(graph.tail[e], graph.head[e]), (graph.head[e], graph.tail[e])}
-    ends = zip(graph.tail, graph.head, strict=True)
+    ends = graph.ends
     kept = [e for e, pair in enumerate(ends) if pair not in gone]
-    return replace(
-        graph,
-        tail=tuple(graph.tail[e] for e in kept),
-        head=tuple(graph.head[e] for e in kept),
-        capacity=tuple(graph.capacity[e] for e in kept),
-    )
+    return graph.keep(kept)
 
 
 def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
@@ -288,7 +282,7 @@ def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
 ) -> None:
     graph = without(dgx_a100(4), 0)
     tried = Spy(monkeypatch, forests, "pack_compact")
-    assert structures.find_structures(graph) == ()
+    assert components.find_structures(graph) == ()
     assert solver.solve_compact(graph, ALLGATHER) is None
     assert tried.calls == []
     assert optimal(graph).group is None
@@ -426,20 +420,18 @@ def test_the_search_for_matching_parts_ends_and_the_general_way_does(
 
 
 def test_many_ranks_are_alike_and_one_flow_does_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "ALIKE_FROM", 8)
-    alike = Spy(monkeypatch, _kernel, "best_ratio_alike")
-    every = Spy(monkeypatch, _kernel, "best_ratio")
+    monkeypatch.setattr(task, "ALIKE_FROM", 8)
+    cuts = Spy(monkeypatch, _kernel, "best_ratio")
     assert optimal(dgx_a100(4)).algbw == Fraction(800, 3)
-    assert len(alike.calls[0][0][5]) == 1
-    assert every.calls == []
+    assert [len(call[0][6]) for call in cuts.calls] == [1] * len(cuts.calls)
 
 
 def test_many_ranks_and_none_alike_then_a_flow_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "ALIKE_FROM", 8)
-    alike = Spy(monkeypatch, _kernel, "best_ratio_alike")
+    monkeypatch.setattr(task, "ALIKE_FROM", 8)
+    cuts = Spy(monkeypatch, _kernel, "best_ratio")
     graph = without(dgx_a100(4), 0)
     optimal(graph)
-    assert list(alike.calls[0][0][5]) == list(graph.ranks)
+    assert list(cuts.calls[0][0][6]) == list(graph.ranks)
 
 
 # -------------------------------------------------------------------------- unbalanced switches
@@ -447,7 +439,7 @@ def test_many_ranks_and_none_alike_then_a_flow_for_each(monkeypatch: pytest.Monk
 
 def test_too_much_is_trimmed_and_no_program_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
-    program = Spy(monkeypatch, balance, "balance")
+    program = Spy(monkeypatch, task, "balance")
     first(
         problems(1500, "unbalanced"),
         lambda: trim.given > 0 and not program.calls,
@@ -463,7 +455,7 @@ def starved(count: int = 300) -> Iterator[Problem]:
 
 def test_trimming_fails_then_the_program_that_balances(monkeypatch: pytest.MonkeyPatch) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
-    program = Spy(monkeypatch, balance, "Model")
+    program = Spy(monkeypatch, task, "Model")
     first(starved(), lambda: trim.refused > 0 and program.given > 0, (trim, program))
 
 
@@ -472,7 +464,7 @@ def test_trimming_fails_and_what_fills_the_links_does_without_a_program(
 ) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
     balanced = Spy(monkeypatch, task, "balance")
-    program = Spy(monkeypatch, balance, "Model")
+    program = Spy(monkeypatch, task, "Model")
     _, forest = first(
         (p for p in problems(2000, "unbalanced") if p.graph.n <= 24),
         lambda: trim.refused > 0 and balanced.given > 0 and not program.calls,
@@ -484,7 +476,7 @@ def test_trimming_fails_and_what_fills_the_links_does_without_a_program(
 
 def test_a_copying_switch_is_left_out_of_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its potential would forbid copies: the program is solved again for a bound that has none."""
-    program = Spy(monkeypatch, balance.Model, "bound")  # type: ignore[arg-type]
+    program = Spy(monkeypatch, task.Model, "bound")  # type: ignore[arg-type]
     for seed in range(200):
         graph = starved_graph(seed)
         able = tuple(not gpu for gpu in graph.gpu)
@@ -563,12 +555,23 @@ class Unsure:
     """Makes `cutting` end with a basis that proves nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cutting_planes._Loose, "basis", lambda _: ([], [], []))
+        lazy: set[int] = set()
+        add, basis = exact_lp.Loose.add, exact_lp.Loose.basis
+
+        def noted(loose: exact_lp.Loose, rows: Sequence[dict[int, int]]) -> None:
+            lazy.add(id(loose))
+            add(loose, rows)
+
+        def unsure(loose: exact_lp.Loose) -> exact_lp.Basis:
+            return ([], [], []) if id(loose) in lazy else basis(loose)
+
+        monkeypatch.setattr(exact_lp.Loose, "add", noted)
+        monkeypatch.setattr(exact_lp.Loose, "basis", unsure)
 
 
 def test_lazy_cuts_end_unproven_then_proposals_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     Unsure(monkeypatch)
-    afresh = Spy(monkeypatch, cutting_planes, "_exact")
+    afresh = Spy(monkeypatch, exact_lp, "solve")
     assert optimal(star(80, *[10] * 8), ALLREDUCE).algbw == 10
     assert afresh.given >= 1
 
@@ -587,7 +590,7 @@ def test_no_joint_optimum_can_be_proven_then_the_same_trees(
     """Proven by its own bound, and the note says what is missing."""
     Unsure(monkeypatch)
     Liar(monkeypatch, 10**6)
-    monkeypatch.setattr(cutting_planes, "SIMPLEX_ROWS", 0)
+    monkeypatch.setattr(exact_lp, "SIMPLEX_ROWS", 0)
     failed = Spy(monkeypatch, allreduce, "joint")
     graph = star(80, *[10] * 8)
     best = solver.optimum(graph, ALLREDUCE)
@@ -699,7 +702,7 @@ def test_many_joint_trees_then_fewer_that_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_few_joint_trees_are_not_whole_at_first_then_another_vertex_or_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = Spy(monkeypatch, joint_trees, "_solve_whole")
+    whole = Spy(monkeypatch, joint, "_solve_whole")
     for seed in range(300):
         graph = random_graph(seed)
         plan = allreduce.plan(graph)
@@ -760,7 +763,7 @@ def measured(graph: CapacityGraph, seed: int) -> CapacityGraph:
     """Every cable up to 10 % off, two decimals."""
     rng = random.Random(seed)
     bandwidths: dict[tuple[int, int], Fraction] = {}
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         exact = graph.bandwidth(e) * Fraction(rng.randint(900, 1100), 1000)
         bandwidths[u, v] = bandwidths.get((v, u), Fraction(round(100 * exact), 100))
     return CapacityGraph.from_bandwidths(

@@ -30,14 +30,14 @@ from forestcoll.program import Collective
 from forestcoll.schedule import certificate
 
 KERNEL = Path(_kernel.__file__).parent
-if not (KERNEL / "edge_splitting.cpp").exists():  # an installed package has no sources beside it
+if not (KERNEL / "relays").exists():  # an installed package has no sources beside it
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "graph" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
-ELSEWHERE = {"module", "tree_scan", "regular", "tree_paths", "rehanging_module"}
-ELSEWHERE |= {"rehanging", "hanging", "first_trees", "routes", "local_search"}
+ELSEWHERE = {"module", "tree_scan", "tree_paths", "rehanging", "box_attachments", "routes"}
+ELSEWHERE |= {"local_search"}
 """Files that need Python, or that the probe does not ask."""
 
-ALONE = ("edge_splitting", "packing")
+ALONE = ("edge_splitting", "exact")
 """Files that are compiled by themselves, as they are compiled again with another line; the rest is
 compiled as one, which takes half of the time."""
 REST = "rest"
@@ -54,11 +54,17 @@ DETOURS: Line = ("edge_splitting", "if (!loops.empty()) splitter.apply(loops, br
 TRIMMED: Line = ("edge_splitting", "progress |= done > 0;")
 TIGHTENED: Line = ("box_packing", "tighten(lowered, demand, box);")
 BOXES_LEFT: Line = ("box_packing", "const Boxes boxes = number_boxes(box);")
-BOX_EXACT: Line = ("box_packing", "batches = pack_exact(inside.graph, inside.supply, 0);")
-ARC_BY_ARC: Line = ("packing", "inflow.accept(units, e);")
-ARC_REFUSED: Line = ("packing", "batches_[i].refused[e] = 1;")
-BATCH_SPLIT: Line = ("packing", "batches_.push_back(batches_[i]);")
+BOX_EXACT: Line = ("box_packing", "batches = pack_exact(inside.graph, inside.supply);")
+ARC_BY_ARC: Line = ("exact", "inflow.accept(units, e);")
+ARC_REFUSED: Line = ("exact", "batches_[i].refused[e] = 1;")
+BATCH_SPLIT: Line = ("exact", "batches_.push_back(batches_[i]);")
 LAYERS_FAIL: Line = ("layers", "if (!possible) return std::nullopt;")
+
+
+def source_of(stem: str) -> Path:
+    """The kernel's file of that name, in whichever folder."""
+    (path,) = KERNEL.rglob(f"{stem}.cpp")
+    return path
 
 
 # --------------------------------------------------------------- what the solver asks the kernel
@@ -229,7 +235,7 @@ class Probe:
     def built(folder: Path, compiler: str) -> Probe:
         sources = sorted(
             p
-            for p in KERNEL.glob("*.cpp")
+            for p in KERNEL.rglob("*.cpp")
             if p.stem not in ELSEWHERE and b"nanobind" not in p.read_bytes()
         )
         rest = folder / f"{REST}.cpp"
@@ -242,7 +248,7 @@ class Probe:
             return target.name
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compiled, [rest, *(KERNEL / f"{stem}.cpp" for stem in ALONE)]))
+            objects = list(pool.map(compiled, [rest, *map(source_of, ALONE)]))
         run([compiler, *LINKING, *objects, "-o", "probe"], folder)
         return Probe(folder, compiler)
 
@@ -263,7 +269,7 @@ class Probe:
         for file in (*self.folder.glob("*.o"), *self.folder.glob("*.gcno")):
             shutil.copy(file, folder)
         source = folder / f"{stem}.cpp"
-        text = (KERNEL / source.name).read_text(encoding="utf-8")
+        text = source_of(stem).read_text(encoding="utf-8")
         assert text.count(old) == 1, f"{source.name} has no line '{old}' any more: adapt this test"
         source.write_text(text.replace(old, new), encoding="utf-8")
         (folder / f"{stem}.o").unlink()
@@ -277,7 +283,7 @@ class Probe:
         found: dict[Line, int] = {}
         for stem in {stem for stem, _ in lines}:
             unit = stem if stem in ALONE else REST
-            text = (KERNEL / f"{stem}.cpp").read_text(encoding="utf-8").splitlines()
+            text = source_of(stem).read_text(encoding="utf-8").splitlines()
             told = run(["gcov", "--json-format", "--stdout", f"{unit}.gcda"], self.folder)
             ran: dict[int, int] = {}
             for file in json.loads(told)["files"]:
@@ -333,7 +339,7 @@ NETS: dict[str, tuple[str, str, str, tuple[str, ...], tuple[Line, ...]]] = {
         (BY_PAIRS,),
     ),
     "crowds get stuck: one arc of one batch at a time finds a way": (
-        "packing",
+        "exact",
         "if (!progress)",
         "if (true)",
         ("exact",),

@@ -40,7 +40,7 @@ def perturbed(graph: CapacityGraph, seed: int, per: str) -> CapacityGraph:
     """Every cable, or every direction of one, up to 10 % faster or slower; two decimals."""
     rng = random.Random(seed)
     bandwidths: dict[tuple[int, int], Fraction] = {}
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         if per == "cable" and (v, u) in bandwidths:
             bandwidths[u, v] = bandwidths[v, u]
             continue

@@ -36,7 +36,7 @@ def test_capacities_are_exact_multiples_of_the_unit() -> None:
     assert graph.capacity == (45, 45, 30, 30, 4, 4)
     assert graph.names == ("a0", "a1", "a2", "a3")
     assert graph.ranks == (0, 1, 2, 3)
-    assert list(zip(graph.tail, graph.head, strict=True))[:2] == [(0, 1), (1, 0)]
+    assert list(graph.ends)[:2] == [(0, 1), (1, 0)]
 
 
 def test_parallel_links_are_merged() -> None:
@@ -49,7 +49,7 @@ def test_parallel_links_are_merged() -> None:
     )
     graph = CapacityGraph.from_topology(Topology("t", nodes, links))
     assert graph.unit == 5
-    merged = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    merged = graph.links
     assert merged == {(0, 1): 7, (1, 0): 8, (0, 2): 1}
     assert graph.multicast == (False, False, True)
     assert graph.gpu == (True, True, False)

@@ -18,9 +18,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule import certificate
 from forestcoll.schedule.dual import check_groups_bound
-from forestcoll.schedule.flow_views import view_groups
 from forestcoll.schedule.forest import Symmetry
-from forestcoll.schedule.group import GroupsBound, Together, fits
+from forestcoll.schedule.group import GroupsBound, Together, fits, view_groups
 from forestcoll.solver.groups import split as shared
 from forestcoll.solver.groups.forests import solve_together
 from forestcoll.solver.groups.split import split
@@ -74,7 +73,7 @@ def oracle(
             elif collective is not Collective.ALLREDUCE:
                 lp.Add(len(ranks) * start[v] == rate)
         for phase in collective.phases:
-            arcs = list(zip(group.graph.tail, group.graph.head, strict=True))
+            arcs = list(group.graph.ends)
             load = [lp.NumVar(0, inf, "") for _ in arcs]
             for e, pair in enumerate(arcs):
                 taken.setdefault(pair, []).append(load[e])
@@ -90,9 +89,7 @@ def oracle(
                     into = sum(x for x, (_, v) in zip(flow, turned, strict=True) if v == w)
                     out = sum(x for x, (u, _) in zip(flow, turned, strict=True) if u == w)
                     lp.Add(out - into == start.get(w, 0))
-    capacity = dict(
-        zip(zip(machine.tail, machine.head, strict=True), machine.capacity, strict=True)
-    )
+    capacity = dict(zip(machine.ends, machine.capacity, strict=True))
     for pair, loads in taken.items():
         lp.Add(sum(loads) <= capacity[pair])
     lp.Maximize(rate)
@@ -365,10 +362,10 @@ def test_splits_leave_nothing_out() -> None:
     used: dict[tuple[int, int], Fraction] = {}
     for flow in found.flows:
         graph = flow.graph if flow.phase == "broadcast" else flow.graph.reverse()
-        for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        for u, v, c in graph.arcs:
             used[u, v] = used.get((u, v), Fraction(0)) + c * graph.unit
         assert sum(flow.supply) * flow.graph.unit == found.algbw
-    for u, v, c in zip(machine.tail, machine.head, machine.capacity, strict=True):
+    for u, v, c in machine.arcs:
         assert used.get((u, v), Fraction(0)) <= c * machine.unit
 
 

@@ -238,9 +238,7 @@ def test_plan_formats_keep_to_themselves() -> None:
             if parts[:2] != ["forestcoll", "plans"] or len(parts) < 3 or parts[2] not in formats:
                 continue
             allowed = (
-                parts[2] == own
-                or (not own and len(parts) == 3)
-                or here == ("plans", "lint.py")
+                parts[2] == own or (not own and len(parts) == 3) or here == ("plans", "lint.py")
             )
             assert allowed, f"{path}:{node.lineno}: {node.module}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -21,11 +20,12 @@ from forestcoll.schedule import certificate
 from forestcoll.schedule.forest import Tree
 from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.flows.joint import joint
-from forestcoll.solver.joint_boxes import _Machine, _round_parts, joint_of_boxes
+from forestcoll.solver.joint_boxes import _Machine, joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.shallow.boxes import find_boxes
 from forestcoll.solver.shallow.height import least_height
 from forestcoll.solver.shallow.rehanging import rehang_mirrored
+from forestcoll.solver.shares import apportion
 
 
 def both_ways(graph: CapacityGraph, trees: Sequence[Tree]) -> Counter[tuple[int, int]]:
@@ -51,7 +51,7 @@ def test_boxes_with_fewer_adapters_sum_less_and_nobody_waits_for_them() -> None:
     u = sum(supply) * graph.unit / found.algbw
     capacity = [int(c * u) for c in graph.capacity]
     assert validate(graph, capacity, supply, found.trees) <= 3
-    limits = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    limits = dict(zip(graph.ends, capacity, strict=True))
     assert all(load <= limits[ends] for ends, load in both_ways(graph, found.trees).items())
 
 
@@ -90,7 +90,9 @@ def test_what_boxes_reach_is_the_joint_optimum() -> None:
     assert found[0] * graph.unit == joint(graph).algbw
     assert found[1][0] < found[1][2]
     assert sum(found[1]) == 1
-    _, supply = next(machine.supplies(*found))
+    wanted = machine.supplies(*found)
+    assert wanted is not None
+    _, supply = wanted
     names = {graph.names[v] for v, units in enumerate(supply) if units}
     assert not names & {"box0/gpu0", "box1/gpu2"}  # they have no way out of their own
     assert sum(supply) >= 12
@@ -99,7 +101,7 @@ def test_what_boxes_reach_is_the_joint_optimum() -> None:
 @pytest.mark.parametrize("total", [1, 7, 100])
 def test_parts_are_rounded_to_whole_units(total: int) -> None:
     parts = [Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)]
-    units = _round_parts(parts, total)
+    units = apportion(parts, total)
     assert sum(units) == total
     assert all(abs(u - part * total) < 1 for u, part in zip(units, parts, strict=True))
 
@@ -111,18 +113,9 @@ def test_small_and_switchless_fabrics_are_left_to_the_general_program() -> None:
 
 def test_a_link_that_lacks_its_way_back_serves_neither_phase() -> None:
     graph = small("rails")
-    cut = next(
-        e
-        for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
-        if graph.gpu[t] and graph.box(h) == ""
-    )
+    cut = next(e for e, (t, h) in enumerate(graph.ends) if graph.gpu[t] and graph.box(h) == "")
     keep = [e for e in range(len(graph.tail)) if e != cut]
-    oneway = replace(
-        graph,
-        tail=tuple(graph.tail[e] for e in keep),
-        head=tuple(graph.head[e] for e in keep),
-        capacity=tuple(graph.capacity[e] for e in keep),
-    )
+    oneway = graph.keep(keep)
     supply = [int(v in graph.ranks) for v in range(graph.n)]
     supply[graph.tail[cut]] = 0
     room = [4 * len(graph.ranks)] * len(keep)

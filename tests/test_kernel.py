@@ -61,7 +61,7 @@ def test_best_ratio_is_the_least_over_all_sets(seed: int) -> None:
 
 
 def arcs(graph: CapacityGraph) -> list[tuple[int, int, int]]:
-    return list(zip(graph.tail, graph.head, graph.capacity, strict=True))
+    return list(graph.arcs)
 
 
 def subsets(n: int) -> list[frozenset[int]]:

@@ -147,7 +147,7 @@ def test_numbers_near_the_limit_end() -> None:
     assert _kernel.best_ratio(2, tail, head, [quarter, quarter], [0, 1])[:2] == (quarter, 1)
     for call in (
         lambda: _kernel.best_ratio(2, tail, head, [half, half], [0, 1]),
-        lambda: _kernel.best_ratio_alike(2, tail, head, [half, half], [0, 1], [0]),
+        lambda: _kernel.best_ratio(2, tail, head, [quarter, quarter], [0, 1], [2, 1]),
         lambda: _kernel.violated(2, tail, head, [LARGE - 1, 1], [1, 0], [0, 1]),
         lambda: _kernel.maximum_flow(2, tail, head, [LARGE, 0], 0, 1),
     ):

@@ -49,7 +49,7 @@ def drawn(graph: CapacityGraph, rng: random.Random) -> dict[tuple[str, str], Fra
     """Microseconds of every link, each direction for itself, zero too."""
     return {
         (graph.names[u], graph.names[v]): Fraction(rng.randrange(0, 40), rng.choice((1, 7, 20)))
-        for u, v in zip(graph.tail, graph.head, strict=True)
+        for u, v in graph.ends
     }
 
 

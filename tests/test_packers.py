@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -30,7 +29,7 @@ def validate(
 
     Shares no code with the package but the values.
     """
-    room = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    room = dict(zip(graph.ends, capacity, strict=True))
     assert len(room) == len(capacity)
     started: Counter[int] = Counter()
     load: Counter[tuple[int, int]] = Counter()
@@ -53,7 +52,7 @@ def validate(
 
 def pack_by_oracle(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
     """The plain twin's stages: switches split off, trees packed, paths put back."""
-    links = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    links = dict(zip(graph.ends, capacity, strict=True))
     wanted = {v: units for v, units in enumerate(supply) if units}
     ranks = set(graph.ranks)
     switches = [v for v in range(graph.n) if v not in ranks]
@@ -93,17 +92,10 @@ def named(name: str, **settings: int) -> CapacityGraph:
 def without_link(graph: CapacityGraph, one: str, other: str) -> CapacityGraph:
     """`graph` less the links between two nodes."""
     kept = [
-        e
-        for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))
-        if {graph.names[u], graph.names[v]} != {one, other}
+        e for e, (u, v) in enumerate(graph.ends) if {graph.names[u], graph.names[v]} != {one, other}
     ]
     assert len(kept) == len(graph.tail) - 2
-    return replace(
-        graph,
-        tail=tuple(graph.tail[e] for e in kept),
-        head=tuple(graph.head[e] for e in kept),
-        capacity=tuple(graph.capacity[e] for e in kept),
-    )
+    return graph.keep(kept)
 
 
 PACKERS: dict[str, Packer] = {

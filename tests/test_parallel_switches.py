@@ -16,7 +16,7 @@ from forestcoll.program import Collective
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule.forest import Tree
 from forestcoll.solver import phase_packing
-from forestcoll.solver.parallel_switches import spread_evenly
+from forestcoll.solver.packing import spread_evenly
 from forestcoll.topology import catalog
 from forestcoll.verify import simulate
 

@@ -15,12 +15,12 @@ from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.execute import cpu
 from forestcoll.lower.alltoall.filling import fill, shares_of
-from forestcoll.lower.alltoall.given import routes_over
 from forestcoll.program.targets import MSCCLPP, RCCL
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.spread import routes_over
 from forestcoll.solver.baselines.alltoall import direct, two_level
 from forestcoll.topology import Topology, catalog
 from forestcoll.verify import simulate

@@ -15,7 +15,7 @@ from forestcoll import solver
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Tree
-from forestcoll.solver.preference import fan_out, prefer
+from forestcoll.solver.packing import fan_out, prefer
 from forestcoll.topology import catalog
 
 
@@ -74,7 +74,7 @@ def test_random_trees_agree_with_networkx() -> None:
         graph = random_graph(seed)
         for made in solver.solve(graph, Collective.ALLGATHER).trees[:4]:
             links = nx.DiGraph()
-            for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+            for u, v, units in graph.arcs:
                 links.add_edge(u, v, units=units)
             edges = rng.sample(made.edges, len(made.edges))  # their order does not matter
             copies = Counter(

@@ -38,7 +38,7 @@ from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.dual import check_dual
 from forestcoll.schedule.forest import Bound, Forest
 from forestcoll.solver import Optimum, multicast, optimum, solve
-from forestcoll.solver.flows.balance import balance
+from forestcoll.solver.task import balance
 
 SEEDS = 250
 BLOCK = 25
@@ -51,7 +51,7 @@ def feeds_everybody(graph: CapacityGraph, rate: Fraction, root: int | None) -> b
     scale = (rate / graph.unit).denominator
     units = int(rate / graph.unit * scale)
     network = nx.DiGraph()
-    for u, v, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for u, v, capacity in graph.arcs:
         network.add_edge(u, v, capacity=capacity * scale)
     roots = graph.ranks if root is None else (graph.ranks[root],)
     for r in roots:
@@ -71,7 +71,7 @@ def proven_bound(
     (cut,) = bound.parts
     inside = sum(v in cut for v in graph.ranks)
     assert 0 < inside < len(graph.ranks)
-    links = list(zip(graph.tail, graph.head, graph.capacity, strict=True))
+    links = list(graph.arcs)
     leaving = sum(c for u, v, c in links if u in cut and v not in cut) * graph.unit
     entering = sum(c for u, v, c in links if u not in cut and v in cut) * graph.unit
     if collective is Collective.ALLREDUCE:

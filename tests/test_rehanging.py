@@ -49,7 +49,7 @@ def validate(
     graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], trees: Sequence[Tree]
 ) -> int:
     """The height of `trees`, once networkx finds them to span and no link to carry too much."""
-    links = nx.DiGraph(zip(graph.tail, graph.head, strict=True))
+    links = nx.DiGraph(graph.ends)
     loads: Counter[tuple[int, int]] = Counter()
     roots: Counter[int] = Counter()
     height = 0
@@ -63,7 +63,7 @@ def validate(
             assert nx.is_path(links, path)
             assert not set(path[1:-1]) & set(graph.ranks)
             loads.update(dict.fromkeys(pairwise(path), tree.weight))
-    limits = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    limits = dict(zip(graph.ends, capacity, strict=True))
     assert all(load <= limits[ends] for ends, load in loads.items())
     assert roots == Counter({v: units for v, units in enumerate(supply) if units})
     return height
@@ -109,11 +109,7 @@ def test_links_in_one_direction_only() -> None:
     graph = dgx_a100(10)
     gone = {("box0/gpu0", "fabric0"), ("fabric0", "box3/gpu5")}
     names = graph.names
-    kept = [
-        e
-        for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))
-        if (names[ends[0]], names[ends[1]]) not in gone
-    ]
+    kept = [e for e, ends in enumerate(graph.ends) if (names[ends[0]], names[ends[1]]) not in gone]
     graph = CapacityGraph(
         **{f: getattr(graph, f) for f in ("names", "gpu", "multicast", "aggregation", "ranks")},
         tail=tuple(graph.tail[e] for e in kept),
@@ -192,11 +188,7 @@ def test_what_does_not_fit_is_not_claimed() -> None:
     capacity = [int(c * u) for c in graph.capacity]
     assert rehang(graph, capacity, task.supply(k), 2, 2) is not None
     cut = task.bound.parts[0]
-    crossing = [
-        e
-        for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
-        if t in cut and h not in cut
-    ]
+    crossing = [e for e, (t, h) in enumerate(graph.ends) if t in cut and h not in cut]
     capacity[crossing[0]] -= 1
     assert rehang(graph, capacity, task.supply(k), 2, 2) is None
 
@@ -265,7 +257,7 @@ def test_a_box_with_a_fault_in_one_direction_is_taken_apart() -> None:
 
 def interior(links: Sequence[tuple[str, str, int]]) -> tuple[CapacityGraph, Interior]:
     graph = build(links)
-    ends = zip(graph.tail, graph.head, strict=True)
+    ends = graph.ends
     return graph, Interior(graph, graph.ranks, dict(zip(ends, graph.capacity, strict=True)))
 
 
@@ -297,7 +289,7 @@ def test_boxes_spread_what_enters(links: Sequence[tuple[str, str, int]], height:
                 loads.update(dict.fromkeys(pairwise(path), spread.weight))
             assert reached == set(graph.ranks)
             assert spread.height <= height
-    limits = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    limits = graph.links
     assert all(load <= limits[ends] for ends, load in loads.items())
 
 

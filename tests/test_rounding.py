@@ -37,7 +37,7 @@ def slowest(forest: Forest, weights: tuple[int, ...], total: int) -> Fraction:
     graph = forest.graph
     return min(
         graph.bandwidth(e) * total / load
-        for e, hop in enumerate(zip(graph.tail, graph.head, strict=True))
+        for e, hop in enumerate(graph.ends)
         if (load := loads[hop])
     )
 

@@ -27,22 +27,22 @@ from forestcoll.compile.verdict import verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.components import (
+    alike_ranks,
     digit_rotations,
     find_components,
     find_inner_symmetries,
+    find_structures,
     find_translations,
 )
 from forestcoll.graph.symmetry.group import symmetry_group
-from forestcoll.graph.symmetry.structures import alike_ranks, find_structures
 from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCL
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
-from forestcoll.solver.compact.folding import Pool, choose_units, use_of
 from forestcoll.solver.compact.forests import pack_compact
-from forestcoll.solver.compact.rotation import pack_parts
+from forestcoll.solver.compact.rotation import Pool, choose_units, pack_parts, use_of
 from forestcoll.topology import catalog
 from forestcoll.ui.cli import cli
 from tests.graphs import build, dgx_a100
@@ -145,7 +145,7 @@ def test_orders_and_orbits_of_a_group(steps: tuple[int, ...], orders: tuple[int,
     elements = list(group.elements())
     assert elements[0] == tuple(range(graph.n))
     assert len(set(elements)) == len(elements) == group.size
-    number = {p: e for e, p in enumerate(zip(graph.tail, graph.head, strict=True))}
+    number = graph.numbers
     link_maps = [[number[m[u], m[v]] for u, v in number] for m in maps]
     assert list(group.node) == brute_orbits(graph.n, [list(m) for m in maps])
     assert list(group.link) == brute_orbits(len(number), link_maps)
@@ -235,7 +235,7 @@ def test_colours_are_stable_and_the_same_for_images(seed: int) -> None:
     for v in range(graph.n):
         around = Counter(
             (out, c, colours[t if out else s])
-            for s, t, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
+            for s, t, c in graph.arcs
             for out, end in ((True, s), (False, t))
             if end == v
         )
@@ -256,7 +256,7 @@ def test_the_optimum_of_alike_ranks(graph: CapacityGraph) -> None:
     leaving, inside, _ = _kernel.best_ratio(*links)
     sinks = alike_ranks(graph)
     assert len(sinks) < len(graph.ranks)
-    found, held, nodes = _kernel.best_ratio_alike(*links, sinks)
+    found, held, nodes = _kernel.best_ratio(*links, (), sinks)
     assert Fraction(found, held) == Fraction(leaving, inside)
     assert graph.leaving(frozenset(nodes)) == found * graph.unit
     assert sum(v in set(nodes) for v in graph.ranks) == held
@@ -545,7 +545,7 @@ def test_links_that_are_too_thin_are_refused() -> None:
 
 
 def _ends(graph: CapacityGraph) -> list[tuple[int, int]]:
-    return list(zip(graph.tail, graph.head, strict=True))
+    return list(graph.ends)
 
 
 def test_units_are_traded_until_links_fill_evenly() -> None:

@@ -15,8 +15,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import file
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
-from forestcoll.solver.alltoall.link_loads import link_loads
 from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import link_loads
 
 
 @pytest.mark.parametrize(

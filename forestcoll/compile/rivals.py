@@ -45,7 +45,7 @@ PIECES: Final = 16
 RING_GAIN: Final = 1.002
 """How many times as fast plans of rings have to be, in no more thread blocks."""
 RING_RANKS: Final = 16
-"""Ranks up to which rings are looked for: so many are packed at once (solver/baselines/mesh.py)."""
+"""Ranks up to which rings are looked for: so many are packed at once (baselines/order.py)."""
 
 
 def size_of(collective: Collective) -> int:

@@ -139,7 +139,7 @@ def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
 
 
 def _views(asked: GroupsProblem) -> list[Group]:
-    from forestcoll.schedule.flow_views import view_groups
+    from forestcoll.schedule.group import view_groups
 
     return view_groups(asked.machine, asked.members, asked.roots, asked.relays)
 

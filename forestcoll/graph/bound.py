@@ -52,7 +52,7 @@ class Bound:
         together, and algbw <= sum of b(e) z(e). Potentials of broadcast trees are >= 0 where the
         switch multicasts, those of reduce trees (`reduce_potentials`) where it aggregates.
         `symmetries` say which links and ranks are alike: pressures and weights then only have to
-        hold on the average over those that are (`solver.flows.dual` says why).
+        hold on the average over those that are (`schedule.dual` says why).
     """
 
     algbw: Fraction

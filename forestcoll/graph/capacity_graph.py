@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
@@ -164,6 +164,57 @@ class CapacityGraph:
         return len(self.names)
 
     @property
+    def ends(self) -> Iterator[tuple[int, int]]:
+        """(tail, head) of every link, in order."""
+        return zip(self.tail, self.head, strict=True)
+
+    @property
+    def arcs(self) -> Iterator[tuple[int, int, int]]:
+        """(tail, head, capacity) of every link, in order."""
+        return zip(self.tail, self.head, self.capacity, strict=True)
+
+    @property
+    def links(self) -> dict[tuple[int, int], int]:
+        """(tail, head) -> units of capacity of the link between the two."""
+        return dict(zip(self.ends, self.capacity, strict=True))
+
+    @property
+    def numbers(self) -> dict[tuple[int, int], int]:
+        """(tail, head) -> the number of the link between the two."""
+        return {ends: e for e, ends in enumerate(self.ends)}
+
+    def keep(
+        self,
+        links: Sequence[int],
+        capacity: Sequence[int] | None = None,
+        unit: Fraction | None = None,
+    ) -> CapacityGraph:
+        """The graph of these links alone, by number; `capacity` of all links, in other units."""
+        units = self.capacity if capacity is None else capacity
+        return replace(
+            self,
+            tail=tuple(self.tail[e] for e in links),
+            head=tuple(self.head[e] for e in links),
+            capacity=tuple(units[e] for e in links),
+            unit=self.unit if unit is None else unit,
+        )
+
+    def restrict(self, nodes: Sequence[int], links: Mapping[tuple[int, int], int]) -> CapacityGraph:
+        """The graph of these nodes in this order, with these links between them (units)."""
+        place = {v: i for i, v in enumerate(nodes)}
+        return CapacityGraph(
+            names=tuple(self.names[v] for v in nodes),
+            gpu=tuple(self.gpu[v] for v in nodes),
+            multicast=tuple(self.multicast[v] for v in nodes),
+            aggregation=tuple(self.aggregation[v] for v in nodes),
+            ranks=tuple(place[v] for v in self.ranks if v in place),
+            tail=tuple(place[u] for u, _ in links),
+            head=tuple(place[v] for _, v in links),
+            capacity=tuple(links.values()),
+            unit=self.unit,
+        )
+
+    @property
     def copies(self) -> bool:
         """Whether some switch copies or adds."""
         return any(self.multicast) or any(self.aggregation)
@@ -210,18 +261,14 @@ class CapacityGraph:
 
     def leaving(self, nodes: frozenset[int]) -> Fraction:
         """GB/s of all links from inside `nodes` to outside, exact."""
-        total = sum(
-            c
-            for t, h, c in zip(self.tail, self.head, self.capacity, strict=True)
-            if t in nodes and h not in nodes
-        )
+        total = sum(c for t, h, c in self.arcs if t in nodes and h not in nodes)
         return total * self.unit
 
     def check_connected(self) -> None:
         """Nothing when every rank can send to every other; else `InfeasibleError` with the cut."""
         names = self.names
         ranks = tuple(names[rank] for rank in self.ranks)
-        arcs = ((names[t], names[h]) for t, h in zip(self.tail, self.head, strict=True))
+        arcs = ((names[t], names[h]) for t, h in self.ends)
         found = find_cut(names, arcs, ranks)
         if found is not None:
             raise InfeasibleError(cut_in_words(found[0], ranks, order=names))
@@ -247,7 +294,7 @@ class CapacityGraph:
                 aggregation=self.aggregation[node],
                 rank=rank.get(node),
             )
-        for t, h, c in zip(self.tail, self.head, self.capacity, strict=True):
+        for t, h, c in self.arcs:
             graph.add_edge(t, h, capacity=c)
         return graph
 
@@ -325,7 +372,7 @@ def _meant(pattern: str, gpus: Sequence[str]) -> str:
 
 def is_symmetric(graph: CapacityGraph) -> bool:
     """Whether every link has the same capacity in both directions."""
-    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    capacity = graph.links
     return all(capacity.get((v, u)) == c for (u, v), c in capacity.items())
 
 
@@ -334,7 +381,7 @@ def is_balanced(graph: CapacityGraph) -> bool:
     if graph.n == len(graph.ranks):
         return True
     surplus = [0] * graph.n
-    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for tail, head, capacity in graph.arcs:
         surplus[tail] -= capacity
         surplus[head] += capacity
     for node in graph.ranks:

@@ -37,7 +37,7 @@ class LinkTable(tuple[LinkLoad, ...]):
     def of(graph: CapacityGraph, loads: Sequence[int], total: int, algbw: Fraction) -> LinkTable:
         """`loads`: units of weight on each link, of `total`; `algbw`: GB/s of the forest."""
         rows = []
-        for e, (tail, head) in enumerate(zip(graph.tail, graph.head, strict=True)):
+        for e, (tail, head) in enumerate(graph.ends):
             bandwidth, load = graph.bandwidth(e), Fraction(loads[e], total)
             percent = 100 * load * algbw / bandwidth
             rows.append(LinkLoad(graph.names[tail], graph.names[head], bandwidth, load, percent))

@@ -17,7 +17,7 @@ In an allreduce the parts that start at ranks are the schedule's own choice, the
 phases. There share(S) gives way to the least weight, over the ranks v of a group, of the cuts of
 either phase that hold v: that much of the group's data crosses cuts, wherever it starts.
 
-Averaging over symmetries (`group_orbits`) changes neither L nor what trees obey above. Where some
+Averaging over symmetries (`group`) changes neither L nor what trees obey above. Where some
 are given, only the mean pressure over flows that are alike counts, and the mean weight around ranks
 that are alike.
 """
@@ -34,8 +34,15 @@ from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Bound, Phase
-from forestcoll.schedule.group import Group, GroupsBound, WeighedCut, flow_keys, whole_group
-from forestcoll.schedule.group_orbits import Orbits, find_orbits
+from forestcoll.schedule.group import (
+    Group,
+    GroupsBound,
+    Orbits,
+    WeighedCut,
+    find_orbits,
+    flow_keys,
+    whole_group,
+)
 
 
 def check_dual(

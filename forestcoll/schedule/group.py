@@ -1,16 +1,96 @@
-"""Groups of ranks on one machine, and the certificate that bounds what all reach at once."""
+"""Groups of ranks on one machine, and the certificate that bounds what all reach at once.
+
+Views of a machine: what each of several groups has of it, and what flows may take of links.
+
+Orbits of flows: what symmetries of a machine with groups on it make alike.
+
+A symmetry of several groups maps the machine to itself, each group to a group (roots to roots). It
+is found and checked as a symmetry of a graph that has one node more for each group, linked to its
+members; its image counts these nodes behind the machine's. In an allreduce it may turn links round,
+which makes reduce trees of broadcast trees. Averaging a solution over symmetries changes neither
+the common algbw nor whether it fits, so all that is alike may be taken to be equal.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from forestcoll.common.errors import ForestError
+from forestcoll.common.errors import ForestError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
+from forestcoll.graph.symmetry.automorphisms import find_symmetries
+from forestcoll.graph.symmetry.group import DisjointSets, symmetry_images
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Phase, Symmetry, check
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The trees of one phase of a group, and what they may take of each link.
+
+    `graph` is the group's, turned round for reduce trees, so that data flows from the roots; its
+    capacities are what the flow may take. `supply[v]` is what starts at node v, in the same unit:
+    the common algbw in all.
+    """
+
+    group: int
+    phase: Phase
+    graph: CapacityGraph
+    supply: tuple[Fraction, ...]
+
+
+def view_groups(
+    machine: CapacityGraph, groups: Sequence[Sequence[int]], roots: Sequence[int], relays: Relays
+) -> list[Group]:
+    """What each group has of the machine: its members, switches, and GPUs that may relay.
+
+    `groups` are nodes of `machine`, `roots` rank numbers in each group (used where the collective
+    is rooted). `relays`: "none"; "idle": GPUs in no group; "all": GPUs of other groups too. Raises
+    UnsupportedError for a group of one, or that names a node twice.
+    """
+    busy = {v for group in groups for v in group}
+    out = []
+    for number, members in enumerate(groups):
+        if len(members) < 2:
+            raise UnsupportedError(f"group {number} has {len(members)} rank: it needs at least two")
+        if len(set(members)) < len(members):
+            raise UnsupportedError(f"group {number} names a rank twice")
+        own = set(members)
+        nodes = frozenset(
+            v
+            for v in range(machine.n)
+            if v in own
+            or not machine.gpu[v]
+            or (relays == "all")
+            or (relays == "idle" and v not in busy)
+        )
+        kept = [e for e, ends in enumerate(machine.ends) if ends[0] in nodes and ends[1] in nodes]
+        graph = replace(machine.keep(kept), ranks=tuple(members))
+        out.append(Group(graph, tuple(kept), roots[number]))
+    return out
+
+
+def scale(graph: CapacityGraph, capacity: Sequence[int], unit: Fraction) -> CapacityGraph:
+    """`graph` with other capacities, in as coarse a unit as they allow; empty links left out."""
+    common = math.gcd(*capacity) or 1
+    kept = [e for e, units in enumerate(capacity) if units]
+    return graph.keep(kept, [units // common for units in capacity], unit * common)
+
+
+def span_switches(graph: CapacityGraph) -> CapacityGraph:
+    """`graph` whose switches that copy are ranks without a part: trees span them, too.
+
+    The graph itself where there is none.
+    """
+    ranks = set(graph.ranks)
+    more = tuple(v for v in range(graph.n) if graph.multicast[v] and v not in ranks)
+    if not more:
+        return graph
+    return replace(graph, ranks=graph.ranks + more, shares=graph.parts + (0,) * len(more))
+
 
 Key = tuple[int, Phase]  # group, phase
 Links = dict[tuple[str, str], Fraction]
@@ -42,7 +122,7 @@ class WeighedCut:
 class GroupsBound:
     """Why no common algbw is above `algbw` (GB/s); potentials are (group, phase, node, p).
 
-    `solver.flows.dual` says what cuts, potentials and symmetries prove. The image of a symmetry
+    `schedule.dual` says what cuts, potentials and symmetries prove. The image of a symmetry
     counts the groups as nodes behind those of the machine.
     """
 
@@ -107,10 +187,7 @@ def fits(machine: CapacityGraph, forests: Sequence[Forest], algbw: Fraction) -> 
             if trees:
                 pair = (graph.names[u], graph.names[v])
                 taken[pair] += Fraction(trees, forest.total) * algbw
-    bandwidth = {
-        (machine.names[u], machine.names[v]): c * machine.unit
-        for u, v, c in zip(machine.tail, machine.head, machine.capacity, strict=True)
-    }
+    bandwidth = {(machine.names[u], machine.names[v]): c * machine.unit for u, v, c in machine.arcs}
     for (src, dst), load in taken.items():
         if (src, dst) not in bandwidth:
             raise ForestError(f"a forest uses {src} -> {dst}, which is no link of the machine")
@@ -119,3 +196,102 @@ def fits(machine: CapacityGraph, forests: Sequence[Forest], algbw: Fraction) -> 
                 f"{src} -> {dst} would have to carry {load} GB/s for all groups together, "
                 f"it has {bandwidth[src, dst]}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Orbits:
+    """The least member of each one's orbit.
+
+    `link[e]`: of the machine's links. `flow[f][e]`: of (flow, link of the group), numbered through
+    all flows. `side[f][v]`: of (flow, node) as f * nodes + v. `part[g][v]`: of (group, node).
+    """
+
+    link: list[int]
+    flow: list[list[int]]
+    side: list[list[int]]
+    part: list[list[int]]
+
+
+def family(
+    machine: CapacityGraph, groups: Sequence[Group], collective: Collective
+) -> CapacityGraph:
+    """The machine with a node for each group, linked to its members in a way of its own."""
+    mark = 1 + max(machine.capacity)
+    tail, head, capacity = list(machine.tail), list(machine.head), list(machine.capacity)
+    for g, group in enumerate(groups):
+        for rank, v in enumerate(group.graph.ranks):
+            own = mark + 1 if collective.rooted and rank == group.root else mark
+            tail += [machine.n + g, v]
+            head += [v, machine.n + g]
+            capacity += [own, own]
+    more = (False,) * len(groups)
+    return replace(
+        machine,
+        names=(*machine.names, *(f"group {g}" for g in range(len(groups)))),
+        gpu=machine.gpu + more,
+        multicast=machine.multicast + more,
+        aggregation=machine.aggregation + more,
+        tail=tuple(tail),
+        head=tuple(head),
+        capacity=tuple(capacity),
+    )
+
+
+def find_group_symmetries(
+    machine: CapacityGraph, groups: Sequence[Group], collective: Collective
+) -> tuple[Symmetry, ...]:
+    """Generators of symmetries; those that turn links round for allreduce only."""
+    every = find_symmetries(family(machine, groups, collective))
+    return tuple(s for s in every if not s.turned or collective is Collective.ALLREDUCE)
+
+
+def find_orbits(
+    machine: CapacityGraph,
+    groups: Sequence[Group],
+    collective: Collective,
+    given: Iterable[Symmetry],
+) -> Orbits:
+    """What the symmetries make alike; ForestError where one is none."""
+    keys = flow_keys(groups, collective)
+    number = {key: f for f, key in enumerate(keys)}
+    local = [{e: i for i, e in enumerate(group.links)} for group in groups]
+    base = [0]
+    for g, _ in keys:
+        base.append(base[-1] + len(groups[g].links))
+    n = machine.n
+    links, flows = DisjointSets(len(machine.tail)), DisjointSets(base[-1])
+    sides, parts = DisjointSets(len(keys) * n), DisjointSets(len(groups) * n)
+    maps = tuple(given)
+    whole = family(machine, groups, collective) if maps else machine
+    places = whole.numbers
+    for index, symmetry in enumerate(maps):
+        where = f"bound: symmetry {index}"
+        if symmetry.turned and not collective.two_phases:
+            raise ForestError(f"{where} turns links round, which {collective} does not allow")
+        image = symmetry.image
+        moved = symmetry_images(whole, symmetry, where, places)[: len(machine.tail)]
+        for e, to_link in enumerate(moved):
+            links.join(e, to_link)
+        for f, (g, phase) in enumerate(keys):
+            to_group = image[n + g] - n
+            to = number[to_group, _other(phase) if symmetry.turned else phase]
+            for i, e in enumerate(groups[g].links):
+                flows.join(base[f] + i, base[to] + local[to_group][moved[e]])
+            for v in range(n):
+                sides.join(f * n + v, to * n + image[v])
+                parts.join(g * n + v, to_group * n + image[v])
+    roots = flows.roots()
+    return Orbits(
+        link=links.roots(),
+        flow=[roots[base[f] : base[f + 1]] for f in range(len(keys))],
+        side=_rows(sides.roots(), n),
+        part=_rows(parts.roots(), n),
+    )
+
+
+def _other(phase: Phase) -> Phase:
+    return "reduce" if phase == "broadcast" else "broadcast"
+
+
+def _rows(flat: list[int], length: int) -> list[list[int]]:
+    return [flat[i : i + length] for i in range(0, len(flat), length)]

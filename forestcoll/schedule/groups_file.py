@@ -12,7 +12,7 @@ file holds the machine that they share, names them, and says what no common algb
     bound       {"algbw", "cuts": [{"group", "phase", "nodes", "weight"}, ...],
                  "potentials": [{"group", "phase", "node", "potential"}, ...],
                  "symmetries": [{"image": {id: id}, "groups": [number, ...], "turned"}, ...]};
-                 `solver.flows.dual` says what that proves, and why
+                 `schedule.dual` says what that proves, and why
 
 Numbers are exact, as strings.
 """
@@ -34,7 +34,6 @@ from forestcoll.graph.capacity_graph import Relays
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.dual import check_groups_bound
-from forestcoll.schedule.flow_views import view_groups
 from forestcoll.schedule.forest import Forest, Phase, Symmetry
 from forestcoll.schedule.forest_file.model import Carried, Exact, Model, TopologyModel
 from forestcoll.schedule.forest_file.reading import (
@@ -44,7 +43,14 @@ from forestcoll.schedule.forest_file.reading import (
     node_finder,
     parse_model,
 )
-from forestcoll.schedule.group import Group, GroupsBound, Together, WeighedCut, check_together
+from forestcoll.schedule.group import (
+    Group,
+    GroupsBound,
+    Together,
+    WeighedCut,
+    check_together,
+    view_groups,
+)
 from forestcoll.topology.numbers import common_denominator
 
 FORMAT = "forestcoll.groups/1"
@@ -255,10 +261,10 @@ def _check_forests(
         if collective.rooted and forest.root != group.root:
             raise ForestError(f"groups[{g}]: its forest has another root")
         names = group.graph.names
-        ends = zip(group.graph.tail, group.graph.head, strict=True)
+        ends = group.graph.ends
         known = {(names[u], names[v]) for u, v in ends}
         own = forest.graph.names
-        for u, v in zip(forest.graph.tail, forest.graph.head, strict=True):
+        for u, v in forest.graph.ends:
             if (own[u], own[v]) not in known:
                 raise ForestError(
                     f"groups[{g}]: its forest uses {own[u]} -> {own[v]}, which the group has not"

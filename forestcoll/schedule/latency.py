@@ -36,7 +36,7 @@ def latency(forest: Forest, links: Latencies, hop: Fraction = Fraction(0)) -> Fr
     Raises ForestError where a tree does not span, or a link has no latency.
     """
     graph = forest.graph
-    ends = [(graph.names[u], graph.names[v]) for u, v in zip(graph.tail, graph.head, strict=True)]
+    ends = [(graph.names[u], graph.names[v]) for u, v in graph.ends]
     if lost := next((pair for pair in ends if pair not in links), None):
         raise ForestError(f"there is no latency of the link from {lost[0]} to {lost[1]}")
     own = [links[pair] for pair in ends]

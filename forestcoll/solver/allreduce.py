@@ -12,8 +12,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric
 from forestcoll.schedule.forest import Bound
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.flows.joint import Joint, joint
-from forestcoll.solver.flows.joint_trees import fixed_joint
+from forestcoll.solver.flows.joint import Joint, fixed_joint, joint
 from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.task import PATIENT, Task, analyse

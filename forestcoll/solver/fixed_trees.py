@@ -111,7 +111,7 @@ def _least_for(
     """The least U above `u` at which the links that leave `cut` carry all trees rooted in it."""
     wanted = sum(supply[v] for v in cut)
     leaving: dict[int, int] = {}  # capacity -> how many links
-    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for tail, head, capacity in graph.arcs:
         if tail in cut and head not in cut:
             leaving[capacity] = leaving.get(capacity, 0) + 1
     u = max(u, Fraction(wanted, sum(c * count for c, count in leaving.items())))

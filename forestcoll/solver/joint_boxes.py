@@ -25,6 +25,7 @@ from forestcoll.solver.flows.model import Model
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
 from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
+from forestcoll.solver.shares import apportion
 
 VARIABLES = 6_000
 """Links, flows and boxes, alike ones counted once, up to which the program is solved here."""
@@ -50,16 +51,11 @@ def joint_of_boxes(graph: CapacityGraph, bound: Bound) -> Joint | None:
     shares = machine.shares()
     if shares is None:
         return None
-    rate, parts = shares
-    for units, supply in machine.supplies(rate, parts):
-        found = _search(graph, supply, units)
-        if found is None:
-            continue
-        algbw = found[0] * graph.unit
-        if algbw < LEAST * bound.algbw:
-            return None
-        return Joint(algbw, tuple(supply), ((), ()), bound, tuple(found[1]))
-    return None
+    wanted = machine.supplies(*shares)
+    found = None if wanted is None else _search(graph, wanted[1], wanted[0])
+    if wanted is None or found is None or found[0] * graph.unit < LEAST * bound.algbw:
+        return None
+    return Joint(found[0] * graph.unit, tuple(wanted[1]), ((), ()), bound, tuple(found[1]))
 
 
 def _search(
@@ -112,7 +108,7 @@ class _Machine:
             at.append(number if number >= 0 else more)
             more += number < 0
         links: dict[tuple[int, int], int] = defaultdict(int)
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        for t, h, c in graph.arcs:
             if at[t] != at[h]:
                 links[at[t], at[h]] += c
         ranks = tuple(range(self.boxes.count))
@@ -158,20 +154,19 @@ class _Machine:
 
     def supplies(
         self, rate: Fraction, parts: Sequence[Fraction]
-    ) -> Iterator[tuple[Fraction, list[int]]]:
+    ) -> tuple[Fraction, list[int]] | None:
         """(least time, trees per node): whole numbers of trees, near enough to these parts."""
         count = len(self.graph.ranks)
         most = min(2 * count, MOST_EDGES // self.boxes.count)
         best: tuple[Fraction, Fraction, list[int]] | None = None
         for total in range(3 * count // 4, most + 1):
-            units = _round_parts(parts, total)
+            units = apportion(parts, total)
             time = max(total / rate, self._least_time(units, total))
             if best is None or total / time > best[0]:
                 best = total / time, time, units
                 if best[0] >= NEAR * rate:
                     break
-        if best is not None:
-            yield best[1], self._deal_out(best[2])
+        return None if best is None else (best[1], self._deal_out(best[2]))
 
     def _least_time(self, units: Sequence[int], total: int) -> Fraction:
         """At least so long all boxes take to receive every tree and to send their own to all."""
@@ -218,16 +213,6 @@ class _Machine:
 def _fullness(taken: dict[int, Fraction], ways: set[int], out: dict[int, int]) -> Fraction:
     used = sum((taken[way] for way in ways), Fraction(1))
     return used / max(1, sum(out[way] for way in ways))
-
-
-def _round_parts(parts: Sequence[Fraction], total: int) -> list[int]:
-    """`total` units in whole numbers, as near to these parts as can be (largest remainders)."""
-    exact = [part * total for part in parts]
-    units = [int(amount) for amount in exact]
-    order = sorted(range(len(parts)), key=lambda i: (units[i] - exact[i], i))
-    for i in order[: total - sum(units)]:
-        units[i] += 1
-    return units
 
 
 def _direct_rows(model: Model) -> list[exact_lp.Row]:

@@ -22,10 +22,9 @@ from fractions import Fraction
 from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, require_size
 from forestcoll.program import Collective
-from forestcoll.schedule.flow_views import Flow, span_switches
 from forestcoll.schedule.forest import Bound, Forest, Path, Tree, check
-from forestcoll.schedule.group import Group
-from forestcoll.schedule.group_orbits import find_group_symmetries as symmetries_found
+from forestcoll.schedule.group import Flow, Group, span_switches
+from forestcoll.schedule.group import find_group_symmetries as symmetries_found
 from forestcoll.solver.allreduce import plan
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.groups.forests import pack_flow

@@ -9,9 +9,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fix_joint, fix_same, plan
 from forestcoll.solver.compact.forests import regular_allreduce
-from forestcoll.solver.cut import ALIKE_FROM
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.task import Optimum, analyse
+from forestcoll.solver.task import ALIKE_FROM, Optimum, analyse
 
 
 def optimum(

@@ -1,16 +1,26 @@
-"""Arborescence packing: links that carry whole numbers of trees become trees over real paths."""
+"""Arborescence packing: links that carry whole numbers of trees become trees over real paths.
+
+Preference among forests of one rate: the lowest, then the fewest trees, then least fan-out.
+
+Parallel switches: paths that may take any of several are dealt out evenly.
+
+Packers fill the first spine as far as its capacity goes, which is as fast on paper; but schedules
+then queue for it while the others are idle.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
 
-from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.automorphisms import find_free_group
 from forestcoll.graph.symmetry.group import Image
 from forestcoll.schedule.forest import Path, Tree, scan
-from forestcoll.solver.preference import prefer
 
 EXACT_TOO = 64
 """Ranks up to which exact packing is tried as well where packing by boxes has succeeded."""
@@ -26,12 +36,9 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     are lower; else box by box, and exact packing where that fails or the graph is small: the lowest
     trees found. Those of a small graph are searched for lower ones, alike where the graph is.
     """
-    group = _boxes(graph)
-    ways: list[_kernel.Logical] = []
-    layered = _pack_layered(graph, capacity, supply, group, ways)
+    layered, found, ways = _pack_low(graph, capacity, supply)
     if layered is not None:
         return layered[1]
-    found = _pack_nested(graph, supply, group, ways)
     for logical in ways:
         if found and len(graph.ranks) > EXACT_TOO:
             break
@@ -52,12 +59,9 @@ def pack_quickly(
     graph: CapacityGraph, capacity: list[int], supply: list[int]
 ) -> tuple[int, list[Tree]] | None:
     """(height, trees) as `pack` makes them in layers or box by box: None where it cannot."""
-    group = _boxes(graph)
-    ways: list[_kernel.Logical] = []
-    layered = _pack_layered(graph, capacity, supply, group, ways)
+    layered, found, _ = _pack_low(graph, capacity, supply)
     if layered is not None:
         return layered
-    found = _pack_nested(graph, supply, group, ways)
     return (min(height for height, _, _ in found), _lowest(graph, found)) if found else None
 
 
@@ -65,16 +69,19 @@ Packed = tuple[int, list[tuple[int, int, list[int]]], _kernel.Logical]
 """Height, trees and what their paths are numbers of."""
 
 
-def _pack_nested(
-    graph: CapacityGraph, supply: list[int], group: list[int], ways: list[_kernel.Logical]
-) -> list[Packed]:
-    """What packing box by box makes of each of the ways."""
-    found: list[Packed] = []
-    for logical in ways:
-        packed = _kernel.pack_nested(logical, supply, graph.ranks, group)
-        if packed is not None:
-            found.append((*packed, logical))
-    return found
+def _pack_low(
+    graph: CapacityGraph, capacity: list[int], supply: list[int]
+) -> tuple[tuple[int, list[Tree]] | None, list[Packed], list[_kernel.Logical]]:
+    """(height and trees in layers, or None; else what boxes make of each way; the ways tried)."""
+    group = _boxes(graph)
+    ways: list[_kernel.Logical] = []
+    for logical in _ways(graph, capacity, supply, group):
+        layered = _kernel.pack(logical, supply, graph.ranks, False)
+        if layered is not None:
+            return (layered[0], _over_paths(graph, logical, layered[1])), [], ways
+        ways.append(logical)
+    nested = [(_kernel.pack_nested(way, supply, graph.ranks, group), way) for way in ways]
+    return None, [(*packed, way) for packed, way in nested if packed is not None], ways
 
 
 def _lowest(graph: CapacityGraph, found: list[Packed]) -> list[Tree]:
@@ -82,22 +89,6 @@ def _lowest(graph: CapacityGraph, found: list[Packed]) -> list[Tree]:
     height = min(height for height, _, _ in found)
     lowest = [_over_paths(graph, logical, batches) for h, batches, logical in found if h == height]
     return prefer(graph, lowest)
-
-
-def _pack_layered(
-    graph: CapacityGraph,
-    capacity: list[int],
-    supply: list[int],
-    group: list[int],
-    ways: list[_kernel.Logical],
-) -> tuple[int, list[Tree]] | None:
-    """The same in layers; the ways around switches that were tried in vain are put into `ways`."""
-    for logical in _ways(graph, capacity, supply, group):
-        packed = _kernel.pack(logical, supply, graph.ranks, False)
-        if packed is not None:
-            return packed[0], _over_paths(graph, logical, packed[1])
-        ways.append(logical)
-    return None
 
 
 def _elements(graph: CapacityGraph) -> list[Image]:
@@ -122,7 +113,7 @@ def _boxes(graph: CapacityGraph) -> list[int]:
             group[node] = number
     out: list[list[int]] = [[] for _ in range(graph.n)]
     into: list[list[int]] = [[] for _ in range(graph.n)]
-    for u, v in zip(graph.tail, graph.head, strict=True):
+    for u, v in graph.ends:
         if group[u] == group[v] >= 0:
             out[u].append(v)
             into[v].append(u)
@@ -130,7 +121,7 @@ def _boxes(graph: CapacityGraph) -> list[int]:
     for nodes in members.values():
         left = nodes
         while left:
-            together = _reach(out, left[0]) & _reach(into, left[0])
+            together = reach(out, left[0]) & reach(into, left[0])
             for node in together:
                 group[node] = count
             count += 1
@@ -138,15 +129,18 @@ def _boxes(graph: CapacityGraph) -> list[int]:
     return group
 
 
-def _reach(near: Sequence[Sequence[int]], start: int) -> set[int]:
-    found = {start}
+def reach(
+    near: Sequence[Iterable[int]], start: int, among: Container[int] | None = None
+) -> set[int]:
+    """The nodes that `start` reaches over neighbours, all of them `among` these."""
+    nodes = {start}
     queue = [start]
     for u in queue:
         for v in near[u]:
-            if v not in found:
-                found.add(v)
+            if v not in nodes and (among is None or v in among):
+                nodes.add(v)
                 queue.append(v)
-    return found
+    return nodes
 
 
 def _ways(
@@ -160,7 +154,7 @@ def _ways(
     links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks, group)
     yield _kernel.remove_relays(*links, True)
     ranks = set(graph.ranks)
-    if any(t not in ranks and h not in ranks for t, h in zip(graph.tail, graph.head, strict=True)):
+    if any(t not in ranks and h not in ranks for t, h in graph.ends):
         yield _kernel.remove_relays(*links, False)
 
 
@@ -176,6 +170,14 @@ def _over_paths(
     return sorted(trees, key=lambda tree: (rank[tree.root], -tree.weight))
 
 
+def trim_to_supply(graph: CapacityGraph, supply: list[int]) -> list[int] | None:
+    """Capacities that are balanced at every switch and carry `supply` to all ranks, or None."""
+    links = (graph.n, graph.tail, graph.head, graph.capacity, supply, graph.ranks)
+    if _kernel.violated(*links) is not None:
+        return None
+    return list(graph.capacity) if is_balanced(graph) else _kernel.trim(*links)
+
+
 def check_loads(graph: CapacityGraph, capacity: list[int], trees: list[Tree]) -> None:
     """RuntimeError where a link carries more trees than it may: a bug, caught before it leaves."""
     loads = scan(graph, trees, copying=False)[2]
@@ -188,3 +190,110 @@ def check_loads(graph: CapacityGraph, capacity: list[int], trees: list[Tree]) ->
                 f"internal error: {names[tail]} -> {names[head]} carries {load - room} trees "
                 "too many"
             )
+
+
+def prefer(graph: CapacityGraph, ways: Sequence[list[Tree]]) -> list[Tree]:
+    """The lowest of these; of several the one with the fewest trees, then the least `fan_out`.
+
+    The first of those that are alike in all. Broadcast trees, each list of them a whole forest.
+    """
+    if len(ways) == 1:
+        return ways[0]
+    height = [scan(graph, trees)[1] for trees in ways]
+    best = min(zip(height, map(len, ways), strict=True))
+    left = [t for h, t in zip(height, ways, strict=True) if (h, len(t)) == best]
+    return left[0] if len(left) == 1 else min(left, key=lambda trees: fan_out(graph, trees))
+
+
+def fan_out(graph: CapacityGraph, trees: Sequence[Tree]) -> int:
+    """How many copies, at most, a rank sends in one broadcast tree over links slower than its best.
+
+    They leave one after the other, so the last of them waits for all others. A path is as fast as
+    the slowest of its links, a rank's best is the fastest link that leaves it.
+    """
+    capacity = graph.links
+    best = [0] * graph.n
+    for (tail, _), units in capacity.items():
+        best[tail] = max(best[tail], units)
+    slow: dict[Path, bool] = {}
+    most = 0
+    for tree in trees:
+        copies: Counter[int] = Counter()
+        for path in tree.edges:
+            if path not in slow:
+                slow[path] = min(capacity[ends] for ends in pairwise(path)) < best[path[0]]
+            if slow[path]:
+                copies[path[0]] += 1
+        most = max([most, *copies.values()])
+    return most
+
+
+Link = tuple[int, int]
+
+
+def spread_evenly(graph: CapacityGraph, trees: list[Tree]) -> list[Tree]:
+    """The same trees, with each path over the least loaded of switches that are as good.
+
+    As good as a switch between two switches is another one that is linked with both. Trees are
+    returned as they are where no path has a choice, or where a link would carry more than the
+    busiest does now.
+    """
+    uses: Counter[Path] = Counter()
+    for tree in trees:
+        for path in tree.edges:
+            uses[path] += tree.weight
+    dealer = _Dealer(graph)
+    dealt = {path: dealer.deal(path, uses[path]) for path in sorted(uses)}
+    if all(path == way for path, way in dealt.items()):
+        return trees
+    before = _Dealer(graph)
+    for path, weight in uses.items():
+        before.add(path, weight)
+    if dealer.busiest > before.busiest:
+        return trees
+    return [replace(tree, edges=tuple(dealt[path] for path in tree.edges)) for tree in trees]
+
+
+class _Dealer:
+    """Loads of links, as paths are dealt out one after the other."""
+
+    def __init__(self, graph: CapacityGraph) -> None:
+        ends = graph.ends
+        self._capacity = {link: c for link, c in zip(ends, graph.capacity, strict=True) if c}
+        self._loads: Counter[Link] = Counter()
+        self._between: Counter[Path] = Counter()  # (switch, switch, switch): load
+        self._onward: dict[int, list[int]] = defaultdict(list)  # switches, for each switch
+        ranks = set(graph.ranks)
+        for tail, head in self._capacity:
+            if not {tail, head} & ranks:
+                self._onward[tail].append(head)
+
+    @property
+    def busiest(self) -> Fraction:
+        """Load of the busiest link, for its capacity."""
+        loads = ((units, self._capacity[link]) for link, units in self._loads.items())
+        return max((Fraction(units, c) for units, c in loads), default=Fraction(0))
+
+    def deal(self, path: Path, weight: int) -> Path:
+        """The path by the least loaded switches."""
+        way = list(path)
+        for i in range(2, len(path) - 2):
+            before, after = way[i - 1], way[i + 1]
+            choice = [v for v in self._onward[before] if (v, after) in self._capacity]
+            choice = [v for v in choice if v not in way or v == way[i]]
+            if way[i] in choice and len(choice) > 1:
+                way[i] = min(choice, key=lambda v: self._cost((before, v, after), weight))
+                self._between[before, way[i], after] += weight
+        self.add(way, weight)
+        return tuple(way)
+
+    def add(self, path: Sequence[int], weight: int) -> None:
+        """What takes the path as it is."""
+        for link in pairwise(path):
+            self._loads[link] += weight
+
+    def _cost(self, way: tuple[int, int, int], weight: int) -> tuple[Fraction, int, int]:
+        """The busier of both links with `weight` more; then what goes the same way already."""
+        links = pairwise(way)
+        busier = max(Fraction(self._loads[e] + weight, self._capacity[e]) for e in links)
+        return busier, self._between[way], way[1]

@@ -13,7 +13,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.certificate import OUTSIDE, Labels, partition_limit
 from forestcoll.schedule.forest import Bound
-from forestcoll.solver.cut import explain_separation
+from forestcoll.solver.task import explain_separation
 
 Groups = frozenset[frozenset[int]]  # the ranks (nodes) of each part
 WORK = 2_000_000
@@ -71,7 +71,7 @@ class _Search:
         self.relays = [v for v in range(graph.n) if v not in self.ranks]
         self.between: list[dict[int, int]] = [defaultdict(int) for _ in range(graph.n)]
         self.into, self.out = [0] * graph.n, [0] * graph.n
-        for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        for u, v, units in graph.arcs:
             self.between[u][v] += units
             self.between[v][u] += units
             self.out[u] += units
@@ -220,7 +220,7 @@ def _joined_by_wide_links(graph: CapacityGraph) -> list[Groups]:
         return v
 
     wide: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for u, v, units in graph.arcs:
         wide[units].append((u, v))
     found = []
     for units in sorted(wide, reverse=True)[:THRESHOLDS]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.structures import find_structures
+from forestcoll.graph.capacity_graph import CapacityGraph, require_size
+from forestcoll.graph.symmetry.components import find_structures
 from forestcoll.schedule.forest import Tree, all_images, scan
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.flows.joint import Joint
-from forestcoll.solver.packing import pack, pack_quickly
-from forestcoll.solver.parallel_switches import spread_evenly
-from forestcoll.solver.preference import prefer
+from forestcoll.solver.packing import check_loads, pack, pack_quickly, prefer, spread_evenly
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import PATIENT, Task
 
@@ -64,7 +62,7 @@ def _pack_quickly(
     """The trees by what suits the fabric; None where only the general packers are left."""
     supply = task.supply(k)
     ranks = set(links.ranks)
-    ends = zip(links.tail, links.head, strict=True)
+    ends = links.ends
     tiers = any(u not in ranks and v not in ranks for u, v in ends)
     regular, height = None, 0
     if tiers and task.root is None and not links.shares:
@@ -92,10 +90,18 @@ def _pack_quickly(
 
 
 def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
-    """Broadcast trees, `supply[v]` of them from node v, `capacity[e]` over link e.
+    """Broadcast trees, `supply[v]` of them from node v, at most `capacity[e]` over link e: counted.
 
     For the part of the links that one phase of a joint allreduce has, or one of several groups.
     """
+    require_size(capacity, 1)
+    require_size(supply, 1)
+    trees = _pack_part(graph, capacity, supply)
+    check_loads(graph, capacity, trees)
+    return trees
+
+
+def _pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
     if suits(graph, None) and sum(map(bool, supply)) > 1:
         low = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
         if low is not None:

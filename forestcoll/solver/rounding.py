@@ -26,6 +26,7 @@ import numpy.typing as npt
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.solver.shares import apportion
 
 NEAR = Fraction(995, 1000)
 """Share of the goal's optimum that is looked for first, as long as units are FEW."""
@@ -210,33 +211,23 @@ class _Search:
         ]
         weights = [0] * len(self.columns)
         for place, (root, share) in enumerate(
-            zip(roots, _apportion([sum(o) for o in owned], total), strict=True)
+            zip(roots, apportion([sum(o) for o in owned], total), strict=True)
         ):
-            parts = _apportion(owned[place], share)
+            parts = apportion(owned[place], share)
             for kind, part in zip(kinds[root], [*parts, *parts[-1:]], strict=False):
                 members = self.groups[root, kind]
                 first = place % len(members)  # ties go to another tree for each root
                 order = members[first:] + members[:first]
                 amounts = [self.columns[i].weight for i in order]
-                for i, units in zip(order, _apportion(amounts, part), strict=True):
+                for i, units in zip(order, apportion(amounts, part), strict=True):
                     weights[i] = units
         return weights
-
-
-def _apportion(amounts: Sequence[int], total: int) -> list[int]:
-    """Whole numbers that add up to `total`, in proportion to `amounts`: largest remainders."""
-    whole = sum(amounts)
-    parts = [amount * total // whole for amount in amounts]
-    left = sorted(range(len(parts)), key=lambda i: -(amounts[i] * total % whole))
-    for i in left[: total - sum(parts)]:
-        parts[i] += 1
-    return parts
 
 
 def _crossings(forest: Forest, columns: Sequence[_Column]) -> Ints:
     """Per column and link, how often a unit of the column crosses the link."""
     graph = forest.graph
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    number = graph.numbers
     counts = np.zeros((len(columns), len(number)), dtype=np.int64)
     for row, column in zip(counts, columns, strict=True):
         for path in (path for i in column.trees for path in forest.trees[i].edges):

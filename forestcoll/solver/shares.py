@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -77,3 +78,13 @@ def _amount(value: int | str, entry: int | str) -> int:
     if int(text) > LARGEST:
         raise TopologyError(f"shares: {text} is more than {LARGEST}; divide all parts by something")
     return int(text)
+
+
+def apportion(amounts: Sequence[int] | Sequence[Fraction], total: int) -> list[int]:
+    """Whole numbers that add up to `total`, in proportion to `amounts`: largest remainders."""
+    whole = sum(amounts)
+    parts = [int(amount * total // whole) for amount in amounts]
+    left = sorted(range(len(parts)), key=lambda i: -(amounts[i] * total % whole))
+    for i in left[: total - sum(parts)]:
+        parts[i] += 1
+    return parts

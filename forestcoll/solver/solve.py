@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -15,7 +15,6 @@ from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.optimum import check_root
-from forestcoll.solver.packing import check_loads
 from forestcoll.solver.phase_packing import pack_both, pack_part, pack_phase
 from forestcoll.solver.shallow.rehanging import suits
 from forestcoll.solver.task import Task, analyse
@@ -53,8 +52,8 @@ def solve(
     else:
         reverse = collective.reduces
         forward = graph.reverse() if reverse else graph
-        phase = _Phase.solved(forward, root, trees, report, enough, patient)
-        phases, bound = [phase.reversed() if reverse else phase], phase.bound
+        phase = _Phase.of_graph(forward, root, trees, report, enough, patient)
+        phases, bound = [phase.reverse() if reverse else phase], phase.bound
     report("checking", 1.0)
     forest = Forest(
         name=name,
@@ -82,17 +81,17 @@ class _Stages:
             self._progress(stage, min(1.0, (self.done + part) / self._phases))
 
 
+@dataclass(frozen=True, slots=True)
 class _Phase:
     """The trees of one direction: `total` units in all, `algbw` promised if alone on the links."""
 
-    def __init__(self, trees: list[Tree], total: int, algbw: Fraction, bound: Bound) -> None:
-        self.trees = trees
-        self.total = total
-        self.algbw = algbw
-        self.bound = bound
+    trees: list[Tree]
+    total: int
+    algbw: Fraction
+    bound: Bound
 
     @classmethod
-    def solved(
+    def of_graph(
         cls,
         graph: CapacityGraph,
         root: int | None,
@@ -103,10 +102,10 @@ class _Phase:
     ) -> _Phase:
         """Broadcast trees on `graph`."""
         report("optimum", 0.0)
-        return cls.packed(analyse(graph, root), trees, report, patient, enough)
+        return cls.of_task(analyse(graph, root), trees, report, patient, enough)
 
     @classmethod
-    def packed(
+    def of_task(
         cls,
         task: Task,
         trees: int | Literal["auto"],
@@ -123,15 +122,15 @@ class _Phase:
         report.done += 1
         return cls(packed, k * task.roots, algbw, task.bound)
 
-    def reversed(self) -> _Phase:
+    def reverse(self) -> _Phase:
         """The same trees with data flowing the other way, towards the roots."""
-        return _Phase([tree.turned() for tree in self.trees], self.total, self.algbw, self.bound)
+        return replace(self, trees=[tree.turned() for tree in self.trees])
 
-    def scaled(self, total: int) -> _Phase:
+    def scale(self, total: int) -> _Phase:
         """The same shares in units of 1 / `total`, a multiple of the present one."""
         factor = total // self.total
         trees = [replace(tree, weight=tree.weight * factor) for tree in self.trees]
-        return _Phase(trees, total, self.algbw, self.bound)
+        return replace(self, trees=trees, total=total)
 
 
 def _allreduce(
@@ -143,14 +142,14 @@ def _allreduce(
     joint = chosen.joint if trees == "auto" else fix_joint(graph, trees)
     if joint is not None:
         return _joint(graph, joint, report), chosen.bound
-    gather = _Phase.packed(chosen.gather, trees, report, patient)
+    gather = _Phase.of_task(chosen.gather, trees, report, patient)
     if chosen.scatter is chosen.gather:
         report.done += 1
         scatter = gather
     else:
-        scatter = _Phase.packed(chosen.scatter, trees, report, patient)
+        scatter = _Phase.of_task(chosen.scatter, trees, report, patient)
     total = math.lcm(gather.total, scatter.total)
-    return [scatter.reversed().scaled(total), gather.scaled(total)], chosen.bound
+    return [scatter.reverse().scale(total), gather.scale(total)], chosen.bound
 
 
 def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
@@ -159,46 +158,35 @@ def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
     if joint.trees:
         report("checking", 0.9)
         phase = _Phase(list(joint.trees), total, algbw, joint.bound)
-        return [phase.reversed(), phase]
+        return [phase.reverse(), phase]
     low = pack_both(graph, joint)
     if low is not None:
         report("checking", 0.9)
         phases = [_Phase(trees, total, algbw, joint.bound) for trees in low]
-        return [phases[0].reversed(), phases[1]]
+        return [phases[0].reverse(), phases[1]]
     gather = _part(graph, joint.carried[0])
     scatter = _part(graph.reverse(), joint.carried[1])
-    out = _packed(gather, joint, report)
-    if _links(scatter) == _links(gather):
+    out = _pack(gather, joint, report)
+    if scatter.links == gather.links:
         report.done += 1
         back = out
     else:
-        back = _packed(scatter, joint, report)
+        back = _pack(scatter, joint, report)
     phases = [_Phase(trees, total, algbw, joint.bound) for trees in (back, out)]
-    return [phases[0].reversed(), phases[1]]
+    return [phases[0].reverse(), phases[1]]
 
 
-def _packed(part: CapacityGraph, joint: Joint, report: _Stages) -> list[Tree]:
+def _pack(part: CapacityGraph, joint: Joint, report: _Stages) -> list[Tree]:
     report("packing", 0.2)
     trees = pack_part(part, list(part.capacity), list(joint.supply))
     report("checking", 0.9)
-    check_loads(part, list(part.capacity), trees)
     report.done += 1
     return trees
 
 
 def _part(graph: CapacityGraph, carried: Sequence[int]) -> CapacityGraph:
     """The links that carry anything, with what they carry as their capacity."""
-    used = [e for e, units in enumerate(carried) if units]
-    return replace(
-        graph,
-        tail=tuple(graph.tail[e] for e in used),
-        head=tuple(graph.head[e] for e in used),
-        capacity=tuple(carried[e] for e in used),
-    )
-
-
-def _links(graph: CapacityGraph) -> dict[tuple[int, int], int]:
-    return dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    return graph.keep([e for e, units in enumerate(carried) if units], carried)
 
 
 def _prove(forest: Forest, phases: list[_Phase]) -> None:

@@ -1,17 +1,82 @@
-"""Optimum of one phase of trees: how fast it can be, exactly, and the cut that proves it."""
+"""Optimum of one phase of trees: how fast it can be, exactly, and the cut that proves it.
+
+Bottleneck cut: the node set with the least bandwidth leaving it for what it has to send.
+
+With parts a(v), one unit of time at rate x moves x a(v) of the data of rank v to everyone:
+
+    1 / x = max over node sets S, not holding all ranks, of a(S) / bandwidth leaving S
+
+Where all parts are equal, a(S) counts ranks; of a broadcast the root alone has a part.
+
+Balanced sub-capacities: the optimum where a switch receives more than it sends, or less.
+
+Such a switch can neither copy nor add, so the plain cut promises too much: one link in and two
+links out cannot feed two ranks at full rate. What a schedule really uses of each link is a
+sub-capacity c <= b with in = out at every node that is no rank, and on balanced capacities the
+plain cut is exact. The optimum is therefore a linear program in c and the rate x:
+
+    maximise x  with  0 <= c <= b,  in = out at every non-rank,
+                      c(leaving S) >= x * ranks in S    for every S holding some, not all ranks
+
+(broadcast: >= x for every S that holds the root and not all ranks). Its cuts are too many to write
+down, so only those that a max-flow finds violated are added; its dual is the proof.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced, require_size
+from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph, is_balanced, require_size
 from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.components import alike_ranks
+from forestcoll.program import Collective
+from forestcoll.schedule.dual import as_bound
 from forestcoll.schedule.forest import Bound
-from forestcoll.solver.cut import least_cut
-from forestcoll.solver.flows.balance import balance
+from forestcoll.schedule.group import scale, whole_group
+from forestcoll.solver.flows.max_flow import fill
+from forestcoll.solver.flows.model import Model
+
+Cut = frozenset[int]
+
+ALIKE_FROM = 1_024
+"""Above that many ranks, alike ones are looked for: one flow will do for all of them."""
+
+
+def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
+    """(rate in units of capacity, cut) of allgather (root None) or broadcast from rank `root`.
+
+    Every switch is taken for one that may copy. Raises InfeasibleError where the rate is 0.
+    """
+    links = (graph.n, graph.tail, graph.head, graph.capacity)
+    if len(graph.ranks) < 2:
+        raise UnsupportedError("a collective needs at least two ranks")
+    if root is None:
+        parts, most = graph.parts, sum(graph.capacity)
+        if most * sum(parts) >= CAPACITY_LIMIT:
+            raise UnsupportedError(
+                f"the links add up to {most} units and the parts to {sum(parts)}: too many for "
+                "exact 64-bit flows (limit 2^62); give parts or bandwidths with fewer digits"
+            )
+        sinks = alike_ranks(graph) if len(graph.ranks) > ALIKE_FROM and not graph.shares else ()
+        leaving, held, nodes = _kernel.best_ratio(*links, graph.ranks, parts, sinks)
+        rate = Fraction(leaving, held)
+    else:
+        leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)
+        rate = Fraction(leaving)
+    cut = frozenset(nodes)
+    if rate == 0:
+        raise explain_separation(graph, cut)
+    return rate, cut
+
+
+def explain_separation(graph: CapacityGraph, cut: Cut) -> InfeasibleError:
+    """The error of a cut that no link leaves, though ranks are inside and outside."""
+    return InfeasibleError(f"{graph.explain_cut(cut)}; add a link, or leave these ranks out")
+
 
 PATIENT = 128
 """Ranks up to which the general packers and the joint program of an allreduce take seconds."""
@@ -129,16 +194,9 @@ def _trim(task: Task) -> Task | None:
     )
     if capacity is None:
         return None
-    common = math.gcd(*capacity)
-    kept = [e for e, units in enumerate(capacity) if units]
-    trimmed = replace(
-        graph,
-        tail=tuple(graph.tail[e] for e in kept),
-        head=tuple(graph.head[e] for e in kept),
-        capacity=tuple(capacity[e] // common for e in kept),
-        unit=graph.unit * Fraction(common, q),
-    )
-    return Task(trimmed, graph, task.root, Fraction(p, common), task.bound)
+    unit = graph.unit / q
+    trimmed = scale(graph, capacity, unit)
+    return Task(trimmed, graph, task.root, p * unit / trimmed.unit, task.bound)
 
 
 def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
@@ -146,3 +204,54 @@ def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
     rate, cut = least_cut(graph, root)
     roots = sum(graph.parts) if root is None else 1
     return Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """A graph with in = out at every non-rank, and the optimum that it shares with the original.
+
+    `rate` is GB/s per rank (allgather) or GB/s in all (broadcast); `bound.algbw` is N * rate or it.
+    """
+
+    graph: CapacityGraph
+    rate: Fraction
+    bound: Bound
+
+
+def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
+    """Balanced sub-capacities that keep the true optimum of allgather, with its proof.
+
+    With `root` (a rank number) the optimum is that of broadcast from there. For reduce-scatter and
+    reduce pass the reversed graph. A balanced graph comes back unchanged. Where the plain cut can
+    still be reached, the bound is that cut ("cut"); else it is the dual ("linear-program").
+    Multicast and aggregation are not used, but the bound allows for them: where a copying switch
+    could do better than balanced traffic, it is larger than the rate.
+    Raises InfeasibleError when some rank cannot reach another.
+    """
+    best, cut = least_cut(graph, root)
+    shares = sum(graph.parts) if root is None else 1
+    plain = Bound(best * graph.unit * shares, "cut", (cut,))
+    if is_balanced(graph):
+        return Balanced(graph, best * graph.unit, plain)
+    links = fill(graph, {})
+    used = [links[pair] for pair in graph.ends]
+    if _reaches(graph, used, best, root):
+        return Balanced(scale(graph, used, graph.unit), best * graph.unit, plain)
+    collective = Collective.ALLGATHER if root is None else Collective.BROADCAST
+    model = Model(graph, [whole_group(graph, root)], collective, (), any_size=True)
+    solution = model.solve()
+    trimmed, rate = model.flows(solution)[0].graph, model.algbw(solution) / shares
+    if rate == best * graph.unit:
+        return Balanced(trimmed, rate, plain)
+    return Balanced(trimmed, rate, as_bound(graph, model.prove(solution), collective))
+
+
+def _reaches(graph: CapacityGraph, used: list[int], rate: Fraction, root: int | None) -> bool:
+    """Whether every rank receives all data at `rate` units over links that carry `used`."""
+    p, q = rate.numerator, rate.denominator
+    supply = [0] * graph.n
+    for number, (v, part) in enumerate(zip(graph.ranks, graph.parts, strict=True)):
+        supply[v] = p * part if root is None else p * (number == root)
+    capacity = [units * q for units in used]
+    links = (graph.n, graph.tail, graph.head, capacity)
+    return _kernel.violated(*links, supply, graph.ranks) is None

@@ -30,7 +30,6 @@ from forestcoll.compile.plan_set.values import (
     PlanSet,
 )
 from forestcoll.lower.alltoall.filling import fill, shares_of
-from forestcoll.lower.alltoall.given import routes_over
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
@@ -38,6 +37,7 @@ from forestcoll.program.sizes import Sizes, is_power
 from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
 from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.spread import routes_over
 from forestcoll.solver.baselines.alltoall import named
 from forestcoll.verify import verify
 from forestcoll.verify.simulate import HOP, RANKS

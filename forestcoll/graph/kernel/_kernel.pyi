@@ -18,14 +18,8 @@ def best_ratio(
     head: Sequence[int],
     capacity: Sequence[int],
     ranks: Sequence[int],
-) -> tuple[int, int, list[int]]: ...
-def best_ratio_alike(
-    nodes: int,
-    tail: Sequence[int],
-    head: Sequence[int],
-    capacity: Sequence[int],
-    ranks: Sequence[int],
-    sinks: Sequence[int],
+    parts: Sequence[int] = (),
+    sinks: Sequence[int] = (),
 ) -> tuple[int, int, list[int]]: ...
 def refine_colours(
     nodes: int,

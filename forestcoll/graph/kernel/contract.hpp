@@ -35,24 +35,28 @@ inline void require_amounts(const Amounts& amounts, Amount times, const char* ne
   }
 }
 
-inline Digraph digraph(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
-                       std::size_t times = 1) {
+inline Digraph digraph(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity) {
   require(nodes > 0, "a graph needs nodes");
   require(tail.size() == head.size() && tail.size() == capacity.size(),
           "tail, head and capacity differ in length");
   for (std::size_t e = 0; e < tail.size(); ++e)
     require(0 <= tail[e] && tail[e] < nodes && 0 <= head[e] && head[e] < nodes,
             "an arc names an unknown node");
-  require_amounts(capacity, static_cast<Amount>(std::max<std::size_t>(times, 1)),
-                  "a capacity is negative",
-                  times > 1 ? "capacities, times the number of ranks, add up to 2^62 or more"
-                            : "capacities add up to 2^62 or more");
+  require_amounts(capacity, 1, "a capacity is negative", "capacities add up to 2^62 or more");
   return {nodes, tail, head, capacity};
 }
 
 inline void require_nodes(const Ints& list, int nodes) {
   require(!list.empty(), "a list of nodes is empty");
   for (int v : list) require(0 <= v && v < nodes, "an unknown node is named");
+}
+
+// Per node whether the list names it.
+inline std::vector<char> marked(const Ints& list, int nodes) {
+  require_nodes(list, nodes);
+  std::vector<char> marks(nodes, 0);
+  for (int v : list) marks[v] = 1;
+  return marks;
 }
 
 // `spanning`: trees from the supply to all sinks are asked for, so it must stand at sinks.

@@ -1,5 +1,6 @@
 #include "cuts.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace forestcoll {
@@ -19,54 +20,81 @@ Amount leaving(const Digraph& graph, const std::vector<char>& inside) {
   return sum;
 }
 
-// The cut around everything but `node`, the start of the descent.
-CutRatio all_but(const Digraph& graph, const std::vector<int>& ranks, int node) {
-  std::vector<char> inside(graph.nodes, 1);
-  inside[node] = 0;
-  return {leaving(graph, inside), static_cast<Amount>(ranks.size()) - 1,
-          list(inside, graph.nodes)};
+// Per node what may enter it from others.
+std::vector<Amount> entering(const Digraph& graph) {
+  std::vector<Amount> into(graph.nodes, 0);
+  for (int e = 0; e < graph.arcs(); ++e)
+    if (graph.tail[e] != graph.head[e]) into[graph.head[e]] += graph.capacity[e];
+  return into;
+}
+
+// Mixes bits (the finaliser of splitmix64, Steele, Lea, Flood 2014).
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// Replaces every look by its place among the distinct ones; returns how many there are.
+int number(const std::vector<std::uint64_t>& look, std::vector<int>& colour) {
+  std::vector<std::uint64_t> known = look;
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  for (std::size_t v = 0; v < look.size(); ++v)
+    colour[v] =
+        static_cast<int>(std::lower_bound(known.begin(), known.end(), look[v]) - known.begin());
+  return static_cast<int>(known.size());
 }
 
 }  // namespace
 
-// Discrete Newton: as long as some rank cannot receive N x, its minimum cut has a smaller ratio.
-// A rank that could receive N x at a larger x needs no second look.
-CutRatio best_ratio(const Digraph& graph, const std::vector<int>& ranks) {
-  const auto count = static_cast<Amount>(ranks.size());
-  CutRatio best = all_but(graph, ranks, ranks[0]);
-  for (int v : ranks) {
-    CutRatio other = all_but(graph, ranks, v);
-    if (other.leaving < best.leaving) best = std::move(other);
+// Discrete Newton: as long as some sink cannot receive everything at the rate x, its minimum cut has a
+// smaller ratio, the next x. A sink that could receive all of it at a larger x needs no second look.
+// All flow goes to the first sink; from there it is sent on to the second, and so on.
+CutRatio best_ratio(const Digraph& graph, const std::vector<int>& ranks,
+                    const std::vector<Amount>& parts, const std::vector<int>& sinks) {
+  const Amount total = std::accumulate(parts.begin(), parts.end(), Amount{0});
+  const std::vector<Amount> into = entering(graph);
+  CutRatio best;
+  int start = -1;  // the descent begins with the cut around all nodes but this one
+  for (int i : sinks) {
+    const Amount held = total - parts[i];
+    if (held == 0) continue;
+    if (start >= 0 && static_cast<Wide>(into[ranks[i]]) * best.held >=
+                          static_cast<Wide>(best.leaving) * held)
+      continue;
+    start = ranks[i];
+    best = {into[start], held, {}};
   }
+  std::vector<char> inside(graph.nodes, 1);
+  inside[start] = 0;
+  best.inside = list(inside, graph.nodes);
   Residual net(graph.nodes + 1);
   const int source = graph.nodes;
-  std::vector<int> arc(graph.arcs()), feed(ranks.size());
-  for (int e = 0; e < graph.arcs(); ++e) arc[e] = net.add_arc(graph.tail[e], graph.head[e], 0);
-  for (std::size_t i = 0; i < ranks.size(); ++i) feed[i] = net.add_arc(source, ranks[i], 0);
-
-  bool cold = true;
-  Amount p = 0, q = 1;
-  for (std::size_t i = 0; i < ranks.size() && best.leaving > 0;) {
-    if (cold) {
-      const Amount g = std::gcd(best.leaving, best.ranks);
+  for (int e = 0; e < graph.arcs(); ++e) net.add_arc(graph.tail[e], graph.head[e], 0);
+  for (int v : ranks) net.add_arc(source, v, 0);
+  int at = source;  // where all flow is; the source: nowhere yet
+  Amount p = 0;
+  for (std::size_t i = 0; i < sinks.size() && best.leaving > 0;) {
+    if (at == source) {
+      const Amount g = std::gcd(best.leaving, best.held), q = best.held / g;
       p = best.leaving / g;
-      q = best.ranks / g;
-      for (int e = 0; e < graph.arcs(); ++e) net.set_capacity(arc[e], graph.capacity[e] * q);
-      for (int e : feed) net.set_capacity(e, p);
+      for (int e = 0; e < graph.arcs(); ++e) net.set_capacity(2 * e, graph.capacity[e] * q);
+      for (std::size_t r = 0; r < ranks.size(); ++r)
+        net.set_capacity(2 * (graph.arcs() + static_cast<int>(r)), p * parts[r]);
       net.reset();
     }
-    const int from = cold || i == 0 ? source : ranks[i - 1];
-    if (net.push(from, ranks[i], count * p) == count * p) {
-      cold = false;
+    const int sink = ranks[sinks[i]];
+    if (net.push(at, sink, total * p) == total * p) {
+      at = sink;
       ++i;
       continue;
     }
-    std::vector<char> inside = net.reached(from);
-    best.leaving = leaving(graph, inside);
-    best.ranks = 0;
-    for (int v : ranks) best.ranks += inside[v];
-    best.inside = list(inside, graph.nodes);
-    cold = true;
+    inside = net.reached(at);
+    best = {leaving(graph, inside), 0, list(inside, graph.nodes)};
+    for (std::size_t r = 0; r < ranks.size(); ++r) best.held += inside[ranks[r]] ? parts[r] : 0;
+    at = source;
   }
   return best;
 }
@@ -110,6 +138,56 @@ std::optional<Violation> DemandCheck::violated(const std::vector<Amount>& capaci
     at = sink;
   }
   return std::nullopt;
+}
+
+std::vector<int> refine_colours(const Digraph& graph, std::vector<int> colour) {
+  std::vector<std::uint64_t> look(graph.nodes);
+  int count = 0;
+  for (int round = 0; round <= graph.nodes; ++round) {
+    for (int v = 0; v < graph.nodes; ++v) look[v] = mixed(static_cast<std::uint64_t>(colour[v]));
+    for (int e = 0; e < graph.arcs(); ++e) {
+      const int u = graph.tail[e], v = graph.head[e];
+      const std::uint64_t width = mixed(static_cast<std::uint64_t>(graph.capacity[e]));
+      look[u] += mixed(width ^ mixed(2 * static_cast<std::uint64_t>(colour[v])));
+      look[v] += mixed(width ^ mixed(2 * static_cast<std::uint64_t>(colour[u]) + 1));
+    }
+    const int found = number(look, colour);
+    if (found == count) break;
+    count = found;
+    if (round % 16 == 15) poll_signals();
+  }
+  return colour;
+}
+
+std::vector<int> components(const Digraph& graph, const std::vector<char>& outside) {
+  std::vector<int> parent(graph.nodes), label(graph.nodes, -1);
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto find = [&](int v) {
+    while (parent[v] != v) v = parent[v] = parent[parent[v]];
+    return v;
+  };
+  for (int e = 0; e < graph.arcs(); ++e)
+    if (!outside[graph.tail[e]] && !outside[graph.head[e]]) {
+      const int a = find(graph.tail[e]), b = find(graph.head[e]);
+      parent[std::max(a, b)] = std::min(a, b);
+    }
+  int count = 0;
+  for (int v = 0; v < graph.nodes; ++v)
+    if (!outside[v]) label[v] = parent[v] == v ? count++ : label[find(v)];
+  return label;
+}
+
+std::vector<Amount> maximum_flow(const Digraph& graph, int source, int sink) {
+  Residual net(graph.nodes);
+  Amount most = 0;
+  for (int e = 0; e < graph.arcs(); ++e) {
+    net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
+    if (graph.tail[e] == source) most += graph.capacity[e];
+  }
+  net.push(source, sink, most);
+  std::vector<Amount> flow(graph.arcs());
+  for (int e = 0; e < graph.arcs(); ++e) flow[e] = net.left(2 * e + 1);
+  return flow;
 }
 
 }  // namespace forestcoll

@@ -1,4 +1,5 @@
-// Minimum cuts: the optimum of the collectives and the check that a demand can be met.
+// Minimum cuts: the optimum of the collectives, the check that a demand can be met, and what graphs of
+// thousands of nodes look like: colours and components.
 #pragma once
 
 #include <optional>
@@ -9,10 +10,10 @@
 
 namespace forestcoll {
 
-// A node set and what leaves it per rank inside: leaving / ranks.
+// A node set and what leaves it for what it holds: leaving / held, the parts of its ranks.
 struct CutRatio {
   Amount leaving = 0;
-  Amount ranks = 0;
+  Amount held = 0;
   std::vector<int> inside;
 };
 
@@ -23,11 +24,17 @@ struct Violation {
   std::vector<char> inside;  // per node
 };
 
-// The least leaving(S) / |S ∩ ranks| over the sets S that hold some but not all ranks.
-CutRatio best_ratio(const Digraph& graph, const std::vector<int>& ranks);
+// The least leaving(S) / parts in S over the sets S that hold some but not all of the ranks, and a part.
+// `parts`: per rank. Every rank is alike to one of `sinks`, which are positions among the ranks: no
+// other rank needs a flow.
+CutRatio best_ratio(const Digraph& graph, const std::vector<int>& ranks,
+                    const std::vector<Amount>& parts, const std::vector<int>& sinks);
 
 // The least maximum flow from `source` to any of `sinks`, with the source side of its cut.
 CutRatio least_flow(const Digraph& graph, int source, const std::vector<int>& sinks);
+
+// The flow on each arc of a maximum flow from `source` to `sink`.
+std::vector<Amount> maximum_flow(const Digraph& graph, int source, int sink);
 
 // A network that answers "can every sink receive everything?" again and again while arcs change.
 class DemandCheck {
@@ -44,5 +51,14 @@ class DemandCheck {
   int source_;
   Residual net_;
 };
+
+// Colours 0, 1, ... by which nodes differ: two of the same colour started with the same one, and have
+// equally many arcs of each capacity, in and out, to nodes of each colour. Compared by 64-bit hashes:
+// nodes that differ may share a colour by accident, never the other way round.
+std::vector<int> refine_colours(const Digraph& graph, std::vector<int> colour);
+
+// Per node the number of its component, arcs taken both ways, when the nodes `outside` are gone;
+// -1 for those.
+std::vector<int> components(const Digraph& graph, const std::vector<char>& outside);
 
 }  // namespace forestcoll

@@ -35,13 +35,9 @@ class Residual {
   }
 
   void set_capacity(int arc, Amount capacity) { base_[arc] = capacity; }
-  Amount capacity(int arc) const { return base_[arc]; }
 
   // Forget all flow.
   void reset() { left_ = base_; }
-
-  const std::vector<Amount>& state() const { return left_; }
-  void restore(const std::vector<Amount>& state) { left_ = state; }
 
   Amount left(int arc) const { return left_[arc]; }
   void set_left(int arc, Amount amount) { left_[arc] = amount; }

@@ -6,20 +6,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <tuple>
 #include <unordered_map>
 
-#include "arguments.hpp"
+#include "boxes/boxes.hpp"
+#include "contract.hpp"
 #include "cuts.hpp"
-#include "tree_paths.hpp"
-#include "flattening.hpp"
-#include "box_packing.hpp"
-#include "regular.hpp"
-#include "packing.hpp"
+#include "packing/packing.hpp"
 #include "parallel.hpp"
+#include "rehanging/rehanging.hpp"
+#include "relays/edge_splitting.hpp"
 #include "tree_scan.hpp"
-#include "local_search.hpp"
-#include "edge_splitting.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -42,98 +40,119 @@ void poll_signals() {
 
 namespace {
 
-std::tuple<Amount, Amount, Ints> best_ratio_py(int nodes, const Ints& tail, const Ints& head,
-                                               const Amounts& capacity, const Ints& ranks) {
-  const Digraph graph = digraph(nodes, tail, head, capacity, ranks.size());
-  require_nodes(ranks, nodes);
-  require(ranks.size() >= 2, "a cut needs two ranks");
-  nb::gil_scoped_release release;
-  CutRatio best = best_ratio(graph, ranks);
-  return {best.leaving, best.ranks, std::move(best.inside)};
+// Binds a function of a graph, whose arrays come first and are checked before it has them.
+template <typename Result, typename... More, typename... Names>
+void define(nb::module_& m, const char* name, Result (*body)(const Digraph&, More...),
+            const Names&... names) {
+  m.def(
+      name,
+      [body](int nodes, const Ints& tail, const Ints& head, const Amounts& capacity, More... more) {
+        return body(digraph(nodes, tail, head, capacity), more...);
+      },
+      "nodes"_a, "tail"_a, "head"_a, "capacity"_a, names...);
 }
 
-std::tuple<Amount, Amount, Ints> best_ratio_alike_py(int nodes, const Ints& tail, const Ints& head,
-                                                     const Amounts& capacity, const Ints& ranks,
-                                                     const Ints& sinks) {
-  const Digraph graph = digraph(nodes, tail, head, capacity, ranks.size());
-  require_nodes(ranks, nodes);
-  require_nodes(sinks, nodes);
-  require(ranks.size() >= 2, "a cut needs two ranks");
-  nb::gil_scoped_release release;
-  CutRatio best = best_ratio_alike(graph, ranks, sinks);
-  return {best.leaving, best.ranks, std::move(best.inside)};
+// The same where the capacities of its arcs do not matter.
+template <typename Result, typename... More, typename... Names>
+void define_uncapacitated(nb::module_& m, const char* name, Result (*body)(const Digraph&, More...),
+                          const Names&... names) {
+  m.def(
+      name,
+      [body](int nodes, const Ints& tail, const Ints& head, More... more) {
+        return body(digraph(nodes, tail, head, Amounts(tail.size(), 0)), more...);
+      },
+      "nodes"_a, "tail"_a, "head"_a, names...);
 }
 
-Ints refine_colours_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
-                       const Ints& colour) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
-  require(static_cast<int>(colour.size()) == nodes, "colour needs one entry a node");
+Ints listed(const std::vector<char>& inside) {
+  Ints list;
+  for (std::size_t v = 0; v < inside.size(); ++v)
+    if (inside[v]) list.push_back(static_cast<int>(v));
+  return list;
+}
+
+// ------------------------------------------------------------------------------ cuts and flows
+
+std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Ints& ranks,
+                                                 Amounts parts, const Ints& sinks) {
+  require_nodes(ranks, graph.nodes);
+  require(ranks.size() >= 2, "a cut needs two ranks");
+  if (parts.empty()) parts.assign(ranks.size(), 1);
+  require(parts.size() == ranks.size(), "parts need one entry a rank");
+  require_amounts(parts, 1, "a part is negative", "parts add up to 2^62 or more");
+  require_amounts(graph.capacity, std::max<Amount>(1, std::accumulate(parts.begin(), parts.end(), Amount{0})),
+                  "a capacity is negative",
+                  "capacities, times the number of ranks, add up to 2^62 or more");
+  require(std::count_if(parts.begin(), parts.end(), [](Amount part) { return part > 0; }) > 0,
+          "no rank has a part");
+  Ints position(graph.nodes, -1), places;
+  for (std::size_t i = 0; i < ranks.size(); ++i) position[ranks[i]] = static_cast<int>(i);
+  for (int v : sinks.empty() ? ranks : sinks) {
+    require(0 <= v && v < graph.nodes && position[v] >= 0, "a sink is no rank");
+    places.push_back(position[v]);
+  }
+  nb::gil_scoped_release release;
+  CutRatio best = best_ratio(graph, ranks, parts, places);
+  return {best.leaving, best.held, std::move(best.inside)};
+}
+
+std::tuple<Amount, Ints> find_least_flow(const Digraph& graph, int source, const Ints& sinks) {
+  require_nodes({source}, graph.nodes);
+  require_nodes(sinks, graph.nodes);
+  nb::gil_scoped_release release;
+  CutRatio best = least_flow(graph, source, sinks);
+  return {best.leaving, std::move(best.inside)};
+}
+
+Amounts find_maximum_flow(const Digraph& graph, int source, int sink) {
+  require_nodes({source, sink}, graph.nodes);
+  require(source != sink, "a flow needs two ends");
+  nb::gil_scoped_release release;
+  return maximum_flow(graph, source, sink);
+}
+
+std::optional<std::tuple<int, Ints>> find_violation(const Digraph& graph, const Amounts& supply,
+                                                    const Ints& sinks) {
+  const Demand asked = demand(graph.nodes, supply, sinks, false);
+  nb::gil_scoped_release release;
+  const auto violation = DemandCheck(graph, asked).violated(graph.capacity);
+  if (!violation) return std::nullopt;
+  return std::tuple{asked.sinks[violation->sink], listed(violation->inside)};
+}
+
+Ints find_colours(const Digraph& graph, const Ints& colour) {
+  require(static_cast<int>(colour.size()) == graph.nodes, "colour needs one entry a node");
   nb::gil_scoped_release release;
   return refine_colours(graph, colour);
 }
 
-Ints components_py(int nodes, const Ints& tail, const Ints& head, const Ints& outside) {
-  const Digraph graph = digraph(nodes, tail, head, Amounts(tail.size(), 1));
-  std::vector<char> gone(nodes, 0);
+Ints find_components(const Digraph& graph, const Ints& outside) {
+  std::vector<char> gone(graph.nodes, 0);
   for (int v : outside) {
-    require(0 <= v && v < nodes, "an unknown node is named");
+    require(0 <= v && v < graph.nodes, "an unknown node is named");
     gone[v] = 1;
   }
   nb::gil_scoped_release release;
   return components(graph, gone);
 }
 
-Amounts maximum_flow_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
-                        int source, int sink) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
-  require_nodes({source, sink}, nodes);
-  require(source != sink, "a flow needs two ends");
-  nb::gil_scoped_release release;
-  return maximum_flow(graph, source, sink);
-}
+// ------------------------------------------------------------------- switches removed, trees packed
 
-std::tuple<Amount, Ints> least_flow_py(int nodes, const Ints& tail, const Ints& head,
-                                       const Amounts& capacity, int source, const Ints& sinks) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
-  require_nodes({source}, nodes);
-  require_nodes(sinks, nodes);
-  nb::gil_scoped_release release;
-  CutRatio best = least_flow(graph, source, sinks);
-  return {best.leaving, std::move(best.inside)};
-}
-
-std::optional<std::tuple<int, Ints>> violated_py(int nodes, const Ints& tail, const Ints& head,
-                                                 const Amounts& capacity, const Amounts& supply,
-                                                 const Ints& sinks) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
-  const Demand asked = demand(nodes, supply, sinks, false);
-  nb::gil_scoped_release release;
-  const auto violation = DemandCheck(graph, asked).violated(graph.capacity);
-  if (!violation) return std::nullopt;
-  Ints inside;
-  for (int v = 0; v < nodes; ++v)
-    if (violation->inside[v]) inside.push_back(v);
-  return std::tuple{asked.sinks[violation->sink], std::move(inside)};
-}
-
-std::optional<Amounts> trim_py(int nodes, const Ints& tail, const Ints& head,
-                               const Amounts& capacity, const Amounts& supply, const Ints& sinks) {
-  Digraph graph = digraph(nodes, tail, head, capacity);
-  const Demand asked = demand(nodes, supply, sinks, true);
+std::optional<Amounts> find_trimmed(const Digraph& graph, const Amounts& supply, const Ints& sinks) {
+  const Demand asked = demand(graph.nodes, supply, sinks, true);
+  Digraph trimmed = graph;
   nb::gil_scoped_release release;
   const bool done = blaming_thin_links(
-      graph, asked, [&] { return trim(graph, asked, relays(nodes, sinks)); });
+      graph, asked, [&] { return trim(trimmed, asked, relays(graph.nodes, sinks)); });
   if (!done) return std::nullopt;
-  return std::move(graph.capacity);
+  return std::move(trimmed.capacity);
 }
 
-Logical remove_relays_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
-                         const Amounts& supply, const Ints& sinks, const Ints& group,
-                         bool detours) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
-  const Demand asked = demand(nodes, supply, sinks, true);
-  require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
-  const std::vector<char> relay = relays(nodes, sinks);
+Logical find_logical(const Digraph& graph, const Amounts& supply, const Ints& sinks,
+                     const Ints& group, bool detours) {
+  const Demand asked = demand(graph.nodes, supply, sinks, true);
+  require(static_cast<int>(group.size()) == graph.nodes, "group needs one entry a node");
+  const std::vector<char> relay = relays(graph.nodes, sinks);
   require_balance(graph, relay);
   nb::gil_scoped_release release;
   return blaming_thin_links(
@@ -158,23 +177,6 @@ Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
   return graph;
 }
 
-// What the packing steps work on: the logical links, and the supply, of the sinks alone.
-struct Packing {
-  Digraph graph;
-  Demand asked;
-};
-
-Packing packing_input(const Logical& logical, const Amounts& supply, const Ints& sinks) {
-  const int nodes = static_cast<int>(supply.size());
-  demand(nodes, supply, sinks, true);
-  Demand asked;
-  for (std::size_t i = 0; i < sinks.size(); ++i) {
-    asked.supply.push_back(supply[sinks[i]]);
-    asked.sinks.push_back(static_cast<int>(i));
-  }
-  return {compact(logical, sinks, nodes), std::move(asked)};
-}
-
 using TreeTuple = std::tuple<int, Amount, Ints>;
 
 std::vector<TreeTuple> over_paths(std::vector<Batch> batches, const Logical& logical,
@@ -192,74 +194,81 @@ std::vector<TreeTuple> over_paths(std::vector<Batch> batches, const Logical& log
   return result;
 }
 
-using Packed = std::tuple<int, std::vector<TreeTuple>>;
+using Packed = std::optional<std::tuple<int, std::vector<TreeTuple>>>;
+
+// (height, trees over paths) of what a packer makes of the logical links and the supply of the sinks
+// alone, which are numbered 0, 1, ...; `prepare` checks what else the packer takes, and returns it.
+template <typename Prepare>
+Packed pack_logical(const Logical& logical, const Amounts& supply, const Ints& sinks,
+                    const Prepare& prepare) {
+  const int nodes = static_cast<int>(supply.size());
+  demand(nodes, supply, sinks, true);
+  Demand asked;
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    asked.supply.push_back(supply[sinks[i]]);
+    asked.sinks.push_back(static_cast<int>(i));
+  }
+  const Digraph graph = compact(logical, sinks, nodes);
+  const auto packer = prepare(nodes);
+  nb::gil_scoped_release release;
+  std::optional<std::vector<Batch>> batches =
+      blaming_thin_links(graph, asked, [&] { return packer(graph, asked.supply); });
+  if (!batches) return std::nullopt;
+  const int most = height(*batches);
+  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
+}
+
+using Batches = std::optional<std::vector<Batch>>;
 
 // Trees in layers (the lowest there are) or, with `exact`, always trees, lowered afterwards.
-std::optional<Packed> pack_py(const Logical& logical, const Amounts& supply, const Ints& sinks,
-                              bool exact) {
-  const int nodes = static_cast<int>(supply.size());
-  const Packing input = packing_input(logical, supply, sinks);
-  const Digraph& graph = input.graph;
-  const Demand& asked = input.asked;
-  nb::gil_scoped_release release;
-  auto batches = blaming_thin_links(graph, asked, [&]() -> std::optional<std::vector<Batch>> {
-    if (!exact) return pack_layered(graph, asked.supply);
-    std::vector<Batch> trees = pack_exact(graph, asked.supply, 0);
-    const long edges = static_cast<long>(trees.size()) * graph.nodes;
-    lower_trees(graph, trees, std::min(1'000'000L, 1'700 * edges));  // half a second at most
-    return trees;
+Packed pack_whole(const Logical& logical, const Amounts& supply, const Ints& sinks, bool exact) {
+  return pack_logical(logical, supply, sinks, [&](int) {
+    return [=](const Digraph& graph, const Amounts& units) -> Batches {
+      if (!exact) return pack_layered(graph, units);
+      std::vector<Batch> trees = pack_exact(graph, units);
+      const long edges = static_cast<long>(trees.size()) * graph.nodes;
+      lower_trees(graph, trees, std::min(1'000'000L, 1'700 * edges));  // half a second at most
+      return trees;
+    };
   });
-  if (!batches) return std::nullopt;
-  const int most = height(*batches);
-  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
 }
 
-std::optional<Packed> pack_nested_py(const Logical& logical, const Amounts& supply,
-                                     const Ints& sinks, const Ints& group) {
-  const int nodes = static_cast<int>(supply.size());
-  const Packing input = packing_input(logical, supply, sinks);
-  const Digraph& graph = input.graph;
-  const Demand& asked = input.asked;
-  require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
-  Ints boxes;
-  for (int v : sinks) boxes.push_back(group[v]);
-  nb::gil_scoped_release release;
-  auto batches = blaming_thin_links(
-      graph, asked, [&] { return pack_nested(graph, asked.supply, boxes); });
-  if (!batches) return std::nullopt;
-  const int most = height(*batches);
-  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
+Packed pack_by_boxes(const Logical& logical, const Amounts& supply, const Ints& sinks,
+                     const Ints& group) {
+  return pack_logical(logical, supply, sinks, [&](int nodes) {
+    require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
+    Ints boxes;
+    for (int v : sinks) boxes.push_back(group[v]);
+    return [=](const Digraph& graph, const Amounts& units) {
+      return pack_nested(graph, units, boxes);
+    };
+  });
 }
 
-std::optional<Packed> pack_lowest_py(const Logical& logical, const Amounts& supply,
-                                     const Ints& sinks, const Elements& elements, int below) {
-  const int nodes = static_cast<int>(supply.size());
-  const Packing input = packing_input(logical, supply, sinks);
-  const Digraph& graph = input.graph;
-  const Demand& asked = input.asked;
-  Ints position(nodes, -1);
-  for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
-  Elements maps;
-  for (const Ints& image : elements) {
-    require(static_cast<int>(image.size()) == nodes, "an element needs one entry a node");
-    require_nodes(image, nodes);
-    Ints& map = maps.emplace_back();
-    for (int v : sinks) {
-      map.push_back(position[image[v]]);
-      require(map.back() >= 0, "an element maps a sink to a node that is none");
+Packed pack_lower(const Logical& logical, const Amounts& supply, const Ints& sinks,
+                  const Elements& elements, int below) {
+  return pack_logical(logical, supply, sinks, [&](int nodes) {
+    Ints position(nodes, -1);
+    for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
+    Elements maps;
+    for (const Ints& image : elements) {
+      require(static_cast<int>(image.size()) == nodes, "an element needs one entry a node");
+      require_nodes(image, nodes);
+      Ints& map = maps.emplace_back();
+      std::vector<char> taken(sinks.size(), 0);
+      for (int v : sinks) {
+        map.push_back(position[image[v]]);
+        require(map.back() >= 0, "an element maps a sink to a node that is none");
+        require(!std::exchange(taken[map.back()], 1), "an element maps two sinks to one");
+      }
     }
-    Ints sorted(map);
-    std::sort(sorted.begin(), sorted.end());
-    require(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
-            "an element maps two sinks to one");
-  }
-  nb::gil_scoped_release release;
-  auto batches = blaming_thin_links(
-      graph, asked, [&] { return pack_lowest(graph, asked.supply, maps, below); });
-  if (!batches) return std::nullopt;
-  const int most = height(*batches);
-  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
+    return [=](const Digraph& graph, const Amounts& units) {
+      return pack_lowest(graph, units, maps, below);
+    };
+  });
 }
+
+// --------------------------------------------------------------------------------- trees scanned
 
 // Times up to here add up over any way in 64 bits: a way has fewer than 2^31 arcs and hops.
 constexpr Amount kMostTime = Amount{1} << 31;
@@ -295,22 +304,18 @@ struct PyTrees {
   std::vector<nb::object> keep_;
 };
 
-Amounts longest_ways_py(int nodes, const Ints& tail, const Ints& head, const Ints& ranks,
-                        const Amounts& times, Amount hop, const Ints& roots,
-                        const std::vector<bool>& reduce, const nb::sequence& edges) {
-  const Digraph graph = digraph(nodes, tail, head, Amounts(tail.size(), 0));
-  require_nodes(ranks, nodes);
-  require_nodes(roots, nodes);
-  require(times.size() == tail.size(), "times need one entry an arc");
-  Amount most = hop;
-  for (Amount time : times) most = std::max(most, time);
-  for (Amount time : times) require(time >= 0, "a time is negative");
-  require(hop >= 0 && most < kMostTime, "a time is negative or too large");
-  std::vector<char> rank(nodes, 0);
-  for (int v : ranks) rank[v] = 1;
-  TreeScan scan(graph, rank, std::vector<char>(nodes, 0), std::vector<char>(nodes, 0));
+Amounts find_longest_ways(const Digraph& graph, const Ints& ranks, const Amounts& times, Amount hop,
+                          const Ints& roots, const std::vector<bool>& reduce,
+                          const nb::sequence& edges) {
+  require_nodes(roots, graph.nodes);
+  require(times.size() == graph.tail.size(), "times need one entry an arc");
+  Amount most = hop, least = hop;
+  for (Amount time : times) most = std::max(most, time), least = std::min(least, time);
+  require(least >= 0 && most < kMostTime, "a time is negative or too large");
+  const std::vector<char> none(graph.nodes, 0), rank = marked(ranks, graph.nodes);
+  TreeScan scan(graph, rank, none, none);
   scan.set_times(times, hop);
-  const PyTrees given(edges, scan, nodes);
+  const PyTrees given(edges, scan, graph.nodes);
   require(given.trees.size() == roots.size() && roots.size() == reduce.size(),
           "trees, roots and phases differ in length");
   nb::gil_scoped_release release;
@@ -322,19 +327,17 @@ Amounts longest_ways_py(int nodes, const Ints& tail, const Ints& head, const Int
   return longest;
 }
 
-std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
-    int nodes, const Ints& tail, const Ints& head, const Ints& ranks,
-    const std::vector<bool>& copies, const std::vector<bool>& adds, const Ints& roots,
-    const std::vector<bool>& reduce, const Amounts& weights, const nb::sequence& edges) {
-  const Digraph graph = digraph(nodes, tail, head, Amounts(tail.size(), 0));
-  require_nodes(ranks, nodes);
-  for (int root : roots) require(0 <= root && root < nodes, "an unknown root is named");
-  require(static_cast<int>(copies.size()) == nodes && static_cast<int>(adds.size()) == nodes,
+std::tuple<int, int, std::optional<Amounts>> scan_trees(
+    const Digraph& graph, const Ints& ranks, const std::vector<bool>& copies,
+    const std::vector<bool>& adds, const Ints& roots, const std::vector<bool>& reduce,
+    const Amounts& weights, const nb::sequence& edges) {
+  const auto nodes = static_cast<std::size_t>(graph.nodes);
+  for (int root : roots) require(0 <= root && root < graph.nodes, "an unknown root is named");
+  require(copies.size() == nodes && adds.size() == nodes,
           "copies and adds need one entry a node");
-  std::vector<char> rank(nodes, 0);
-  for (int v : ranks) rank[v] = 1;
+  const std::vector<char> rank = marked(ranks, graph.nodes);
   TreeScan scan(graph, rank, {copies.begin(), copies.end()}, {adds.begin(), adds.end()});
-  const PyTrees given(edges, scan, nodes);
+  const PyTrees given(edges, scan, graph.nodes);
   require(given.trees.size() == roots.size() && roots.size() == reduce.size() &&
               roots.size() == weights.size(),
           "trees, roots, phases and weights differ in length");
@@ -347,6 +350,63 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
   if (scan.counted()) loads = scan.loads();
   return {wrong, scan.height(), std::move(loads)};
 }
+
+// ------------------------------------------------------------------------------ low trees searched
+
+BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& ranks, const Amounts& entries,
+                       const Ints& twin) {
+  const int nodes = graph.nodes;
+  require(static_cast<int>(box.size()) == nodes, "box needs one entry a node");
+  require(static_cast<int>(entries.size()) == nodes, "entries need one entry a node");
+  require(twin.empty() || static_cast<int>(twin.size()) == graph.arcs(),
+          "twins need one entry an arc, or none");
+  for (int e = 0; e < static_cast<int>(twin.size()); ++e)
+    require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs() && twin[e] != e &&
+                              twin[twin[e]] == e && graph.capacity[twin[e]] == graph.capacity[e]),
+            "arcs that share a capacity must be of one, and name each other");
+  BoxedGraph boxed{graph, box, marked(ranks, nodes), entries, twin, 0};
+  for (int v = 0; v < nodes; ++v) {
+    require(-1 <= box[v] && box[v] < nodes, "an unknown box is named");
+    require(box[v] >= 0 || !boxed.rank[v], "a rank is in no box");
+    boxed.boxes = std::max(boxed.boxes, box[v] + 1);
+  }
+  for (int e = 0; e < boxed.graph.arcs(); ++e)
+    require(!boxed.rank[boxed.graph.tail[e]] || !boxed.rank[boxed.graph.head[e]],
+            "an arc joins two ranks");
+  return boxed;
+}
+
+// Paths as tuples of nodes, each node's number one object.
+nb::list path_tuples(const Digraph& graph, const std::vector<Ints>& ways) {
+  std::vector<nb::object> number;
+  for (int v = 0; v < graph.nodes; ++v) number.push_back(nb::cast(v));
+  nb::list paths;
+  for (const Ints& way : ways) {
+    PyObject* path = PyTuple_New(static_cast<Py_ssize_t>(way.size()) + 1);
+    if (!path) throw nb::python_error();
+    Py_ssize_t at = 0;
+    PyTuple_SET_ITEM(path, at++, nb::object(number[graph.tail[way.front()]]).release().ptr());
+    for (int e : way) PyTuple_SET_ITEM(path, at++, nb::object(number[graph.head[e]]).release().ptr());
+    paths.append(nb::steal<nb::object>(path));
+  }
+  return paths;
+}
+
+std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
+    const Digraph& graph, const Ints& box, const Ints& ranks, const Amounts& entries,
+    const Ints& roots, int height, bool grow, long moves, unsigned seed, const Ints& twin) {
+  const BoxedGraph boxed = boxed_graph(graph, box, ranks, entries, twin);
+  require_nodes(roots, graph.nodes);
+  for (int root : roots) require(boxed.rank[root], "a root is no rank");
+  Rehung found;
+  {
+    nb::gil_scoped_release release;
+    found = rehang(boxed, roots, {height, grow, moves, seed});
+  }
+  return {found.overload, found.moves, path_tuples(boxed.graph, found.ways),
+          std::move(found.trees)};
+}
+
 }  // namespace
 
 void bind_scheduling(nb::module_& m);  // list_scheduling.cpp
@@ -368,42 +428,47 @@ NB_MODULE(_kernel, m) {
         }
         return units;
       });
-  m.def("best_ratio", &best_ratio_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "ranks"_a,
-        "(leaving, ranks inside, nodes inside) of the cut with the least leaving / ranks.");
-  m.def("best_ratio_alike", &best_ratio_alike_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
-        "ranks"_a, "sinks"_a, "As best_ratio, where every rank is alike to one of the sinks.");
-  m.def("refine_colours", &refine_colours_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
-        "colour"_a, "Colours by which nodes differ, as far as their surroundings tell.");
-  m.def("components", &components_py, "nodes"_a, "tail"_a, "head"_a, "outside"_a,
-        "Component of each node when those outside are gone; -1 for those.");
-  m.def("maximum_flow", &maximum_flow_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "source"_a,
-        "sink"_a, "Flow on each arc of a maximum flow.");
-  m.def("least_flow", &least_flow_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "source"_a,
-        "sinks"_a, "(flow, nodes inside): the least max-flow from source to a sink, and its cut.");
-  m.def("violated", &violated_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "supply"_a,
-        "sinks"_a, "(sink, nodes inside) of a cut that keeps the sink from the supply, or None.");
-  m.def("trim", &trim_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "supply"_a, "sinks"_a,
-        "Lower capacities, balanced at every relay, that still meet the demand; None if not found.");
-  m.def("remove_relays", &remove_relays_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
-        "supply"_a, "sinks"_a, "group"_a, "detours"_a,
-        "Logical links instead of every node that is no sink.");
-  m.def("pack", &pack_py, "logical"_a, "supply"_a, "sinks"_a, "exact"_a,
+  define(m, "best_ratio", find_best_ratio, "ranks"_a, "parts"_a = Amounts{}, "sinks"_a = Ints{},
+         "(leaving, parts inside, nodes inside) of the cut with the least leaving / parts. `parts`: per "
+         "rank, by default 1. `sinks`: ranks to one of which every rank is alike, by default all.");
+  define(m, "refine_colours", find_colours, "colour"_a,
+         "Colours by which nodes differ, as far as their surroundings tell.");
+  define_uncapacitated(m, "components", find_components, "outside"_a,
+                       "Component of each node when those outside are gone; -1 for those.");
+  define(m, "maximum_flow", find_maximum_flow, "source"_a, "sink"_a,
+         "Flow on each arc of a maximum flow.");
+  define(m, "least_flow", find_least_flow, "source"_a, "sinks"_a,
+         "(flow, nodes inside): the least max-flow from source to a sink, and its cut.");
+  define(m, "violated", find_violation, "supply"_a, "sinks"_a,
+         "(sink, nodes inside) of a cut that keeps the sink from the supply, or None.");
+  define(m, "trim", find_trimmed, "supply"_a, "sinks"_a,
+         "Lower capacities, balanced at every relay, that still meet the demand; None if not found.");
+  define(m, "remove_relays", find_logical, "supply"_a, "sinks"_a, "group"_a, "detours"_a,
+         "Logical links instead of every node that is no sink.");
+  m.def("pack", &pack_whole, "logical"_a, "supply"_a, "sinks"_a, "exact"_a,
         "(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth "
         "order. Without `exact` only the lowest trees will do, else None.");
-  m.def("pack_nested", &pack_nested_py, "logical"_a, "supply"_a, "sinks"_a, "group"_a,
+  m.def("pack_nested", &pack_by_boxes, "logical"_a, "supply"_a, "sinks"_a, "group"_a,
         "As pack, but box by box: `group` names each node's box or is -1. None where no box can be made "
         "to take in every tree exactly once.");
-  m.def("pack_lowest", &pack_lowest_py, "logical"_a, "supply"_a, "sinks"_a, "elements"_a, "below"_a,
+  m.def("pack_lowest", &pack_lower, "logical"_a, "supply"_a, "sinks"_a, "elements"_a, "below"_a,
         "As pack, but lower than `below` or None: a search. `elements`: a group of maps of the nodes "
         "under which the trees are alike, where the links are.");
-  m.def("longest_ways", &longest_ways_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "times"_a,
-        "hop"_a, "roots"_a, "reduce"_a, "edges"_a,
-        "Per tree the longest way between its root and a rank, where a path takes `hop` and the "
-        "`times` of its arcs; -1 where the tree does not span or a path needs an arc not there.");
+  define_uncapacitated(
+      m, "longest_ways", find_longest_ways, "ranks"_a, "times"_a, "hop"_a, "roots"_a, "reduce"_a,
+      "edges"_a,
+      "Per tree the longest way between its root and a rank, where a path takes `hop` and the `times` "
+      "of its arcs; -1 where the tree does not span or a path needs an arc not there.");
+  define_uncapacitated(
+      m, "scan_trees", scan_trees, "ranks"_a, "copies"_a, "adds"_a, "roots"_a, "reduce"_a,
+      "weights"_a, "edges"_a,
+      "(first tree that does not span or -1, height of those that do, units over each arc): the units "
+      "None where they leave 64 bits or a path needs an arc that is not there.");
+  define(m, "rehang", find_low_trees, "box"_a, "ranks"_a, "entries"_a, "roots"_a, "height"_a,
+         "grow"_a, "moves"_a, "seed"_a, "twin"_a = Ints{},
+         "(overload, moves, paths, trees): where the overload is 0, no arc carries too much, and the "
+         "tree of each unit of `roots` is a list of depth, path, depth, path ... by which its boxes "
+         "hang, from the root outwards. Below 0 some box is out of reach within the height. `twin`: "
+         "per arc the one with which it shares its capacity, or -1.");
   bind_scheduling(m);
-  m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
-        "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
-        "(first tree that does not span or -1, height of those that do, units over each arc): the "
-        "units None where they leave 64 bits or a path needs an arc that is not there.");
-  bind_rehanging(m);
 }

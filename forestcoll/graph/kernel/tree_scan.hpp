@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "arc_index.hpp"
 #include "graph.hpp"
 
 namespace forestcoll {

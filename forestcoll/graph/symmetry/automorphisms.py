@@ -17,8 +17,7 @@ from functools import lru_cache
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.bound import Symmetry
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.group import SymmetryGroup, symmetry_group
-from forestcoll.graph.symmetry.orbits import DisjointSets, is_symmetry
+from forestcoll.graph.symmetry.group import DisjointSets, SymmetryGroup, is_symmetry, symmetry_group
 
 WORK = 8_000_000
 """Links that the search may look at in all, about: some seconds at most, whatever the graph."""
@@ -36,7 +35,7 @@ def find_symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
     """
     search = _Search(graph)
     found = search.plain()
-    turned = search.turned()
+    turned = search.find_turn()
     return tuple(found + ([turned] if turned else []))
 
 
@@ -76,7 +75,7 @@ class _Search:
         graph = self.graph
         start = self.start(turned=False)
         nodes, links = DisjointSets(graph.n), DisjointSets(len(graph.tail))
-        number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+        number = graph.numbers
         found: list[Symmetry] = []
         idle = 0
         while start is not None and idle < IDLE and self.work > 0:
@@ -99,7 +98,7 @@ class _Search:
                 idle = 0
         return found
 
-    def turned(self) -> Symmetry | None:
+    def find_turn(self) -> Symmetry | None:
         """One that turns links round: the identity where it does, or else whichever is found."""
         identity = Symmetry(tuple(range(self.graph.n)), turned=True)
         if is_symmetry(self.graph, identity):
@@ -117,7 +116,7 @@ class _Search:
         """Both copies (the second one turned round), coloured as far as refinement goes."""
         graph = self.graph
         other = graph.reverse() if turned else graph
-        near = self.labelled(graph, 0) + self.labelled(other, graph.n)
+        near = self.label_links(graph, 0) + self.label_links(other, graph.n)
         kinds: dict[tuple[bool, bool, bool], list[int]] = defaultdict(list)
         for half, g in enumerate((graph, other)):
             ranks = set(g.ranks)
@@ -130,9 +129,9 @@ class _Search:
             return None
         return colouring
 
-    def labelled(self, graph: CapacityGraph, offset: int) -> Labelled:
+    def label_links(self, graph: CapacityGraph, offset: int) -> Labelled:
         near: Labelled = [[] for _ in range(graph.n)]
-        for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        for u, v, c in graph.arcs:
             near[u].append((offset + v, self.label[c, True]))
             near[v].append((offset + u, self.label[c, False]))
         return near

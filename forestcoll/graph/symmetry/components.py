@@ -4,6 +4,8 @@ Found from the links alone, whatever the nodes are called. Without the switches 
 falls into parts; where all parts are alike and hang on the same outside nodes in the same way, they
 may be rotated: part b takes the place of part b + 1. What is found is checked link by link
 (`symmetry_group`), so a wrong guess costs time, never correctness.
+
+Structure of a regular graph: groups of its symmetries, each checked link by link.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -110,7 +113,7 @@ def find_translations(graph: CapacityGraph) -> SymmetryGroup | None:
     count = len(graph.ranks)
     if graph.n != count:
         return None
-    links = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    links = graph.links
     number = {v: i for i, v in enumerate(graph.ranks)}
     sample = set(graph.ranks[:: max(1, count // SAMPLED)])
     near = [pair for pair in links if pair[0] in sample]
@@ -257,11 +260,7 @@ def _match_by_search(
     keep = {*outside, *first, *part}
     nodes = sorted(keep)
     number = {v: i for i, v in enumerate(nodes)}
-    arcs = [
-        (number[u], number[v], c)
-        for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-        if u in keep and v in keep
-    ]
+    arcs = [(number[u], number[v], c) for u, v, c in graph.arcs if u in keep and v in keep]
     tail, head, capacity = ([arc[i] for arc in arcs] for i in range(3))
 
     def search(colours: list[int]) -> list[int] | None:
@@ -345,3 +344,32 @@ def _extend(near: Near, image: dict[int, int]) -> dict[int, int] | None:
             else:
                 return None
     return image
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A group of a graph, with the parts that it rotates; no parts where it moves single ranks."""
+
+    group: SymmetryGroup
+    parts: Components | None
+
+
+@lru_cache(maxsize=2)
+def find_structures(graph: CapacityGraph) -> tuple[Structure, ...]:
+    """Ways in which the graph is regular, checked link by link; empty where none is found."""
+    if graph.shares:
+        return ()
+    moved = find_translations(graph)
+    if moved is not None:
+        return (Structure(moved, None),)
+    return tuple(
+        Structure(find_inner_symmetries(graph, parts), parts) for parts in find_components(graph)
+    )
+
+
+def alike_ranks(graph: CapacityGraph) -> list[int]:
+    """One rank (node) of each orbit of the largest group known; all ranks where there is none."""
+    known = max((s.group for s in find_structures(graph)), key=lambda g: g.size, default=None)
+    if known is None:
+        return list(graph.ranks)
+    return [v for v in graph.ranks if known.node[v] == v]

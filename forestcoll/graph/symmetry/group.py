@@ -14,17 +14,30 @@ Freedom is proven from one rank r. Generator by generator, let n_j be the least 
 back to where the generators before it can bring it. Those n_j relations generate all products that
 leave r in place (they are in Hermite form); each is multiplied out and must be the identity. So
 |G| = n_1 n_2 ..., and all orbits of ranks must have that size.
+
+Abelian groups of symmetries that leave some ranks in place: equal boxes beside a broken one.
+
+`group` proves groups that move every rank; here an element may keep some. So all elements are
+written out, and what keeps a node in place (its stabiliser) is known by looking. A path has as many
+different images as the group has elements for each that keeps all of its nodes in place.
+
+Orbits: symmetries of a graph checked link by link, and the sets of what they make alike.
+
+A symmetry maps nodes to nodes such that links map to links of the same capacity. One that turns
+links round, (u, v) to (image of v, image of u), makes reduce trees of broadcast trees.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import ForestError
+from forestcoll.common.input_limits import GROUP_STEPS
+from forestcoll.graph.bound import Symmetry
 from forestcoll.graph.capacity_graph import CapacityGraph
 
 if TYPE_CHECKING:
@@ -32,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
 Image = tuple[int, ...]
 """Per node, where it goes."""
@@ -252,3 +266,191 @@ def _least_in_orbit(label: Array, image: Array, longest: int) -> Array:
         image = image[image]
         covered *= 2
     return label
+
+
+@dataclass(frozen=True, eq=False)
+class AbelianGroup:
+    """An abelian group by its generators; made by `abelian_group`.
+
+    `table`: a row an element, the image of each node. `node` and `link` have the least member of
+    each one's orbit.
+    """
+
+    generators: tuple[Image, ...]
+    table: Array
+    node: Image
+    link: Image
+    _masks: dict[frozenset[int], Mask] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return len(self.table)
+
+    def elements(self) -> Iterator[Image]:
+        """Every element once, the identity first, as the image of each node."""
+        for row in self.table:
+            yield tuple(row.tolist())
+
+    def keeping(self, nodes: Sequence[int]) -> Mask:
+        """Which elements keep all of the nodes in place."""
+        import numpy as np
+
+        key = frozenset(nodes)
+        mask = self._masks.get(key)
+        if mask is None:
+            if len(key) == 1:
+                mask = self.table[:, nodes[0]] == nodes[0]
+            else:
+                mask = np.ones(self.size, dtype=np.bool_)
+                for node in key:
+                    mask &= self.keeping([node])
+            if len(key) < 3:  # pairs and ranks come again, paths do not
+                self._masks[key] = mask
+        return mask
+
+    def kept_with(self, nodes: Sequence[int]) -> list[int]:
+        """The nodes that stay in place whenever these do."""
+        rows = self.table[self.keeping(nodes)]
+        found: list[int] = (rows == rows[0]).all(axis=0).nonzero()[0].tolist()
+        return found
+
+    def images_of(self, nodes: Sequence[int]) -> int:
+        """How many different images these nodes have, in their order."""
+        return self.size // int(self.keeping(nodes).sum())
+
+    def images(self, nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """The different images."""
+        rows = self.table[:, list(nodes)].tolist()
+        yield from dict.fromkeys(map(tuple, rows))
+
+    def seen_from(self, node: int) -> list[int]:
+        """Per node the least of those to which elements that keep `node` bring it."""
+        found: list[int] = self.table[self.keeping([node])].min(axis=0).tolist()
+        return found
+
+
+def abelian_group(graph: CapacityGraph, generators: Sequence[Image]) -> AbelianGroup:
+    """The group that `generators` generate, all elements written out.
+
+    Raises ForestError that says which generator does not keep the graph, which two do not commute,
+    or that the group is too large.
+    """
+    import numpy as np
+
+    maps = [np.asarray(generator, dtype=np.int64) for generator in generators]
+    links = [link_images(graph, image, f"generator {i}") for i, image in enumerate(maps)]
+    for i, a in enumerate(maps):
+        for j, b in enumerate(maps[:i]):
+            if not np.array_equal(a[b], b[a]):
+                raise ForestError(f"generators {j} and {i} do not commute")
+    rows = [np.arange(graph.n)]
+    for image in maps:
+        known = {row.tobytes() for row in rows}
+        power, grown = image, list(rows)
+        while power.tobytes() not in known:
+            if (len(grown) + len(rows)) * graph.n > GROUP_STEPS:
+                raise ForestError(
+                    f"the group has over {len(grown):,} elements on {graph.n:,} nodes "
+                    f"{GROUP_STEPS.note}"
+                )
+            grown += [power[row] for row in rows]
+            power = power[image]
+        rows = grown
+    table = np.stack(rows)
+    return AbelianGroup(
+        tuple(tuple(image.tolist()) for image in maps),
+        table,
+        tuple(table.min(axis=0).tolist()),
+        tuple(least_in_orbits(len(graph.tail), links).tolist()),
+    )
+
+
+def least_in_orbits(count: int, maps: Sequence[Array]) -> Array:
+    """The least member of each one's orbit among 0 .. count - 1 under these maps."""
+    import numpy as np
+
+    label = np.arange(count)
+    while True:
+        before = label
+        for image in maps:
+            label = _least_in_orbit(label, image, count)
+        if np.array_equal(before, label):
+            return label
+
+
+def commuting_group(
+    graph: CapacityGraph, generators: Sequence[Image]
+) -> SymmetryGroup | AbelianGroup:
+    """The group of commuting generators, whether it moves every rank or keeps some in place.
+
+    Raises ForestError as `abelian_group`.
+    """
+    try:
+        return symmetry_group(graph, generators)
+    except ForestError:
+        return abelian_group(graph, generators)
+
+
+Places = dict[tuple[int, int], int]  # (tail, head) -> number of the link
+
+
+def is_symmetry(graph: CapacityGraph, symmetry: Symmetry) -> bool:
+    """Whether the map keeps ranks, links, capacities, and what switches can do."""
+    try:
+        symmetry_images(graph, symmetry, "")
+    except ForestError:
+        return False
+    return True
+
+
+def symmetry_images(
+    graph: CapacityGraph, symmetry: Symmetry, where: str, places: Places | None = None
+) -> list[int]:
+    """The image of each link, or ForestError with what the map does not keep.
+
+    `places`: `numbers` of the graph, where many maps are asked about.
+    """
+    number = graph.numbers if places is None else places
+    image, names, ranks = symmetry.image, graph.names, set(graph.ranks)
+    if sorted(image) != list(range(graph.n)):
+        raise ForestError(f"{where} is no permutation of the nodes")
+    copies, adds = graph.multicast, graph.aggregation
+    after = (adds, copies) if symmetry.turned else (copies, adds)
+    for v, to in enumerate(image):
+        if (v in ranks) != (to in ranks) or (copies[v], adds[v]) != (after[0][to], after[1][to]):
+            raise ForestError(f"{where} maps {names[v]} to {names[to]}, which is of another kind")
+    out = []
+    for u, v, units in graph.arcs:
+        pair = (image[v], image[u]) if symmetry.turned else (image[u], image[v])
+        if pair not in number or graph.capacity[number[pair]] != units:
+            raise ForestError(
+                f"{where} maps the link {names[u]} -> {names[v]} to "
+                f"{names[pair[0]]} -> {names[pair[1]]}, which has another bandwidth or is no link"
+            )
+        out.append(number[pair])
+    return out
+
+
+class DisjointSets:
+    """Sets that grow together; the least member stands for each."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def find(self, a: int) -> int:
+        """The least member of the set that holds `a`."""
+        parent = self._parent
+        while parent[a] != a:
+            parent[a] = a = parent[parent[a]]
+        return a
+
+    def join(self, a: int, b: int) -> bool:
+        """Makes one set of two; False where they were one already."""
+        a, b = self.find(a), self.find(b)
+        self._parent[max(a, b)] = min(a, b)
+        return a != b
+
+    def roots(self) -> list[int]:
+        """Per member, the least one of its set."""
+        return [self.find(a) for a in range(len(self._parent))]

@@ -1,13 +1,14 @@
 """All-to-all and all-to-all-v on any topology: the optimum, proven, and what reaches it.
 
 demand    what every rank sends to every other, and over which nodes it may go
-fold      quotient by symmetry: one source of each orbit of ranks
-lengths   the proof: lengths of links bound the rate from above
-cuts      sparse cuts that bound the rate before any program is solved
+          (an all-to-all-v's from a file)
+fold      quotient by symmetry: one source of each orbit of ranks; the proof: lengths of links bound
+          the rate from above
+columns   cheapest trees under prices: sparse cuts that bound the rate before any program is solved,
+          flows and lengths near each other where none is in reach
 flows     the optimum: a flow from each source, exact, with its lengths
-matrix    the sizes of an all-to-all-v, from a file
-partial   groups for routes of fabrics that are regular but for a few boxes
-twice     two uniform all-to-alls as a static plan for any sizes
-link_loads  what every link carries
+routes    whole units on paths, what every link carries of them, the order of a path's links
+rounding  routes near the optimum, over groups of symmetries
+spread    static plans for blocks of any size
 file      optimum files: flows or routes with the proof, JSON (`model`: its format)
 """

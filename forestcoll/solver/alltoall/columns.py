@@ -9,27 +9,128 @@ reaches what the prices prove. The solver goes on each time from the vertex wher
 Floating point proposes. Shares of a mixture are rounded so that they add up, lengths to whole
 numbers: flows and lengths are then right as they stand, whatever they prove. They are not one
 number, as an optimum of hundreds of uneven links has a denominator of hundreds of digits.
+
+Cheapest trees from all sources at once, under prices of links; in floating point.
+
+Sparse cuts: a bound on the rate before any program is solved, by sweeps over distances.
+
+Prices of links rise with the load of the cheapest trees under the prices before (Frank and Wolfe's
+method on the softened maximum of the loads). Where a cut limits, its links become dear, and the
+nodes in order of their distance from a source fall apart there. The best of all such cuts bounds
+the rate; whether it is the optimum is for the program to say.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from forestcoll.common.errors import ForestError
 from forestcoll.solver.alltoall.demand import Demand
-from forestcoll.solver.alltoall.fold import Folding
-from forestcoll.solver.alltoall.lengths import bound
-from forestcoll.solver.alltoall.trees import CheapestTrees, step_length
+from forestcoll.solver.alltoall.fold import Folding, bound, whole
+from forestcoll.solver.flows.exact_lp import glop
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from forestcoll.solver.alltoall.trees import Floats
+    from forestcoll.solver.alltoall.demand import Array
+
+    Cut = tuple[float, NDArray[np.bool_]]  # (rate, per link whether it leaves the cut)
+    Floats = NDArray[np.float64]
+
+HALVINGS = 12
+"""Of the interval in which the length of a step is looked for."""
+
+
+def step_length(use: Floats, other: Floats, steepness: float) -> float:
+    """How far to go from one set of loads to the other until the softened maximum is least."""
+    import numpy as np
+
+    low, high, change = 0.0, 1.0, other - use
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        there = use + middle * change
+        weight = np.exp(steepness * (there - there.max()) / use.max())
+        if float(weight @ change) > 0:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+class CheapestTrees:
+    """Cheapest trees from all sources of a folding at once."""
+
+    def __init__(self, demand: Demand, folding: Folding) -> None:
+        import numpy as np
+
+        graph = demand.graph
+        self.n = graph.n
+        self.tail, self.head = np.asarray(graph.tail), np.asarray(graph.head)
+        self.order = np.argsort(self.head, kind="stable")
+        self.from_, into = self.tail[self.order], self.head[self.order]
+        self.first = np.flatnonzero(np.r_[True, into[1:] != into[:-1]])
+        self.nodes = into[self.first]
+        self.links = np.diff(np.r_[self.first, len(into)])
+        self.sources = np.asarray(folding.sources)
+        self.images = np.asarray(folding.images, dtype=np.float64)
+        self.amounts = np.stack([demand.amounts(s) for s in folding.sources]).astype(np.float64)
+        self.orbit, self.sizes = folding.link, np.asarray(folding.sizes, dtype=np.float64)
+
+    def bound(self, price: Floats, capacity: Floats, far: Floats) -> float:
+        """The rate that the prices, taken for lengths, prove (see `fold.bound`)."""
+        ranks = self.amounts > 0
+        need = (self.images[:, None] * self.amounts)[ranks] @ far[ranks]
+        return float(price @ capacity / need)
+
+    def grow(self, price: Floats) -> tuple[Floats, Floats]:
+        """(per source the distance of each node, per link what all trees together carry).
+
+        Loads are those of all images of the sources, averaged over the links of an orbit.
+        """
+        far, loads = self.each(price)
+        return far, self.average(self.images @ loads)
+
+    def average(self, loads: Floats) -> Floats:
+        """Per link the average over its orbit."""
+        import numpy as np
+
+        return (np.bincount(self.orbit, weights=loads) / self.sizes)[self.orbit]
+
+    def each(self, price: Floats) -> tuple[Floats, Floats]:
+        """(per source the distance of each node, per source and link what its own tree carries)."""
+        import numpy as np
+
+        cost, count = price[self.order], len(self.sources)
+        rows = np.arange(count)
+        far = np.full((count, self.n), np.inf)
+        far[rows, self.sources] = 0
+        while True:
+            over = far[:, self.from_] + cost
+            least = np.minimum.reduceat(over, self.first, axis=1)
+            nearer = np.minimum(far[:, self.nodes], least)
+            if np.array_equal(nearer, far[:, self.nodes]):
+                break
+            far[:, self.nodes] = nearer
+        tight = over <= np.repeat(least, self.links, axis=1)
+        number = np.where(tight, np.arange(len(cost)), len(cost))
+        parent = np.zeros((count, self.n), dtype=np.int64)
+        parent[:, self.nodes] = np.minimum.reduceat(number, self.first, axis=1)
+        held, load = self.amounts.copy(), np.zeros((count, len(cost)))
+        outermost = np.argsort(-far, axis=1, kind="stable")
+        for k in range(self.n - 1):
+            v = outermost[:, k]
+            link, amount = parent[rows, v], held[rows, v]
+            load[rows, link] += amount
+            held[rows, self.from_[link]] += amount
+        given = np.empty_like(load)
+        given[:, self.order] = load
+        return far, given
+
 
 ROUNDS = 240
 """Times that trees are found and prices follow."""
@@ -97,14 +198,8 @@ class _Program:
     def __init__(self, folding: Folding, capacity: Floats) -> None:
         import numpy as np
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from ortools.linear_solver import pywraplp
         self.folding = folding
-        self.solver = pywraplp.Solver.CreateSolver("GLOP")
-        self.solver.SetSolverSpecificParametersAsString(
-            "use_preprocessing: false use_scaling: false"
-        )
+        self.solver = glop("use_preprocessing: false use_scaling: false")
         self.infinity = self.solver.infinity()
         count = len(folding.sizes)
         self.room = np.bincount(folding.link, weights=capacity, minlength=count)
@@ -226,3 +321,113 @@ class _Pool:
         while rate * grain < 1:
             grain *= 10
         return grain
+
+
+CUT_ROUNDS = 32
+"""Times that trees are found and prices follow."""
+SWEPT = 16
+"""Of these rounds every so many is swept for cuts."""
+STEEPNESS = 10.0
+"""Prices are exp(STEEPNESS * (load / room)), the largest being 1, over the capacity."""
+CUT_FLOOR = 1e-9
+"""Price of an empty link beside that of the fullest."""
+CUT_NEAR = 1e-9
+"""Rates are equal where they differ by less, as a share."""
+MOST_NODES = 1024
+"""Sweeps take (nodes)^3 steps."""
+
+
+def sparse_cut(demand: Demand, folding: Folding) -> tuple[Fraction, tuple[int, ...]] | None:
+    """(rate that nothing beats, lengths that prove it).
+
+    None where no sweep finds a cut, or where prices prove that none that was found is the optimum.
+
+    Lengths are 1 on the links that leave a set of nodes; where symmetries move that set, the
+    average over its images.
+    """
+    if demand.closed or demand.graph.n > MOST_NODES:
+        return None
+    lengths = _sweeps(demand, folding)
+    if lengths is None:
+        return None
+    try:
+        return bound(demand, folding, lengths), lengths
+    except ForestError:  # what goes through the cut has another way for free
+        return None
+
+
+def _sweeps(demand: Demand, folding: Folding) -> tuple[int, ...] | None:
+    import numpy as np
+
+    trees = CheapestTrees(demand, folding)
+    capacity = np.asarray(demand.graph.capacity, dtype=np.float64)
+    ranks = list(demand.graph.ranks)
+    amounts = np.zeros((demand.graph.n, demand.graph.n))
+    for source in ranks:
+        amounts[source] = demand.amounts(source)
+    best: Cut | None = None
+    proven = np.inf
+    _, load = trees.grow(1 / capacity)
+    for number in range(CUT_ROUNDS):
+        use = load / capacity
+        price = (np.exp(STEEPNESS * (use / use.max() - 1)) + CUT_FLOOR) / capacity
+        far, other = trees.grow(price)
+        proven = min(proven, trees.bound(price, capacity, far))
+        load += step_length(use, other / capacity, STEEPNESS) * (other - load)
+        if number % SWEPT == SWEPT - 1:
+            for order in _orders(trees, far):
+                best = _sweep(trees, capacity, amounts, order, best)
+    if best is None or proven < (1 - CUT_NEAR) * best[0]:
+        return None
+    crossing = np.bincount(folding.link, weights=best[1], minlength=len(folding.sizes))
+    shares = [Fraction(round(c), s) for c, s in zip(crossing, folding.sizes, strict=True)]
+    lengths = whole(shares)
+    return tuple(lengths[orbit] for orbit in folding.link.tolist())
+
+
+def _orders(trees: CheapestTrees, far: Floats) -> Iterator[Array]:
+    """Nodes by their distance from a source, and by how much nearer they are to it than to another:
+    on a torus balls come out of the one and slabs out of the other."""
+    import numpy as np
+
+    far = np.where(np.isinf(far), far[np.isfinite(far)].max() + 1, far)
+    row = {int(source): i for i, source in enumerate(trees.sources)}
+    yield from np.argsort(far, axis=1, kind="stable")
+    for u, v in zip(trees.tail.tolist(), trees.head.tolist(), strict=True):
+        if u in row and v in row:
+            yield np.argsort(far[row[u]] - far[row[v]], kind="stable")
+
+
+def _sweep(
+    trees: CheapestTrees, capacity: Floats, amounts: Floats, order: Array, best: Cut | None
+) -> Cut | None:
+    """The best cut before, or a better one round the first k nodes of an order."""
+    import numpy as np
+
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    last = np.maximum.outer(place, place).ravel()
+    inside = np.cumsum(np.bincount(last, weights=amounts.ravel()))
+    for axis in (1, 0):  # out of the first k nodes, and into them
+        ends = place[trees.tail], place[trees.head]
+        a, b = ends if axis else ends[::-1]
+        out = _crossing(a, b, capacity, len(order))
+        # what the first k send to the others: all they send less what stays among them
+        through = (np.cumsum(amounts.sum(axis=axis)[order]) - inside)[:-1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = np.where(through > 0, out / through, np.inf)
+        k = int(rate.argmin())
+        if through[k] > 0 and (best is None or rate[k] < best[0]):
+            best = float(rate[k]), (a <= k) & (b > k)
+    return best
+
+
+def _crossing(a: Array, b: Array, capacity: Floats, n: int) -> Floats:
+    """Capacity of the links from the first k nodes to the others, for k = 1 to n - 1."""
+    import numpy as np
+
+    on = a < b
+    steps = np.zeros(n)
+    steps += np.bincount(a[on], weights=capacity[on], minlength=n)
+    steps -= np.bincount(b[on], weights=capacity[on], minlength=n)
+    return np.cumsum(steps)[:-1]

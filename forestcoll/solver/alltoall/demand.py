@@ -2,16 +2,21 @@
 
 An all-to-all sends the same amount between any two ranks, an all-to-all-v what a matrix says. Where
 several groups run at once, each does an all-to-all of its own and all reach the same algbw.
+
+The sizes of an all-to-all-v, from a file: JSON, or numbers in lines.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import InfeasibleError, TopologyError
+from forestcoll.common.input_limits import DIGITS
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays, select_ranks
 from forestcoll.graph.symmetry.group import Image
 from forestcoll.topology import Topology
@@ -97,7 +102,7 @@ class Demand:
             graph.check_connected()
             return
         near: list[list[int]] = [[] for _ in range(graph.n)]
-        for u, v in zip(graph.tail, graph.head, strict=True):
+        for u, v in graph.ends:
             near[u].append(v)
         for source in graph.ranks:
             seen, queue = {source, *self.barred(source)}, [source]
@@ -127,7 +132,7 @@ def uniform(
 
     Errors as in `CapacityGraph.from_topology`, and InfeasibleError.
     """
-    return _checked(Demand(CapacityGraph.from_topology(topology, ranks, relays)))
+    return _check(Demand(CapacityGraph.from_topology(topology, ranks, relays)))
 
 
 def ragged(
@@ -141,7 +146,7 @@ def ragged(
     Raises TopologyError where the matrix does not fit the ranks; else errors as in `uniform`.
     """
     graph = CapacityGraph.from_topology(topology, ranks, relays)
-    return _checked(Demand(graph, check_matrix(matrix, len(graph.ranks))))
+    return _check(Demand(graph, check_matrix(matrix, len(graph.ranks))))
 
 
 def check_matrix(matrix: Sequence[Sequence[int]], count: int) -> Matrix:
@@ -181,9 +186,58 @@ def grouped(topology: Topology, groups: Sequence[Sequence[str]], relays: Relays 
     numbers = tuple(
         tuple(range(a, a + len(group))) for a, group in zip(starts, chosen, strict=True)
     )
-    return _checked(Demand(graph, None, numbers, closed=relays != "all"))
+    return _check(Demand(graph, None, numbers, closed=relays != "all"))
 
 
-def _checked(demand: Demand) -> Demand:
+def _check(demand: Demand) -> Demand:
     demand.check_reachable()
     return demand
+
+
+def parse(text: str, source: str) -> Matrix:
+    """The matrix in `text`: row i says how many bytes rank i sends to each rank.
+
+    A JSON list of lists, or a line a row with numbers between commas or spaces; `#` starts a
+    remark. Raises TopologyError with the line, row or column of what is wrong.
+    """
+    if text.lstrip()[:1] == "[":
+        return _json(text, source)
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = re.split(r"[,;\s]+", line.partition("#")[0].strip(" \t,;"))
+        if words == [""]:
+            continue
+        for column, word in enumerate(words, 1):
+            if not re.fullmatch(r"[0-9]+", word) or len(word) > DIGITS:
+                raise TopologyError(
+                    f"{source}: line {number}, entry {column}: '{word[:40]}' is no whole number of "
+                    "bytes"
+                )
+        rows.append(tuple(map(int, words)))
+    if not rows:
+        raise TopologyError(f"{source}: no numbers; a line a rank, the bytes it sends to each rank")
+    return tuple(rows)
+
+
+def _json(text: str, source: str) -> Matrix:
+    try:
+        rows = json.loads(text, parse_int=_integer)
+    except RecursionError:
+        raise TopologyError(f"{source}: nested too deeply for a matrix") from None
+    except json.JSONDecodeError as e:
+        raise TopologyError(f"{source}: line {e.lineno}: not JSON: {e.msg}") from None
+    except ValueError as e:
+        raise TopologyError(f"{source}: {e}") from None
+    for i, row in enumerate(rows):
+        if not isinstance(row, list):
+            raise TopologyError(f"{source}: row {i} is no list")
+        for j, entry in enumerate(row):
+            if type(entry) is not int or entry < 0:
+                raise TopologyError(f"{source}: row {i}, column {j}: no whole number of bytes")
+    return tuple(map(tuple, rows))
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"the number {digits[:20]}... has {len(digits)} digits {DIGITS.note}")
+    return int(digits)

@@ -3,7 +3,7 @@
 Whoever has the file needs nothing else to check it. Flows: at every node, what comes in less what
 goes out is what its rank is sent. Where the file lists symmetries, one flow stands for those of all
 ranks that the symmetries make of its source, and links that are images of each other carry the
-average. Routes: `routes` says what is checked. Lengths: `lengths` says what they prove.
+average. Routes: `routes` says what is checked. Lengths: `fold` says what they prove.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from forestcoll.common.errors import ForestError, TopologyError
 from forestcoll.common.input_limits import LENGTH_STEPS
 from forestcoll.common.text_file import Block, Rows, dump_block
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.abelian import AbelianGroup, commuting_group
-from forestcoll.graph.symmetry.group import Image, SymmetryGroup
+from forestcoll.graph.symmetry.group import AbelianGroup, Image, SymmetryGroup, commuting_group
 from forestcoll.schedule.forest_file import moves, topology_block
 from forestcoll.solver.alltoall.demand import Demand, check_matrix
 from forestcoll.solver.alltoall.flows import Flow, Optimum, reached
-from forestcoll.solver.alltoall.fold import Folding, orbits
-from forestcoll.solver.alltoall.lengths import bound
+from forestcoll.solver.alltoall.fold import Folding, bound, orbits
 from forestcoll.solver.alltoall.routes import Route, Routes, check
 
 if TYPE_CHECKING:

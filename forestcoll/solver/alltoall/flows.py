@@ -3,7 +3,7 @@
 Maximise theta over flows f_s >= 0, one commodity a source (a flow from s splits into paths that
 give every pair its part): inflow minus outflow at v is theta * d(s, v), and on a link all flows
 together stay within its capacity. Folded (`fold`), and solved exactly (`exact_lp`). The dual
-of the capacity rows are the lengths of `lengths`.
+of the capacity rows are the lengths of `fold`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from forestcoll.common.errors import ForestError
-from forestcoll.solver.alltoall.columns import mix
-from forestcoll.solver.alltoall.cuts import sparse_cut
+from forestcoll.solver.alltoall.columns import mix, sparse_cut
 from forestcoll.solver.alltoall.demand import Demand
-from forestcoll.solver.alltoall.fold import Folding, Quotient, fold, quotient
-from forestcoll.solver.alltoall.lengths import bound, distances, whole
+from forestcoll.solver.alltoall.fold import (
+    Folding,
+    Quotient,
+    bound,
+    distances,
+    fold,
+    quotient,
+    whole,
+)
 from forestcoll.solver.flows import exact_lp
 
 LARGE = 10_000
@@ -136,9 +142,9 @@ def _uniform_lengths(demand: Demand, folding: Folding) -> Optimum | None:
         return None
     lengths = (1,) * len(graph.tail)
     rate = bound(demand, folding, lengths)
-    into = {(u, v): e for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))}
+    into = graph.numbers
     near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for u, v in zip(graph.tail, graph.head, strict=True):
+    for u, v in graph.ends:
         near[u].append((v, 1))
     source = folding.sources[0]
     far = distances(near, source)

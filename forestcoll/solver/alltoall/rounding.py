@@ -8,30 +8,74 @@ repaired path by path: units that cross the fullest orbits take another way, by 
 steeply with the load.
 
 Floating point proposes here; what comes out is counted exactly.
+
+Repair of routes: units leave the fullest links for ways that cost less.
+
+A price on each orbit of links rises steeply with its load. One unit after another that crosses the
+fullest orbits is taken off and put on its cheapest way; the move stays where the loads, from the
+fullest on, have become smaller.
+
+Free groups: symmetries that commute and leave no rank in place, as large a group as is found.
+
+Routes are written for one source of each orbit, and moved by the group. Where the graph is regular
+in an obvious way (`find_structures`) its group is taken. Otherwise members are drawn from all
+symmetries that were found: random products of them and powers of those. A power of a map that turns
+and shifts is often a mere shift, so shifts of tori are found whatever the nodes are called.
+
+Groups for routes of a fabric that is regular but for a few boxes.
+
+Where a box has lost a NIC no large group moves every rank. But what is left of the fabric without
+the odd ranks is as regular as before (`find_structures`), and symmetries of that which keep the
+rest in place are symmetries of the whole. The odd ranks among themselves (three boxes with a NIC
+out) are looked at in the same way, all at once: where a symmetry moves some of them and keeps
+another in place, that one's paths over those that move could not be told from their images.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-import warnings
+import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forestcoll.common.errors import UnsupportedError
+import numpy as np
+
+from forestcoll.common.errors import ForestError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.abelian import AbelianGroup
-from forestcoll.graph.symmetry.group import SymmetryGroup
+from forestcoll.graph.symmetry.components import find_structures
+from forestcoll.graph.symmetry.group import (
+    AbelianGroup,
+    Image,
+    SymmetryGroup,
+    abelian_group,
+    symmetry_group,
+)
 from forestcoll.program.sizes import is_power
 from forestcoll.solver.alltoall.flows import Optimum
-from forestcoll.solver.alltoall.free import free_group
-from forestcoll.solver.alltoall.levels import even_out
-from forestcoll.solver.alltoall.partial import partial_group
-from forestcoll.solver.alltoall.repair import Commodity, Load, Repair
-from forestcoll.solver.alltoall.routes import MOST_PATHS, Path, Route, Routes, check, orbit_of
+from forestcoll.solver.alltoall.fold import Folding, find_generators
+from forestcoll.solver.alltoall.routes import (
+    MOST_PATHS,
+    Path,
+    Route,
+    Routes,
+    check,
+    even_out,
+    orbit_of,
+)
+from forestcoll.solver.flows.exact_lp import glop
 from forestcoll.topology.numbers import percent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from forestcoll.solver.alltoall.demand import Demand
+
+    Array = NDArray[np.int64]
 
 MOST_UNITS = 8
 """Units a pair that are tried where none are asked for."""
@@ -72,7 +116,7 @@ def route(
     found: Routes | None = None
     reached = Fraction(0)
     wanted = min_share or ENOUGH
-    for k in _tried(len(best.demand.graph.ranks), powers) if units is None else (units,):
+    for k in _units_to_try(len(best.demand.graph.ranks), powers) if units is None else (units,):
         made = net.round(flows, k)
         algbw = made.algbw
         if found is None or algbw > reached:
@@ -99,7 +143,7 @@ def _group(best: Optimum) -> SymmetryGroup | AbelianGroup | None:
     return partial_group(graph, best.folding) or group
 
 
-def _tried(ranks: int, powers: bool) -> list[int]:
+def _units_to_try(ranks: int, powers: bool) -> list[int]:
     """Numbers of units, the first choice first."""
     every = list(range(1, MOST_UNITS + 1))
     if powers and is_power(ranks):
@@ -148,7 +192,7 @@ class _Net:
         sources = list({home[v]: v for v in reversed(graph.ranks)}.values())[::-1]
         self.commodities = [c for source in sources for c in _commodities(graph, group, source)]
         self.of = {(c.source, target): c for c in self.commodities for target in c.targets}
-        self.number = {p: e for e, p in enumerate(zip(graph.tail, graph.head, strict=True))}
+        self.number = graph.numbers
         self.crossed: dict[Path, list[int]] = {}
         variables = sum(c.links(graph) for c in self.commodities)
         if variables > MOST_VARIABLES:
@@ -173,13 +217,9 @@ class _Net:
                 {e: float(amount / best.rate) for e, amount in known[c.source].items()}
                 for c in self.commodities
             ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from ortools.linear_solver import pywraplp
         graph = self.graph
-        solver = pywraplp.Solver.CreateSolver("GLOP")
         # no link costs less than nothing: shortest ways are where the dual simplex starts
-        solver.SetSolverSpecificParametersAsString("use_dual_simplex: true")
+        solver = glop("use_dual_simplex: true")
         inf = solver.infinity()
         unit = (1 + NEAR / 100) / float(self.best.rate)
         rows = [solver.Constraint(-inf, room * unit) for room in self.room]
@@ -208,7 +248,7 @@ class _Net:
                 solver.Objective().SetCoefficient(x, cost[e] * commodity.weight)
             found.append(mine)
         solver.Objective().SetMinimization()
-        if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        if solver.Solve() != solver.OPTIMAL:
             raise UnsupportedError("the program of routes was not solved in floating point")
         values = [{e: x.solution_value() for e, x in mine.items()} for mine in found]
         return [{e: x for e, x in mine.items() if x > NEAR} for mine in values]
@@ -297,3 +337,327 @@ class _Net:
                         path.append(u)
                 found[tuple(reversed(path))] += 1
         return dict(found)
+
+
+STEEPNESS = 30.0
+"""Prices are exp(STEEPNESS * (load / room - 1))."""
+HOP = 0.02
+"""Price of a link whatever its load: no long way round for nothing."""
+TRIES = 2000
+"""Units that are taken off and put on again at most."""
+FULL = 1e-9
+"""Loads are equal to the room where they differ by less, as a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commodity:
+    """What one source sends to targets that the same symmetries keep in place with it.
+
+    `open`: the nodes that its paths may use. `weight`: images of a path, as a share of the group.
+    """
+
+    source: int
+    targets: tuple[int, ...]
+    open: frozenset[int]
+    weight: float
+
+    def links(self, graph: CapacityGraph) -> int:
+        """How many links its paths may use."""
+        return sum(u in self.open and v in self.open for u, v in graph.ends)
+
+
+class Load:
+    """Crossings of each orbit, beside how many it has room for at the optimum."""
+
+    def __init__(self, room: Sequence[float], units: float) -> None:
+        self.room = [r * units for r in room]
+        self.count: list[float] = [0] * len(self.room)
+
+    def price(self, orbit: int, more: float = 0) -> float:
+        """What one further crossing costs, with `more` there already."""
+        over = (self.count[orbit] + more + 1) / self.room[orbit] - 1
+        return math.exp(min(STEEPNESS * over, 200.0))
+
+    def share(self, orbit: int) -> float:
+        """How full an orbit is: 1 at the optimum."""
+        return self.count[orbit] / self.room[orbit]
+
+    def worst(self) -> float:
+        """The largest share."""
+        return max(map(self.share, range(len(self.room))))
+
+
+class Repair:
+    """The work on one set of routes: `routes` (path -> units) and `load` are changed in place."""
+
+    def __init__(
+        self,
+        graph: CapacityGraph,
+        orbit: Sequence[int],
+        orbits: Callable[[Path], list[int]],
+        of: Mapping[tuple[int, int], Commodity],
+        routes: dict[Path, int],
+        load: Load,
+    ) -> None:
+        self.graph, self.orbits, self.of = graph, orbits, of
+        self.routes, self.load = routes, load
+        self.near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
+        self.into: list[set[int]] = [set() for _ in range(graph.n)]
+        for e, (u, v) in enumerate(graph.ends):
+            self.near[u].append((v, orbit[e]))
+            self.into[v].add(orbit[e])
+
+    def run(self) -> None:
+        """Until nothing is over its room, or nothing helps."""
+        tries = TRIES
+        while tries > 0:
+            worst = self.load.worst()
+            if worst <= 1 + FULL:
+                return
+            full = {o for o in range(len(self.load.room)) if self.load.share(o) > worst - FULL}
+            moved = False
+            for path in self.routes:  # which a move changes, and ends the loop
+                if full.isdisjoint(self.orbits(path)):
+                    continue
+                tries -= 1
+                if self._move(path, full):
+                    moved = True
+                    break
+                if tries <= 0:
+                    return
+            if not moved:
+                return
+
+    def _move(self, path: Path, full: set[int]) -> bool:
+        """Whether one unit of `path` found a better way."""
+        before, load = self.orbits(path), self.load
+        commodity = self.of[path[0], path[-1]]
+        weight = commodity.weight
+        for orbit in before:
+            load.count[orbit] -= weight
+        other = self._cheapest(path, commodity.open)
+        after = self.orbits(other)
+        for orbit in after:
+            load.count[orbit] += weight
+        touched = set(before) | set(after)
+        if other != path and self._better(before, after, touched, weight):
+            self._shift(path, -1)
+            self._shift(other, 1)
+            return True
+        for orbit in after:
+            load.count[orbit] -= weight
+        for orbit in before:
+            load.count[orbit] += weight
+        return False
+
+    def _better(
+        self, before: list[int], after: list[int], touched: set[int], weight: float
+    ) -> bool:
+        """Whether the fullest of the orbits that a move has touched were fuller before it."""
+        load = self.load
+        new = sorted((load.share(o) for o in touched), reverse=True)
+        old = sorted(
+            (
+                (load.count[o] + weight * (before.count(o) - after.count(o))) / load.room[o]
+                for o in touched
+            ),
+            reverse=True,
+        )
+        for a, b in zip(new, old, strict=True):
+            if abs(a - b) > FULL:
+                return a < b
+        return False
+
+    def _shift(self, path: Path, units: int) -> None:
+        count = self.routes.get(path, 0) + units
+        if count:
+            self.routes[path] = count
+        else:
+            del self.routes[path]
+
+    def _cheapest(self, path: Path, open_: frozenset[int]) -> Path:
+        """The cheapest way at the present prices (Dijkstra), no dearer than the path itself."""
+        source, target = path[0], path[-1]
+        prices = [HOP + self.load.price(o) for o in range(len(self.load.room))]
+        most = sum(prices[o] for o in self.orbits(path)) * (1 + FULL)
+        most_before = most - min(prices[o] for o in self.into[target]) * (1 - FULL)
+        best, parent = {source: 0.0}, {source: source}
+        heap, done = [(0.0, source)], set()
+        while heap:
+            d, u = heapq.heappop(heap)
+            if u in done:
+                continue
+            done.add(u)
+            if u == target:
+                break
+            for v, orbit in self.near[u]:
+                to = d + prices[orbit]
+                if to > (most if v == target else most_before) or v in done or v not in open_:
+                    continue  # the last link is still to come
+                if to < best.get(v, math.inf):
+                    best[v], parent[v] = to, u
+                    heapq.heappush(heap, (to, v))
+        if target not in parent:
+            return path
+        found = [target]
+        while found[-1] != source:
+            found.append(parent[found[-1]])
+        return tuple(reversed(found))
+
+
+DRAWN = 120
+"""Random symmetries of which powers are tried."""
+POWERS = (1, 2, 3, 4, 6)
+ORDERS = 12
+"""Orders in which they are put together; the largest group counts."""
+ELEMENTS = 2**24
+"""Nodes times random symmetries that are drawn at most."""
+
+
+def free_group(demand: Demand) -> SymmetryGroup | None:
+    """A large group that is free on the ranks and keeps what is sent; None where none is found."""
+    graph = demand.graph
+    best: SymmetryGroup | None = None
+    for structure in find_structures(graph):
+        group = structure.group
+        if all(map(demand.keeps, group.generators)) and (best is None or group.size > best.size):
+            best = group
+    images = [image for image in find_generators(graph) if demand.keeps(image)]
+    most = _most(demand, images)
+    if best is not None and best.size >= most:
+        return best
+    pool = _draw(demand, images)
+    dice = random.Random(0)
+    for _ in range(ORDERS):
+        if best is not None and best.size >= most:
+            break
+        drawn = _greedy(demand, pool, most)
+        if drawn is not None and (best is None or drawn.size > best.size):
+            best = drawn
+        dice.shuffle(pool)
+    return best
+
+
+def _most(demand: Demand, images: list[tuple[int, ...]]) -> int:
+    """No free group is larger than what divides the size of every orbit of ranks."""
+    from forestcoll.solver.alltoall.fold import orbits
+
+    return math.gcd(*orbits(demand, images).images)
+
+
+def _draw(demand: Demand, images: list[tuple[int, ...]]) -> list[Array]:
+    """Symmetries without a fixed rank, all of whose powers are so or the identity; largest order
+    first."""
+    ranks = np.asarray(demand.graph.ranks)
+    dice = random.Random(1)
+    maps = [np.asarray(image) for image in images]
+    members = list(maps)
+    for _ in range(min(DRAWN, ELEMENTS // demand.graph.n) if maps else 0):
+        a, b = dice.choice(members), dice.choice(maps)
+        members.append(a[b] if dice.random() < 0.5 else b[a])
+    found: dict[bytes, tuple[int, Array]] = {}
+    for member in members:
+        image = member
+        for power in range(1, max(POWERS) + 1):
+            if power in POWERS:
+                order = _order(image, ranks)
+                if order > 1:
+                    found.setdefault(image.tobytes(), (order, image))
+            image = image[member]
+    return [image for _, image in sorted(found.values(), key=lambda f: -f[0])]
+
+
+def _order(image: Array, ranks: Array) -> int:
+    """The length of all cycles of ranks where they are equal, and the map's order; else 0."""
+    at, lengths = image.tolist(), set()
+    seen: set[int] = set()
+    for rank in ranks.tolist():
+        if rank in seen:
+            continue
+        length, v = 0, rank
+        while v not in seen:
+            seen.add(v)
+            v = at[v]
+            length += 1
+        lengths.add(length)
+        if len(lengths) > 1:
+            return 0
+    return lengths.pop()
+
+
+def _greedy(demand: Demand, pool: list[Array], most: int) -> SymmetryGroup | None:
+    """Each of the pool that commutes with those before and keeps the group free."""
+    graph, group = demand.graph, None
+    chosen: list[Array] = []
+    for image in pool:
+        if group is not None and group.size >= most:
+            break
+        if any(not np.array_equal(image[other], other[image]) for other in chosen):
+            continue
+        known = () if group is None else group.generators
+        try:
+            larger = symmetry_group(graph, [*known, tuple(image.tolist())])
+        except ForestError:  # some product of them keeps a rank in place
+            continue
+        if group is None or larger.size > group.size:
+            group = larger
+            chosen.append(image)
+    return group
+
+
+def partial_group(graph: CapacityGraph, folding: Folding) -> AbelianGroup | None:
+    """A large abelian group that may keep some ranks in place; None where none is found.
+
+    `folding`: orbits of the ranks under all symmetries that are known.
+    """
+    sizes = Counter(folding.node[rank] for rank in graph.ranks)
+    largest = max(sizes.values())
+    regular = [rank for rank in graph.ranks if sizes[folding.node[rank]] == largest]
+    odd = [rank for rank in graph.ranks if sizes[folding.node[rank]] < largest]
+    generators: list[Image] = []
+    best: AbelianGroup | None = None
+    for chosen in (regular, odd):
+        if len(chosen) < 2:
+            continue
+        for image in _symmetries(graph, chosen):
+            try:
+                best = abelian_group(graph, [*generators, image])
+            except ForestError:  # not of the whole graph, or not with those before
+                continue
+            generators.append(image)
+    return best
+
+
+def _symmetries(graph: CapacityGraph, ranks: Sequence[int]) -> list[Image]:
+    """Generators of the largest group of the graph without the other ranks, which stay in place."""
+    kept, part = restrict(graph, ranks)
+    groups = [structure.group for structure in find_structures(part)]
+    if not groups:
+        return []
+    images = []
+    for generator in max(groups, key=lambda group: group.size).generators:
+        image = list(range(graph.n))
+        for v, to in enumerate(generator):
+            image[kept[v]] = kept[to]
+        images.append(tuple(image))
+    return images
+
+
+def restrict(graph: CapacityGraph, ranks: Sequence[int]) -> tuple[list[int], CapacityGraph]:
+    """(nodes that are kept, the graph of them): `ranks`, and switches that any of them is joined to
+    without the others."""
+    near: list[list[int]] = [[] for _ in range(graph.n)]
+    gone = set(graph.ranks) - set(ranks)
+    for u, v in graph.ends:
+        if u not in gone and v not in gone:
+            near[u].append(v)
+            near[v].append(u)
+    queue = list(ranks)
+    reached = set(queue)
+    for u in queue:
+        fresh = [v for v in dict.fromkeys(near[u]) if v not in reached]
+        reached.update(fresh)
+        queue.extend(fresh)
+    kept = sorted(reached)
+    links = {(u, v): c for u, v, c in graph.arcs if u in reached and v in reached}
+    return kept, graph.restrict(kept, links)

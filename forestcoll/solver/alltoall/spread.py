@@ -12,21 +12,41 @@ as the best for just these sizes. For with T that best time:
   (at most o, what it sends to other boxes), and what it brings home of what its NIC takes in
   (I_b / g). l + o is at most T (v + c), as it has to leave x; I_b / g at most T c. So that is
   T (v + 2 c). The other direction is the same, turned round.
+
+Twice uniform: a static plan for blocks of any size, on any fabric.
+
+Every rank cuts all that it sends in as many equal shares as there are ranks, and sends each rank
+one of them; then every rank delivers what it holds (Valiant's two phases). Both are all-to-alls of
+equal blocks, over the same routes whatever the sizes, so nothing is solved per call:
+
+    time <= (largest sum of a row + largest sum of a column) / algbw of equal blocks
+
+with what stays at its rank left out. No static plan is much better for all matrices at once: the
+even matrix with such rows alone takes half of that.
+
+A process group carries it out as two calls of a plan of equal blocks: the first with the largest
+row's share as block, padded, the second with the largest column's.
+
+Routes that somebody else chose: blocks' ways over ranks, each hop the shortest way of links.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum
 from forestcoll.solver.alltoall.routes import Path, Route, Routes, check
+
+if TYPE_CHECKING:
+    from forestcoll.lower.alltoall.lowering import Flow
 
 MOST_PATHS = 1_000_000
 """Paths that are listed at most."""
@@ -55,7 +75,7 @@ def boxes_of(graph: CapacityGraph) -> Boxes:
     if len(homes) < 2 or len(sizes) != 1 or min(sizes) < 2 or "" in homes:
         raise UnsupportedError("spread routes are for two or more boxes of as many GPUs, two each")
     rates: dict[tuple[int, bool, bool], Fraction] = defaultdict(Fraction)
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         for gpu, other, out in ((u, v, True), (v, u, False)):
             if graph.gpu[gpu]:
                 if graph.gpu[other]:
@@ -103,7 +123,7 @@ class _Ways:
     def __init__(self, graph: CapacityGraph) -> None:
         self.graph = graph
         self.near: list[list[int]] = [[] for _ in range(graph.n)]
-        for u, v in zip(graph.tail, graph.head, strict=True):
+        for u, v in graph.ends:
             self.near[u].append(v)
         self.known: dict[tuple[int, int], Path] = {}
 
@@ -161,7 +181,7 @@ def waits(
     of them crosses is what it waits for. A rank without blocks waits 0 for link -1.
     """
     graph = found.graph
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    number = graph.numbers
     rank = {v: i for i, v in enumerate(graph.ranks)}
     times = _link_times(found, matrix)
     slowest: list[tuple[Fraction, int]] = [(Fraction(0), 1)] * len(rank)
@@ -178,7 +198,7 @@ def waits(
 def _link_times(found: Routes, matrix: Sequence[Sequence[int]]) -> list[Fraction]:
     """Nanoseconds that each link is busy."""
     graph = found.graph
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    number = graph.numbers
     rank = {v: i for i, v in enumerate(graph.ranks)}
     load = [0] * len(graph.tail)
     for route in found.routes:
@@ -201,3 +221,56 @@ def least_time(demand: Demand, boxes: Boxes, matrix: Sequence[Sequence[int]]) ->
         rate = boxes.network * len(members) + (boxes.inside if len(members) == 1 else 0)
         best = max(best, Fraction(max(out, into)) / rate)
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """Nanoseconds that spreading and delivering take at most, one after the other.
+
+    `shares`: bytes of a block in each of the two, exact (a call rounds up).
+    """
+
+    spreading: Fraction
+    delivering: Fraction
+    shares: tuple[Fraction, Fraction]
+
+    @property
+    def nanoseconds(self) -> Fraction:
+        """Both."""
+        return self.spreading + self.delivering
+
+
+def twice_uniform(even: Optimum, matrix: Sequence[Sequence[int]]) -> Twice:
+    """What two all-to-alls of equal blocks take for `matrix` (bytes from rank to rank).
+
+    `even`: the optimum of equal blocks among the same ranks; routes of whole units take longer by
+    what they stay below it. Raises UnsupportedError where it is one of a matrix or of groups.
+    """
+    if even.demand.matrix is not None or even.demand.groups:
+        raise UnsupportedError("twice uniform takes the optimum of equal blocks among all ranks")
+    n = len(even.demand.graph.ranks)
+    rows = [sum(amount for j, amount in enumerate(row) if j != i) for i, row in enumerate(matrix)]
+    columns = [sum(matrix[i][j] for i in range(n) if i != j) for j in range(n)]
+    shares = Fraction(max(rows), n), Fraction(max(columns), n)
+    return Twice(shares[0] / even.theta, shares[1] / even.theta, shares)
+
+
+def routes_over(best: Optimum, flows: Sequence[Flow], units: int = 1) -> Routes:
+    """The same as listed routes. Where no switches lead from rank to rank, others pass on.
+
+    Raises InfeasibleError where a hop has no way at all, ForestError where the flows do not give
+    every pair its units, or one would pass a node twice.
+    """
+    from forestcoll.schedule.routes import routes
+
+    graph = best.demand.graph
+    ways = routes(graph).ways
+    listed: Counter[tuple[int, ...]] = Counter()
+    for flow in flows:
+        path = [graph.ranks[flow.ranks[0]]]
+        for hop in pairwise(flow.ranks):
+            path += ways[hop][1:]
+        listed[tuple(path)] += flow.count
+    found = Routes(best, None, units, tuple(Route(*pair) for pair in listed.items()))
+    check(found)
+    return found

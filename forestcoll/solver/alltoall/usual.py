@@ -39,7 +39,7 @@ def orbit_loads(demand: Demand, folding: Folding, way: Usual) -> dict[int, Fract
     graph = demand.graph
     out: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
     into: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         out[u].append((v, e))
         into[v].append((u, e))
     orbit = folding.link.tolist()

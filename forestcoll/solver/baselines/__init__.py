@@ -17,7 +17,7 @@ from forestcoll.common.errors import UnsupportedError, did_you_mean
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Forest
-from forestcoll.solver.baselines import binary, exchange, hierarchy, packing, rings
+from forestcoll.solver.baselines import exchange, hierarchy, packing, rings
 from forestcoll.solver.baselines.shapes import Problem
 
 __all__ = ["BASELINES", "Baseline", "forests", "named"]
@@ -27,7 +27,7 @@ def _any(collective: Collective) -> bool:
     return bool(collective.phases)
 
 
-def _unrooted(collective: Collective) -> bool:
+def _has_no_root(collective: Collective) -> bool:
     return bool(collective.phases) and not collective.rooted
 
 
@@ -36,7 +36,7 @@ def _whole(collective: Collective) -> bool:
     return bool(collective.phases) and not collective.dealt
 
 
-def _stored(collective: Collective) -> bool:
+def _stores_everywhere(collective: Collective) -> bool:
     """Whether the results are everywhere: what a switch adds up, it stores at all ranks."""
     return collective.phases[-1:] == ("broadcast",)
 
@@ -83,11 +83,11 @@ def _in_switch(problem: Problem) -> Iterator[Forest]:
 def _double(problem: Problem) -> Iterator[Forest]:
     """Over all ranks as they are numbered; and between boxes, as NCCL has it."""
     if len({problem.graph.box(rank) for rank in problem.ranks}) < 2:
-        yield from binary.double(problem)
+        yield from exchange.double(problem)
         return
     refused = None
     try:
-        yield from binary.double(problem)
+        yield from exchange.double(problem)
     except UnsupportedError as error:
         refused = error
     try:
@@ -100,17 +100,22 @@ def _double(problem: Problem) -> Iterator[Forest]:
 _RECORDS = (
     Baseline("ring", "one ring", _any, rings.lone),
     Baseline("rings", "rings, one a NIC or as many as the mesh holds", _any, rings.several),
-    Baseline("tree", "the lowest single tree", _whole, binary.lowest),
+    Baseline("tree", "the lowest single tree", _whole, exchange.lowest),
     Baseline("double-tree", "double binary trees", _whole, _double),
     Baseline(
-        "halving-doubling", "recursive halving and doubling", _unrooted, exchange.halving_doubling
+        "halving-doubling",
+        "recursive halving and doubling",
+        _has_no_root,
+        exchange.halving_doubling,
     ),
-    Baseline("bruck", "Bruck's rounds", _unrooted, exchange.bruck),
+    Baseline("bruck", "Bruck's rounds", _has_no_root, exchange.bruck),
     Baseline("hierarchical", "inside boxes, between, inside", _any, hierarchy.hierarchical),
     Baseline("direct", "everybody to everybody in one round", _any, exchange.direct),
-    Baseline("in-switch", "the switch copies and adds (NVLS)", _stored, _in_switch, True),
+    Baseline(
+        "in-switch", "the switch copies and adds (NVLS)", _stores_everywhere, _in_switch, True
+    ),
     Baseline("blink", "trees packed from one root", _any, packing.blink),
-    Baseline("multitree", "trees grown greedily", _unrooted, packing.multitree),
+    Baseline("multitree", "trees grown greedily", _has_no_root, packing.multitree),
 )
 BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
 

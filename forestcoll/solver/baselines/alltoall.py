@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Final
@@ -61,7 +61,7 @@ class Exchange:
         inner = _loads(_inside(graph), local) if local else None
         if local and inner is None:
             inner = _loads(graph, local)
-        network, more = _proxied(graph, others)
+        network, more = _send_by_proxies(graph, others)
         outer = _loads(graph, network) if network else None
         aside = _loads(_inside(graph), more) if more else None
         first = [] if inner is None else [inner]
@@ -81,7 +81,7 @@ def _time(graph: CapacityGraph, known: Sequence[Mapping[Hop, Fraction]]) -> Frac
     for loads in known:
         for pair, amount in loads.items():
             total[pair] += amount
-    ends = zip(graph.tail, graph.head, strict=True)
+    ends = graph.ends
     return max(total.get(pair, Fraction(0)) / graph.bandwidth(e) for e, pair in enumerate(ends))
 
 
@@ -102,20 +102,11 @@ def _loads(graph: CapacityGraph, hops: Phase) -> dict[Hop, Fraction] | None:
 
 def _inside(graph: CapacityGraph) -> CapacityGraph:
     """The graph without links that leave a box."""
-    kept = [
-        e
-        for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))
-        if graph.box(u) == graph.box(v) != ""
-    ]
-    return replace(
-        graph,
-        tail=tuple(graph.tail[e] for e in kept),
-        head=tuple(graph.head[e] for e in kept),
-        capacity=tuple(graph.capacity[e] for e in kept),
-    )
+    kept = [e for e, (u, v) in enumerate(graph.ends) if graph.box(u) == graph.box(v) != ""]
+    return graph.keep(kept)
 
 
-def _proxied(graph: CapacityGraph, hops: Phase) -> tuple[list[Hop], list[Hop]]:
+def _send_by_proxies(graph: CapacityGraph, hops: Phase) -> tuple[list[Hop], list[Hop]]:
     """(hops between ranks that switches join, hops inside boxes to and from the GPU whose NIC does
     it for one that has none). Hops that nobody of the box can do stay as they are."""
     joined = [set(_over_switches(graph, node)) for node in graph.ranks]
@@ -145,7 +136,7 @@ def _proxied(graph: CapacityGraph, hops: Phase) -> tuple[list[Hop], list[Hop]]:
 def _over_switches(graph: CapacityGraph, source: int) -> list[int]:
     """The nodes to which switches lead from a rank."""
     near: list[list[int]] = [[] for _ in range(graph.n)]
-    for u, v in zip(graph.tail, graph.head, strict=True):
+    for u, v in graph.ends:
         near[u].append(v)
     queue = [source]
     seen = {source}

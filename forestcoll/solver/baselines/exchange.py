@@ -5,11 +5,16 @@ comes first decides what crosses between boxes: far first sends there what is st
 Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005; Bruck et
 al., "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems",
 1997.)
+
+Trees of few hops: two binary ones that share the data, and the lowest single one.
+
+Whoever is inside one of the two is a leaf of the other, as far as the number of ranks allows
+(Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast", 2009).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.schedule.forest import Forest
@@ -70,3 +75,84 @@ def _after(ranks: tuple[int, ...], root: int) -> tuple[int, ...]:
     """All other ranks, from the next one on: so not all begin with the same one."""
     place = ranks.index(root)
     return ranks[place + 1 :] + ranks[:place]
+
+
+def double(problem: Problem) -> Iterator[Forest]:
+    """Two binary trees over all ranks, in their order."""
+    order = [rank for box in boxes_of(problem.graph) for rank in box]
+    first = problem.roots[0] if problem.collective.rooted else None
+    yield problem.forest("double-tree", [(r, 1, edges) for r, edges in two_trees(order, first)])
+
+
+def two_trees(
+    order: Sequence[int], first: int | None = None, turn: int = 0
+) -> list[tuple[int, list[tuple[int, int]]]]:
+    """(root, edges) of two binary trees over these ranks, half of which are leaves of each.
+
+    The second tree is the first one with everybody moved up by one place. `first`: the root of
+    both, by one hop more. `turn`: everybody is moved up by so many places in both.
+    """
+    if first is None:
+        return _two(order, turn)
+    others = [rank for rank in order if rank != first]
+    if not others:
+        return [(first, [])]
+    return [(first, [(first, top), *edges]) for top, edges in _two(others, turn)]
+
+
+def _two(order: Sequence[int], turn: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    n, found = len(order), []
+    parents = _binary(n)
+    for move in (turn, turn + 1):
+        place = [order[(k + move) % n] for k in range(n)]
+        edges = [(place[p], place[k]) for k, p in enumerate(parents) if p >= 0]
+        found.append((place[parents.index(-1)], edges))
+    return found
+
+
+def _binary(n: int) -> list[int]:
+    """Parents in a binary tree in which every second place is a leaf; -1: the root."""
+    parents = [-1] * n
+
+    def plant(low: int, high: int, parent: int) -> None:
+        """The places of [low, high); every second one is a leaf."""
+        if low >= high:
+            return
+        size = 1
+        while 2 * size <= high - low:
+            size *= 2
+        middle = low + size - 1 if high - low > 1 else low
+        parents[middle] = parent
+        plant(low, middle, middle)
+        plant(middle + 1, high, middle)
+
+    plant(0, n, -1)
+    return parents
+
+
+def lowest(problem: Problem) -> Iterator[Forest]:
+    """One tree of the fewest hops, from the rank that makes it lowest."""
+    near: dict[int, list[int]] = {u: [] for u in problem.ranks}
+    for u, v in problem.ways:
+        if (v, u) in problem.ways:
+            near[u].append(v)
+    _, root, edges = min(
+        (_spanning(root, near) for root in problem.roots), key=lambda entry: entry[0]
+    )
+    if len(edges) < len(problem.ranks) - 1:
+        raise UnsupportedError("the links that go both ways make no tree through all ranks")
+    yield problem.forest("tree", [(root, 1, edges)])
+
+
+def _spanning(
+    root: int, near: dict[int, list[int]]
+) -> tuple[tuple[int, int], int, list[tuple[int, int]]]:
+    """((ranks not reached, height), root, edges) of the breadth-first tree."""
+    depth, edges = {root: 0}, []
+    for u in (queue := [root]):
+        for v in near[u]:
+            if v not in depth:
+                depth[v] = depth[u] + 1
+                edges.append((u, v))
+                queue.append(v)
+    return (len(near) - len(depth), max(depth.values())), root, edges

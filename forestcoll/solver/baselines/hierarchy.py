@@ -12,9 +12,8 @@ from itertools import pairwise
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.schedule.forest import Forest
-from forestcoll.solver.baselines.binary import two_trees
-from forestcoll.solver.baselines.mesh import pack_cycles
-from forestcoll.solver.baselines.order import boxes_of, links_inside
+from forestcoll.solver.baselines.exchange import two_trees
+from forestcoll.solver.baselines.order import boxes_of, links_inside, pack_cycles
 from forestcoll.solver.baselines.shapes import Edges, Problem
 
 BETWEEN = ("ring", "tree", "direct")

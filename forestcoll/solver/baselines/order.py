@@ -1,14 +1,24 @@
-"""In which order rings go round, and how wide each of them is."""
+"""In which order rings go round, and how wide each of them is.
+
+Rings in a mesh: as many as its links hold at once, and rings cut open where a box has NICs.
+
+Both are small integer programs (OR-tools CP-SAT), with one worker and a limit in steps, not in
+seconds: the same every time.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.baselines.mesh import cut_open, pack_cycles
-from forestcoll.solver.baselines.paths import Ways
+from forestcoll.solver.baselines.shapes import Ways
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 Order = tuple[tuple[int, ...], int]
 """Ranks (nodes) round a ring, and its share of the data."""
@@ -61,7 +71,7 @@ def rail_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> lis
     size, count = len(boxes[0]), len(boxes)
     if count < 2 or any(len(members) != size for members in boxes):
         return []
-    if not all(_joined(members, ways) for members in boxes):
+    if not all(_all_linked(members, ways) for members in boxes):
         return []
     turns = [(box, (box + 1) % count) for box in range(count)]
     rails = [k for k in range(size) if all((boxes[a][k], boxes[b][k]) in ways for a, b in turns)]
@@ -103,12 +113,12 @@ def opened_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> l
     """
     if len(boxes) < 2:
         return []
-    capacity = capacities(graph)
+    capacity = graph.links
     outward = _ways_out(graph, ways, capacity)
     best: list[Order] = []
     for width in sorted({w for w in outward.values() if w}):
         rooms = {rank: w // width for rank, w in outward.items()}
-        found = [_opened(members, rooms, ways, capacity, width) for members in boxes]
+        found = [_open_rings(members, rooms, ways, capacity, width) for members in boxes]
         count = min(map(len, found))
         if count * width <= sum(share for _, share in best):
             continue
@@ -117,7 +127,7 @@ def opened_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> l
     return best
 
 
-def _opened(
+def _open_rings(
     members: list[int],
     rooms: Mapping[int, int],
     ways: Ways,
@@ -125,7 +135,7 @@ def _opened(
     width: int,
 ) -> list[tuple[int, ...]]:
     """Paths through all GPUs of a box, which begin and end where there are ways out."""
-    if _joined(members, ways):
+    if _all_linked(members, ways):
         ports = [rank for rank in members for _ in range(rooms[rank])]
         ends = zip(ports, ports[1:] + ports[:1], strict=True)
         return [
@@ -144,12 +154,7 @@ def links_inside(
     }
 
 
-def capacities(graph: CapacityGraph) -> dict[tuple[int, int], int]:
-    """(node, node) -> units of the link between them."""
-    return dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
-
-
-def _joined(members: Sequence[int], ways: Ways) -> bool:
+def _all_linked(members: Sequence[int], ways: Ways) -> bool:
     return all((u, v) in ways for u in members for v in members if u != v)
 
 
@@ -167,7 +172,7 @@ def _ways_out(
 
 def _along_links(graph: CapacityGraph, ways: Ways) -> list[Order]:
     """Rings through all ranks along the links: as wide as they can be in all, else one by one."""
-    capacity = capacities(graph)
+    capacity = graph.links
     mesh = all(len(path) == 2 for path in ways.values())
     found = pack_cycles(graph.ranks, links_inside(graph.ranks, ways, capacity)) if mesh else []
     return list(found) or cycles(graph, ways)
@@ -178,7 +183,7 @@ def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
 
     The share of each is what its narrowest link has left. Raises UnsupportedError: there is none.
     """
-    link = {p: k for k, p in enumerate(zip(graph.tail, graph.head, strict=True))}
+    link = graph.numbers
     free = list(graph.capacity)
     hops = {pair: [link[step] for step in pairwise(path)] for pair, path in ways.items()}
     found: list[Order] = []
@@ -230,3 +235,111 @@ def _fewest_first(out: dict[int, list[int]], node: int, used: set[int]) -> list[
     """Where to go on, the hardest to reach later first."""
     nexts = [v for v in out[node] if v not in used]
     return sorted(nexts, key=lambda v: sum(w not in used for w in out[v]))
+
+
+RANKS = 16
+"""Ranks up to which rings are packed together; above, they are sought one by one."""
+STEPS = 3.0
+"""CP-SAT's deterministic time of one search: some seconds."""
+
+Arcs = Mapping[tuple[int, int], int]
+"""(rank, rank) -> units that the link between them carries."""
+Ring = tuple[tuple[int, ...], int]
+"""Ranks round a ring, and the units that it takes of each of its links."""
+
+
+def pack_cycles(ranks: Sequence[int], arcs: Arcs) -> list[Ring]:
+    """Rings through all ranks that fit on the arcs together, of one width: the most in all.
+
+    Empty where there is none, or the mesh is larger than RANKS.
+    """
+    best: list[Ring] = []
+    if not 3 <= len(ranks) <= RANKS:
+        return best
+    for width in sorted(set(arcs.values()), reverse=True):
+        rooms = {pair: units // width for pair, units in arcs.items() if units >= width}
+        most = _most(ranks, rooms)
+        while most * width > sum(share for _, share in best):
+            found = _cycles(ranks, rooms, most)
+            if found:
+                best = [(order, width) for order in found]
+                break
+            most -= 1
+    return best
+
+
+def _most(ranks: Sequence[int], rooms: Arcs) -> int:
+    """Rings that could enter and leave every rank."""
+    into: dict[int, int] = defaultdict(int)
+    out: dict[int, int] = defaultdict(int)
+    for (u, v), room in rooms.items():
+        out[u] += room
+        into[v] += room
+    return min(min(into[rank], out[rank]) for rank in ranks)
+
+
+def _cycles(ranks: Sequence[int], rooms: Arcs, count: int) -> list[tuple[int, ...]]:
+    """So many rings, each arc in as many of them as it has room for; empty: none was found."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    number = {rank: i for i, rank in enumerate(ranks)}
+    rings = [{pair: model.new_bool_var("") for pair in rooms} for _ in range(count)]
+    for used in rings:
+        model.add_circuit([(number[u], number[v], used[u, v]) for u, v in rooms])
+    for pair, room in rooms.items():
+        model.add(sum(used[pair] for used in rings) <= room)
+    solver = _solver()
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return []
+    orders = []
+    for used in rings:
+        after = {u: v for (u, v), taken in used.items() if solver.value(taken)}
+        order = [ranks[0]]
+        while len(order) < len(ranks):
+            order.append(after[order[-1]])
+        orders.append(tuple(order))
+    return orders
+
+
+def cut_open(rings: Sequence[Ring], rooms: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """Paths that begin where a box is entered and end where it is left, each a ring without a link.
+
+    A ring of `k` units is cut open at up to `k` places; a rank begins and ends `rooms` paths at
+    most. As many as there can be, those that begin at the first ranks first.
+    """
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    cuts = {
+        (ring, place): model.new_int_var(0, units, "")
+        for ring, (order, units) in enumerate(rings)
+        for place in range(len(order))
+    }
+    for ring, (order, units) in enumerate(rings):
+        model.add(sum(cuts[ring, place] for place in range(len(order))) <= units)
+    for rank, room in rooms.items():
+        for shift in (0, 1):  # a path begins here, or the one that begins next ends here
+            here = [
+                cut for (ring, place), cut in cuts.items() if rings[ring][0][place - shift] == rank
+            ]
+            model.add(sum(here) <= room)
+    model.maximize(sum(cuts.values()))
+    solver = _solver()
+    if not cuts or solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return []
+    found = []
+    for (ring, place), cut in cuts.items():
+        order = rings[ring][0]
+        found += [order[place:] + order[:place]] * solver.value(cut)
+    return sorted(found)
+
+
+def _solver() -> cp_model.CpSolver:
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = STEPS
+    return solver

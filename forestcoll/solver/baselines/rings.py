@@ -4,6 +4,11 @@ A ring is a chain for each rank: data pass from each to the next, or sums toward
 broadcast the chain begins at the root. `rings` divides the data among several (NCCL's channels),
 each of which enters a box by another NIC. Where a box has one NIC, there are rings inside the boxes
 and one between them.
+
+Rings of boxes that one GPU each joins to the others: a ring inside every box, one between them.
+
+A ring through all ranks enters a box by one GPU and leaves it by another; where a box has one NIC
+left, there is no other. The GPU at the NIC is on both rings then, and hands data over.
 """
 
 from __future__ import annotations
@@ -13,9 +18,14 @@ from itertools import pairwise
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.schedule.forest import Forest
-from forestcoll.solver.baselines.order import Order, ring_orders
-from forestcoll.solver.baselines.ports import through_ports
-from forestcoll.solver.baselines.shapes import Problem
+from forestcoll.solver.baselines.order import (
+    Order,
+    boxes_of,
+    links_inside,
+    pack_cycles,
+    ring_orders,
+)
+from forestcoll.solver.baselines.shapes import Edges, Problem, Shape
 
 
 def lone(problem: Problem) -> Iterator[Forest]:
@@ -51,3 +61,66 @@ def _forest(problem: Problem, orders: list[Order], name: str) -> Forest:
             spread.append((root, share, list(pairwise(turned))))
             gather.append((root, share, list(pairwise((root, *turned[:0:-1])))))
     return problem.forest(name, spread, gather)
+
+
+Chain = tuple[int, ...]
+"""The ranks round a box, the one at its NIC first."""
+
+
+def through_ports(problem: Problem) -> Forest | None:
+    """The forest of these rings, as wide as they can be; None where the links make none."""
+    boxes = boxes_of(problem.graph)
+    ports = _ports(problem, boxes) if len(boxes) > 1 else None
+    if ports is None:
+        return None
+    chains = [_chain(problem, box, port) for box, port in zip(boxes, ports, strict=True)]
+    if not all(chains):
+        return None
+    back = [(port, *others[::-1]) for port, *others in reversed(chains)]
+    spread: list[Shape] = [(root, 1, _edges(chains, root)) for root in problem.roots]
+    gather: list[Shape] = [(root, 1, _edges(back, root)) for root in problem.roots]
+    return problem.forest("ring", spread, gather)
+
+
+def _edges(chains: list[Chain], root: int) -> Edges:
+    """How data spread from `root`: round its box, from port to port, and round the other boxes."""
+    own = next(k for k, chain in enumerate(chains) if root in chain)
+    place = chains[own].index(root)
+    turned = chains[own:] + chains[:own]
+    found = list(pairwise(turned[0][place:] + turned[0][:place]))
+    found += pairwise(chain[0] for chain in turned)
+    return found + [edge for chain in turned[1:] for edge in pairwise(chain)]
+
+
+def _chain(problem: Problem, box: list[int], port: int) -> Chain:
+    """The ranks of a box round a ring, from its port on; empty where the links make no ring."""
+    if all((u, v) in problem.ways for u in box for v in box if u != v):
+        order = tuple(box)
+    else:
+        found = pack_cycles(box, links_inside(box, problem.ways, problem.links))
+        order = found[0][0] if found else ()
+    place = order.index(port) if order else 0
+    return order[place:] + order[:place]
+
+
+def _ports(problem: Problem, boxes: list[list[int]]) -> list[int] | None:
+    """A GPU of each box, each with a way to the next box's: those whose narrowest way is widest."""
+    width = {
+        (u, v): min(problem.links[step] for step in pairwise(path))
+        for (u, v), path in problem.ways.items()
+        if problem.graph.box(u) != problem.graph.box(v)
+    }
+    best: tuple[int, list[int]] = 0, []
+    for first in boxes[0]:
+        # of the GPUs of one box after the other: how wide, and over whom, the first reaches them
+        reached: dict[int, tuple[int, list[int]]] = {first: (max(width.values(), default=0), [])}
+        for box in [*boxes[1:], [first]]:
+            after: dict[int, tuple[int, list[int]]] = {}
+            for u, (wide, way) in reached.items():
+                for v in box:
+                    narrowest = min(wide, width.get((u, v), 0))
+                    if narrowest > after.get(v, best)[0]:
+                        after[v] = narrowest, [*way, u]
+            reached = after
+        best = reached.get(first, best)
+    return best[1] or None

@@ -1,10 +1,13 @@
 """From edges to forests: the trees of every phase of a collective, over the shortest ways.
 
 Every baseline says how data spread from a root; sums come in the same way turned round.
+
+The path that a baseline takes from rank to rank: over links and switches, the shortest.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +17,72 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective, Phase
 from forestcoll.schedule.forest import Forest, Tree, in_order
-from forestcoll.solver.baselines.paths import Ways, paths
+
+Ways = dict[tuple[int, int], tuple[int, ...]]
+"""(rank, rank) -> nodes from the one to the other, where only switches lie between."""
+
+
+def paths(graph: CapacityGraph) -> Ways:
+    """(rank, rank) -> nodes from the one to the other, where only switches lie between.
+
+    The fewest hops; among those the widest; among those the first. Nobody leaves a box to reach a
+    GPU that other GPUs of the box lead to, though they are in between.
+    """
+    out: dict[int, list[tuple[int, int]]] = {}
+    for tail, head, capacity in graph.arcs:
+        out.setdefault(tail, []).append((head, capacity))
+    found: Ways = {}
+    for source in graph.ranks:
+        for target, path in _from(source, out, graph).items():
+            found[source, target] = path
+    part = _parts(graph)
+    return {
+        (u, v): path
+        for (u, v), path in found.items()
+        if part[u] != part[v] or all(graph.box(w) == graph.box(u) for w in path)
+    }
+
+
+def _parts(graph: CapacityGraph) -> dict[int, tuple[str, int]]:
+    """Per rank its box, and the first rank of the box that is linked to it inside."""
+    near: dict[int, list[int]] = {node: [] for node in range(graph.n)}
+    for tail, head in graph.ends:
+        if graph.box(tail) == graph.box(head) != "":
+            near[tail].append(head)
+            near[head].append(tail)
+    found: dict[int, tuple[str, int]] = {}
+    for rank in graph.ranks:
+        if rank in found:
+            continue
+        seen, queue = {rank}, [rank]
+        for node in queue:
+            new = [v for v in near[node] if v not in seen]
+            seen.update(new)
+            queue += new
+        found |= {node: (graph.box(rank), rank) for node in sorted(seen) if graph.gpu[node]}
+    return found
+
+
+def _from(
+    source: int, out: dict[int, list[tuple[int, int]]], graph: CapacityGraph
+) -> dict[int, tuple[int, ...]]:
+    done: dict[int, tuple[int, ...]] = {}
+    queue: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, (source,))]
+    while queue:
+        hops, width, path = heapq.heappop(queue)
+        node = path[-1]
+        if node in done:
+            continue
+        done[node] = path
+        if graph.gpu[node] and node != source:
+            continue
+        for head, capacity in out.get(node, ()):
+            if head not in done:
+                narrowest = capacity if node == source else min(-width, capacity)
+                heapq.heappush(queue, (hops + 1, -narrowest, (*path, head)))
+    ranks = set(graph.ranks)
+    return {node: path for node, path in done.items() if node != source and node in ranks}
+
 
 Edges = Sequence[tuple[int, ...]]
 """(nearer to the root, farther) of a tree's edges; ranks as nodes of the graph. Or the whole path
@@ -38,7 +106,7 @@ class Problem:
     def of(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Problem:
         """The problem with the ways between its ranks; the root of a rooted one is 0 by default."""
         rooted = collective.rooted
-        ends = zip(graph.tail, graph.head, strict=True)
+        ends = graph.ends
         links = dict(zip(ends, graph.capacity, strict=True))
         return Problem(graph, collective, (root or 0) if rooted else -1, paths(graph), links)
 

@@ -9,25 +9,33 @@ be right is what each orbit of links carries in all, so it does not matter which
 solution is used in.
 
 Where parts have a symmetry of their own, one root an orbit will do, as long as there are trees for
-it that, moved by the whole group, fill the links as evenly (`folding`); else all ranks of a part
-are representatives.
+it that, moved by the whole group, fill the links as evenly (`choose_units`); else all ranks of a
+part are representatives.
+
+Quotient of a packing: from all ranks of a part to one of each orbit, with equal link loads.
+
+A part's own symmetry brings every tree of an orbit's ranks to its representative. All of them in
+equal measure fill the links as evenly as before; but a representative has room for its own units
+only. What matters of a tree is how much of each orbit of links it takes: trees with the same use
+are one class, and whole numbers of units of each class are looked for, first in proportion and
+rounded, then with one class traded for another as long as overfull orbits get emptier.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.components import Components
 from forestcoll.graph.symmetry.group import Image, SymmetryGroup, symmetry_group
 from forestcoll.schedule.forest import Path, Tree
-from forestcoll.solver.compact.folding import Pool, Use, choose_units, use_of
-from forestcoll.solver.packing import pack
+from forestcoll.solver.packing import pack, trim_to_supply
+from forestcoll.solver.shares import apportion
 
 EDGES = 6_000_000
 """Tree edges of all representatives together, at most."""
@@ -70,7 +78,7 @@ def pack_parts(
     if group.size > len(parts.members):
         roots = [v for v in scheme.ranks if group.node[v] == v]
         every = {group.node[v] for v in scheme.ranks} == set(roots)
-        folded = scheme.folded(plan, group) if every and scheme.affordable(roots) else None
+        folded = scheme.fold(plan, group) if every and scheme.affordable(roots) else None
         if folded is not None:
             return [tree for root in roots for tree in scheme.trees(root, folded)], group
     if not scheme.affordable(scheme.ranks):
@@ -125,7 +133,7 @@ class _Scheme:
                 continue
             inside = self.inside(routes)
             if inside is not None:
-                return self.divided(routes, inside)
+                return self.divide(routes, inside)
         return None
 
     # ------------------------------------------------------------------ between the parts
@@ -180,9 +188,9 @@ class _Scheme:
             return {v: [Tree(v, "broadcast", units, ())] for v, units in supply.items()}
         links = {pair: units for pair, units in left.items() if units}
         nodes = sorted({*self.place, *(v for pair in links for v in pair)})
-        graph = _subgraph(self.graph, nodes, links)
+        graph = self.graph.restrict(nodes, links)
         wanted = [supply.get(v, 0) for v in nodes]
-        capacity = _usable(graph, wanted)
+        capacity = trim_to_supply(graph, wanted)
         if capacity is None:
             return None
         found: dict[int, list[Tree]] = {v: [] for v in self.ranks}
@@ -194,7 +202,7 @@ class _Scheme:
 
     # ------------------------------------------------------------------ both together
 
-    def divided(self, routes: Sequence[tuple[Route, int]], inside: dict[int, list[Tree]]) -> _Plan:
+    def divide(self, routes: Sequence[tuple[Route, int]], inside: dict[int, list[Tree]]) -> _Plan:
         """Which of the trees inside a part are whose.
 
         The tallest stay at home: those that are entered from outside have a hop before them. A root
@@ -220,7 +228,7 @@ class _Scheme:
             plan.entries[v] += more
         return plan
 
-    def folded(self, plan: _Plan, group: SymmetryGroup) -> _Plan | None:
+    def fold(self, plan: _Plan, group: SymmetryGroup) -> _Plan | None:
         """The same for one root of each orbit, links filled as evenly; None if that is not found.
 
         `group` moves part 0 within itself by all generators but the first.
@@ -262,14 +270,14 @@ class _Scheme:
             made: dict[int, list[Path]] = {}
             for unit, entry in enumerate(entries):
                 if id(entry) not in made:
-                    made[id(entry)] = list(self.entered(entry, part))
+                    made[id(entry)] = list(self.enter(entry, part))
                 edges[unit] += made[id(entry)]
         weights: dict[Edges, int] = defaultdict(int)
         for tree in edges:
             weights[tuple(tree)] += 1
         return [Tree(root, "broadcast", weight, tree) for tree, weight in weights.items()]
 
-    def entered(self, entry: Entry, part: Sequence[int]) -> Iterator[Path]:
+    def enter(self, entry: Entry, part: Sequence[int]) -> Iterator[Path]:
         """The way into `part`, and the ways inside it."""
         route, edges = entry
         place = self.place
@@ -331,31 +339,6 @@ def _height(tree: Tree) -> int:
     return max(depth.values())
 
 
-def _subgraph(graph: CapacityGraph, nodes: Sequence[int], links: Links) -> CapacityGraph:
-    """`nodes` with `links`, capacities in trees."""
-    small = {v: i for i, v in enumerate(nodes)}
-    ends = [(small[u], small[v]) for u, v in links]
-    return CapacityGraph(
-        names=tuple(graph.names[v] for v in nodes),
-        gpu=tuple(graph.gpu[v] for v in nodes),
-        multicast=tuple(graph.multicast[v] for v in nodes),
-        aggregation=tuple(graph.aggregation[v] for v in nodes),
-        ranks=tuple(small[v] for v in graph.ranks if v in small),
-        tail=tuple(u for u, _ in ends),
-        head=tuple(v for _, v in ends),
-        capacity=tuple(links.values()),
-        unit=graph.unit,
-    )
-
-
-def _usable(graph: CapacityGraph, supply: list[int]) -> list[int] | None:
-    """Capacities that are balanced at every switch and carry `supply` to all ranks, or None."""
-    links = (graph.n, graph.tail, graph.head, graph.capacity, supply, graph.ranks)
-    if _kernel.violated(*links) is not None:
-        return None
-    return list(graph.capacity) if is_balanced(graph) else _kernel.trim(*links)
-
-
 def _walks(
     tail: Sequence[int], head: Sequence[int], flow: Sequence[int], source: int, sink: int
 ) -> Iterator[tuple[list[int], int]]:
@@ -390,3 +373,105 @@ def _walks(
         for arc in arcs:
             arc[1] -= units
         yield walk, units
+
+
+T = TypeVar("T")
+Use = tuple[tuple[int, int], ...]
+"""(orbit of links, how often it is taken), sorted."""
+
+WORK = 50_000
+"""Exchanges of one class for another that are looked at, at most: some tenths of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(Generic[T]):
+    """Things to choose from, (thing, use, units at hand); `wanted` units are needed."""
+
+    items: Sequence[tuple[T, Use, int]]
+    wanted: int
+
+
+def choose_units(
+    pools: Sequence[Pool[T]], room: Mapping[int, int]
+) -> list[list[tuple[T, int]]] | None:
+    """Per pool (thing, units), `wanted` in all; no orbit takes more than `room`. None if not found.
+
+    A thing may be taken more often than it is at hand: only the use counts.
+    """
+    classes = [_classes(pool.items) for pool in pools]
+    units = [
+        apportion([at_hand for _, _, at_hand in found], pool.wanted)
+        for found, pool in zip(classes, pools, strict=True)
+    ]
+    if not _trade(classes, units, room):
+        return None
+    return [
+        [(thing, count) for (thing, _, _), count in zip(found, counts, strict=True) if count]
+        for found, counts in zip(classes, units, strict=True)
+    ]
+
+
+def use_of(orbits: Iterable[int]) -> Use:
+    """The use of a tree whose edges run over links of these orbits."""
+    times: dict[int, int] = defaultdict(int)
+    for orbit in orbits:
+        times[orbit] += 1
+    return tuple(sorted(times.items()))
+
+
+def _classes(items: Sequence[tuple[T, Use, int]]) -> list[tuple[T, Use, int]]:
+    """One thing of each use, that with the most units, and the units of all of them."""
+    best: dict[Use, tuple[T, int]] = {}
+    total: dict[Use, int] = defaultdict(int)
+    for thing, use, units in items:
+        total[use] += units
+        if use not in best or units > best[use][1]:
+            best[use] = (thing, units)
+    return [(thing, use, total[use]) for use, (thing, _) in best.items()]
+
+
+def _trade(
+    classes: Sequence[Sequence[tuple[T, Use, int]]],
+    units: list[list[int]],
+    room: Mapping[int, int],
+) -> bool:
+    """Trades units of one class for another until all fits; whether it does."""
+    left = defaultdict(int, room)
+    for found, counts in zip(classes, units, strict=True):
+        for (_, use, _), count in zip(found, counts, strict=True):
+            for orbit, times in use:
+                left[orbit] -= times * count
+    pairs = sum(len(found) ** 2 for found in classes)
+    for _ in range(1 + WORK // pairs):
+        if all(spare >= 0 for spare in left.values()):
+            return True
+        best = None
+        for pool, (found, counts) in enumerate(zip(classes, units, strict=True)):
+            for i, (_, given, _) in enumerate(found):
+                if not counts[i]:
+                    continue
+                for j, (_, taken, _) in enumerate(found):
+                    gain = _gain(left, given, taken)
+                    if gain > 0 and (best is None or gain > best[0]):
+                        best = (gain, pool, i, j)
+        if best is None:
+            return False
+        _, pool, i, j = best
+        units[pool][i] -= 1
+        units[pool][j] += 1
+        for orbit, times in classes[pool][i][1]:
+            left[orbit] += times
+        for orbit, times in classes[pool][j][1]:
+            left[orbit] -= times
+    return False
+
+
+def _gain(left: Mapping[int, int], given: Use, taken: Use) -> int:
+    """How much less overfull orbits are when a unit of one use makes place for one of another."""
+    change: dict[int, int] = dict(given)
+    for orbit, times in taken:
+        change[orbit] = change.get(orbit, 0) - times
+    return sum(
+        min(left.get(orbit, 0) + times, 0) - min(left.get(orbit, 0), 0)
+        for orbit, times in change.items()
+    )

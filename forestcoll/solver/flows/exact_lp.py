@@ -7,6 +7,11 @@ z = 0 satisfies every row, so a program here is never infeasible. An ordinary so
 variables rest at a bound and which rows are tight; that choice turns the program into two square
 systems of linear equations, one for z and one for the dual, which are solved in integers. Where the
 two values agree and both are feasible the optimum is proven, whatever precision the proposal had.
+
+Cutting planes: linear programs with too many rows to write down get those that are missed.
+
+Rounds in floating point come first, each warm from the one before; what they end with is proven in
+fractions (`exact_lp`), and the exact answer is searched for missed rows once more, exactly.
 """
 
 from __future__ import annotations
@@ -14,9 +19,10 @@ from __future__ import annotations
 import heapq
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from forestcoll.common.errors import UnsupportedError
 
@@ -59,6 +65,16 @@ class Solution:
 Basis = tuple[list[int], list[int], list[int]]  # variables within bounds, at the upper; tight rows
 
 
+def glop(parameters: str) -> Any:
+    """An ordinary solver of linear programs."""
+    with warnings.catch_warnings():  # the bindings' own import warnings concern no caller
+        warnings.simplefilter("ignore")
+        from ortools.linear_solver import pywraplp
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    solver.SetSolverSpecificParametersAsString(parameters)
+    return solver
+
+
 def propose(
     program: Program, scale: float, options: str, cost: Sequence[float] | None = None
 ) -> Basis:
@@ -66,30 +82,65 @@ def propose(
 
     `cost`: another objective than the program's.
     """
-    with warnings.catch_warnings():  # the bindings' own import warnings are no concern of callers
-        warnings.simplefilter("ignore")
-        from ortools.linear_solver import pywraplp
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    solver.SetSolverSpecificParametersAsString(
-        "primal_feasibility_tolerance: 1e-10 dual_feasibility_tolerance: 1e-10 "
-        f"use_preprocessing: false {options}"
-    )
-    inf = solver.infinity()
-    variables = [solver.NumVar(0, inf if u is None else u / scale, "") for u in program.upper]
-    for variable, gain in zip(variables, cost or program.cost, strict=True):
-        solver.Objective().SetCoefficient(variable, gain)
-    solver.Objective().SetMaximization()
-    rows = []
-    for row in program.rows:
-        constraint = solver.Constraint(0, 0 if row.equality else inf)
-        for j, a in row.coefficients.items():
-            constraint.SetCoefficient(variables[j], a)
-        rows.append(constraint)
-    solver.Solve()
-    inside = [j for j, v in enumerate(variables) if v.basis_status() == solver.BASIC]
-    above = [j for j, v in enumerate(variables) if v.basis_status() == solver.AT_UPPER_BOUND]
-    tight = [i for i, c in enumerate(rows) if c.basis_status() != solver.BASIC]
-    return inside, above, tight
+    loose = Loose(program, scale, options, cost)
+    loose.solver.Solve()
+    return loose.basis()
+
+
+class Loose:
+    """The program in floating point; rows may be added between solves."""
+
+    def __init__(
+        self,
+        program: Program,
+        scale: float,
+        options: str = "",
+        cost: Sequence[float] | None = None,
+    ) -> None:
+        self.scale = scale
+        self.solver: Any = glop(
+            "primal_feasibility_tolerance: 1e-10 dual_feasibility_tolerance: 1e-10 "
+            f"use_preprocessing: false {options}"
+        )
+        self.inf = self.solver.infinity()
+        self.variables = [
+            self.solver.NumVar(0, self.inf if u is None else u / scale, "") for u in program.upper
+        ]
+        for variable, gain in zip(self.variables, cost or program.cost, strict=True):
+            self.solver.Objective().SetCoefficient(variable, gain)
+        self.solver.Objective().SetMaximization()
+        self.rows: list[Any] = []
+        for row in program.rows:
+            self._row(row.coefficients, row.equality)
+
+    def add(self, rows: Sequence[dict[int, int]]) -> None:
+        """More rows, sum >= 0."""
+        for row in rows:
+            self._row(row, equality=False)
+
+    def solve(self) -> Values:
+        """The variables, rounded to fractions of the scale."""
+        self.solver.Solve()
+        step = Fraction(self.scale) / GRID
+        values = (variable.solution_value() for variable in self.variables)
+        return [max(0, math.floor(v * GRID + 0.5)) * step for v in values]
+
+    def basis(self) -> Basis:
+        """Where the last solve stopped."""
+        solver = self.solver
+        inside, above = solver.BASIC, solver.AT_UPPER_BOUND
+        states = [variable.basis_status() for variable in self.variables]
+        return (
+            [j for j, state in enumerate(states) if state == inside],
+            [j for j, state in enumerate(states) if state == above],
+            [i for i, row in enumerate(self.rows) if row.basis_status() != inside],
+        )
+
+    def _row(self, coefficients: dict[int, int], equality: bool) -> None:
+        constraint = self.solver.Constraint(0, 0 if equality else self.inf)
+        for j, a in coefficients.items():
+            constraint.SetCoefficient(self.variables[j], a)
+        self.rows.append(constraint)
 
 
 def vertex(program: Program, basis: Basis) -> list[Fraction] | None:
@@ -295,10 +346,64 @@ def _pivot(table: list[list[Fraction]], basis: list[int], enter: int) -> None:
     basis[leave] = enter
 
 
-def solve(program: Program, scale: float) -> Solution:
-    """The exact optimum: proposed in floating point and proven, or else found by `simplex`."""
+def solve(program: Program, scale: float, largest: int | None = None) -> Solution:
+    """The exact optimum: proposed in floating point and proven, or else found by `simplex`.
+
+    Raises UnsupportedError where no proposal can be proven and rows and variables together are more
+    than `largest`.
+    """
     for options in PROPOSALS:
         solution = prove(program, propose(program, scale, options))
         if solution is not None:
             return solution
+    if largest is not None and len(program.rows) + len(program.upper) > largest:
+        raise UnsupportedError("no optimum of the linear program can be proven in fractions here")
     return simplex(program)
+
+
+Values = Sequence[Fraction]
+Separate = Callable[[Values, bool], list[dict[int, int]]]
+"""Rows (coefficients, sum >= 0) that the values violate; with True only those missed by much."""
+
+ROUNDS = 400
+"""Rounds in floating point before what there is goes to the exact stage."""
+EXACT_ROUNDS = 40
+GRID = 2**26
+"""Values in floating point are rounded to this part of the scale before rows are searched."""
+SIMPLEX_ROWS = 60
+"""The exact simplex, where no proposal can be proven, runs on programs up to this size."""
+
+
+def solve_by_cuts(
+    program: Program, pool: list[dict[int, int]], separate: Separate, scale: int
+) -> Solution:
+    """The exact optimum of `program` with every row that `separate` can find.
+
+    `pool` holds rows to start from and grows by those that were found; duals come for `program`'s
+    own rows, then for those of the pool. `scale` is a typical size of the variables. Raises
+    UnsupportedError where no proposal can be proven and the program is too large for the simplex.
+    """
+    loose = Loose(program, scale)
+    loose.add(pool)
+    for _ in range(EXACT_ROUNDS):
+        for _ in range(ROUNDS):
+            fresh = _unknown(separate(loose.solve(), True), pool)
+            if not fresh:
+                break
+            pool += fresh
+            loose.add(fresh)
+        rows = program.rows + [Row(row) for row in pool]
+        whole = Program(program.upper, program.cost, rows)
+        solution = prove(whole, loose.basis()) or solve(whole, float(scale), SIMPLEX_ROWS)
+        fresh = separate(solution.primal, False)
+        if not fresh:
+            return solution
+        pool += fresh
+        loose.add(fresh)
+    raise UnsupportedError("the linear program keeps missing rows: no exact optimum found here")
+
+
+def _unknown(rows: list[dict[int, int]], pool: list[dict[int, int]]) -> list[dict[int, int]]:
+    """Those of `rows` that the pool does not hold (it may, where a solver's tolerance shows)."""
+    known = {frozenset(row.items()) for row in pool}
+    return [row for row in rows if frozenset(row.items()) not in known]

@@ -15,7 +15,7 @@ Residual = dict[int, dict[int, int]]  # what may still be sent from node to node
 def links_of(graph: CapacityGraph) -> Links:
     """The links of `graph` with their capacities (those of capacity 0 left out)."""
     links: Links = defaultdict(int)
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for u, v, units in graph.arcs:
         if units > 0:
             links[u, v] += units
     return dict(links)

@@ -3,7 +3,7 @@
 A flow is the trees of one phase of one group. The variables are what flows that share a link take
 of it together, what each flow takes of each link, how much starts at which rank, and the common
 algbw; one stands for all that symmetries make alike. Cuts come in as they are missed
-(`cutting_planes`); `groups.split` says what the program is, `dual` what its dual proves.
+(`exact_lp`); `groups.split` says what the program is, `dual` what its dual proves.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.schedule import flow_views as views
-from forestcoll.schedule.flow_views import Flow, scale
 from forestcoll.schedule.forest import Symmetry
-from forestcoll.schedule.group import Group, GroupsBound, WeighedCut, flow_keys
-from forestcoll.schedule.group_orbits import find_orbits
-from forestcoll.solver.flows import cutting_planes, exact_lp
+from forestcoll.schedule.group import (
+    Flow,
+    Group,
+    GroupsBound,
+    WeighedCut,
+    find_orbits,
+    flow_keys,
+    scale,
+    span_switches,
+)
+from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.max_flow import fill, short_side
 
 MISSED = 23
@@ -67,7 +73,7 @@ class Model:
             for g, phase in self.keys
         ]
         if spanning:
-            self.graphs = [views.span_switches(graph) for graph in self.graphs]
+            self.graphs = [span_switches(graph) for graph in self.graphs]
         self.orbits = find_orbits(machine, groups, collective, symmetries)
         self.program = exact_lp.Program([], [])
         self.link: list[int | None] = [None] * len(machine.tail)  # what bounds it; None: not used
@@ -200,7 +206,7 @@ class Model:
         if not self.pool:
             self.start()
         scale = max(1, *(u for u in self.program.upper if u is not None))
-        return cutting_planes.solve(self.program, self.pool, self.separate, scale)
+        return exact_lp.solve_by_cuts(self.program, self.pool, self.separate, scale)
 
     def start(self) -> None:
         """Cuts to begin with: what leaves and what enters each rank and each box.
@@ -243,7 +249,7 @@ class Model:
                 out.append(row)
         return out
 
-    def separate(self, values: cutting_planes.Values, rough: bool) -> list[dict[int, int]]:
+    def separate(self, values: exact_lp.Values, rough: bool) -> list[dict[int, int]]:
         """Rows of cuts that the values violate, at most one for each of `sinks`."""
         units, _ = _whole(values)
         cuts = []
@@ -335,7 +341,7 @@ class Model:
         for (g, _), graph, flow in zip(self.keys, self.graphs, taken, strict=True):
             links = self.groups[g].links
             room = [c + left[e] // users[e] for e, c in zip(links, flow, strict=True)]
-            pairs = list(zip(graph.tail, graph.head, strict=True))
+            pairs = list(graph.ends)
             wide = replace(graph, capacity=tuple(room))
             filled = fill(wide, dict(zip(pairs, flow, strict=True)))
             out.append([filled.get(pair, 0) for pair in pairs])
@@ -352,7 +358,7 @@ def _find_short_side(
     return None if found is None else frozenset(found[1])
 
 
-def _whole(values: cutting_planes.Values) -> tuple[list[int], int]:
+def _whole(values: exact_lp.Values) -> tuple[list[int], int]:
     """(the values in units / common, common)."""
     common = math.lcm(*(value.denominator for value in values))
     return [int(value * common) for value in values], common

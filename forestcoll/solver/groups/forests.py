@@ -9,15 +9,13 @@ from fractions import Fraction
 from typing import Literal
 
 from forestcoll.common.errors import UnsupportedError
-from forestcoll.graph.capacity_graph import CapacityGraph, Relays, require_size
+from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import Collective
-from forestcoll.schedule.flow_views import Flow, view_groups
 from forestcoll.schedule.forest import Forest, Tree, check
-from forestcoll.schedule.group import Group, Together, check_together
+from forestcoll.schedule.group import Flow, Group, Together, check_together, view_groups
 from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.groups.split import Split, split
 from forestcoll.solver.optimum import optimum
-from forestcoll.solver.packing import check_loads
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.phase_packing import pack_part
 from forestcoll.solver.task import Task, analyse
@@ -96,7 +94,7 @@ def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Pack
         return _pack_exactly(flow, algbw)
     task = analyse(graph, root)
     if trees != "auto":
-        return _pack_fixed(task, trees)
+        return _trees(task, trees, *fixed_capacities(task, trees))
     for k in TRIED:
         if k >= task.trees_per_root:
             break
@@ -111,17 +109,10 @@ def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Pack
     return _trees(task, k, task.graph, task.capacities(), k / task.rate)
 
 
-def _pack_fixed(task: Task, k: int) -> Packed:
-    links, capacity, u = fixed_capacities(task, k)
-    return _trees(task, k, links, capacity, u)
-
-
 def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> Packed:
     """`k` trees per root in links that carry `capacity` of them in time u."""
-    require_size(capacity, 1)
-    found = pack_part(links, capacity, task.supply(k))
-    check_loads(links, capacity, found)
-    return Packed(found, k * task.roots, task.roots * k / u * links.unit)
+    trees = pack_part(links, capacity, task.supply(k))
+    return Packed(trees, k * task.roots, task.roots * k / u * links.unit)
 
 
 def _pack_exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
@@ -134,11 +125,7 @@ def _pack_exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
     capacity = [units // common for units in capacity]
     if dry:
         return Packed([], sum(supply), algbw)
-    require_size(capacity, 1)
-    require_size(supply, 1)
-    found = pack_part(flow.graph, capacity, supply)
-    check_loads(flow.graph, capacity, found)
-    return Packed(found, sum(supply), algbw)
+    return Packed(pack_part(flow.graph, capacity, supply), sum(supply), algbw)
 
 
 def _forest(

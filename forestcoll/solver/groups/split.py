@@ -9,25 +9,34 @@ is a sub-capacity of its own; together they fit the links:
         sum over g of c(g, e) <= b(e)
 
 An allreduce has two such flows a group, one of broadcast and one of reduce trees, and the parts of
-the ranks are variables as well. Cuts are found by max-flow as they are missed (`cutting_planes`);
+the ranks are variables as well. Cuts are found by max-flow as they are missed (`exact_lp`);
 the dual proves the optimum (`dual`). By Edmonds' theorem trees that take c exist.
+
+Equal split of links among groups that are too many for the exact program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from forestcoll.common.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import check_groups_bound
-from forestcoll.schedule.flow_views import Flow
-from forestcoll.schedule.group import Group, GroupsBound
-from forestcoll.schedule.group_orbits import find_group_symmetries
+from forestcoll.schedule.forest import Phase
+from forestcoll.schedule.group import (
+    Flow,
+    Group,
+    GroupsBound,
+    WeighedCut,
+    find_group_symmetries,
+    scale,
+)
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.groups.equal_split import split_equally
+from forestcoll.solver.optimum import optimum
 
 LINKS = 40_000
 """Links of all groups' flows up to which the optimum is exact."""
@@ -95,3 +104,82 @@ def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collecti
         )
     note = "" if algbw == proven else "the bound allows for copies and sums in switches"
     return Split(algbw, model.flows(solution), bound, note)
+
+
+def split_equally(
+    machine: CapacityGraph, groups: Sequence[Group], collective: Collective
+) -> tuple[Fraction, tuple[Flow, ...], GroupsBound]:
+    """(algbw, flows, bound): links cut into equal parts, and the best cut that was found.
+
+    The algbw (GB/s) is what every group reaches on its part.
+    """
+    users = [0] * len(machine.tail)
+    for group in groups:
+        for e in group.links:
+            users[e] += 1
+    common = math.lcm(*(max(1, count) for count in users))
+    shares = []
+    for number, group in enumerate(groups):
+        capacity = [machine.capacity[e] * (common // users[e]) for e in group.links]
+        graph = scale(group.graph, capacity, machine.unit / common)
+        shares.append(_Alone(number, graph, group.root, collective))
+    algbw = min(share.algbw for share in shares)
+    sides = dict.fromkeys(side for share in shares for side in share.sides)
+    bounds = [_plain_bound(machine, groups, collective, side) for side in sides]
+    bound = min(bounds, key=lambda b: b.algbw)
+    return algbw, tuple(flow for share in shares for flow in share.flows(algbw)), bound
+
+
+class _Alone:
+    """A group on links of its own."""
+
+    def __init__(self, number: int, graph: CapacityGraph, root: int, collective: Collective):
+        self.number = number
+        self.graph = graph
+        self.root = root if collective.rooted else None
+        self.best: dict[Phase, Fraction] = {}  # per phase, GB/s alone on all of the links
+        self.sides: list[frozenset[int]] = []
+        for phase in collective.phases:
+            turned = graph if phase == "broadcast" else graph.reverse()
+            alone = Collective.BROADCAST if collective.rooted else Collective.ALLGATHER
+            found = optimum(turned, alone, self.root)
+            self.best[phase] = found.algbw
+            self.sides += found.bound.parts
+        self.algbw = 1 / sum((1 / rate for rate in self.best.values()), Fraction(0))
+
+    def flows(self, algbw: Fraction) -> Iterable[Flow]:
+        """The phases side by side, each on as much of the links as it needs."""
+        for phase, rate in self.best.items():
+            turned = self.graph if phase == "broadcast" else self.graph.reverse()
+            turned = replace(turned, unit=turned.unit * self.algbw / rate)
+            ranks = turned.ranks
+            roots = list(ranks) if self.root is None else [ranks[self.root]]
+            supply = [Fraction(0)] * turned.n
+            for v in roots:
+                supply[v] = algbw / len(roots) / turned.unit
+            yield Flow(self.number, phase, turned, tuple(supply))
+
+
+def _plain_bound(
+    machine: CapacityGraph, groups: Sequence[Group], collective: Collective, side: frozenset[int]
+) -> GroupsBound:
+    """What one cut proves: the data of all groups that has to leave it shares the links that do.
+
+    Of an allreduce, what starts inside leaves as broadcast, what starts outside on reduce trees.
+    """
+    cuts = []
+    for g, group in enumerate(groups):
+        ranks = group.graph.ranks
+        inside = sum(v in side for v in ranks)
+        if inside == len(ranks) or not inside:
+            continue
+        if collective.rooted and ranks[group.root] not in side:
+            continue
+        if collective is Collective.ALLREDUCE:
+            rest = frozenset(range(machine.n)) - side
+            cuts.append(WeighedCut(g, "broadcast", side, Fraction(1)))
+            cuts.append(WeighedCut(g, "reduce", rest, Fraction(1)))
+        else:
+            cuts.append(WeighedCut(g, collective.phases[0], side, Fraction(1)))
+    loose = GroupsBound(Fraction(0), tuple(cuts))
+    return replace(loose, algbw=check_groups_bound(machine, groups, collective, loose))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.packing import reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,7 @@ def find_boxes(
             box[v] = len(members)
             members.append((v,))
     at = {v: number for number, part in inner_nodes.items() for v in part}
-    inner = tuple(
-        at[t] if t in at and at[t] == at.get(h) else -1
-        for t, h in zip(graph.tail, graph.head, strict=True)
-    )
+    inner = tuple(at[t] if t in at and at[t] == at.get(h) else -1 for t, h in graph.ends)
     return Boxes(graph, capacity, supply, tuple(box), tuple(members), inner, tuple(entries))
 
 
@@ -143,26 +141,15 @@ def _connected_parts(links: _Links, ranks: Sequence[int], inside: set[int]) -> l
     """
     nodes = [*ranks, *sorted(inside)]
     number = {v: i for i, v in enumerate(nodes)}
-    reach = [_reach(links.out, v, number) & _reach(links.into, v, number) for v in nodes]
+    joined = [reach(links.out, v, number) & reach(links.into, v, number) for v in nodes]
     for u in nodes:
-        if any(v in number and v not in reach[number[u]] for v in links.out[u]):
+        if any(v in number and v not in joined[number[u]] for v in links.out[u]):
             return []
     parts: list[set[int]] = []
-    for part in reach:
+    for part in joined:
         if len(part) > 1 and part not in parts:
             parts.append(part)
     return parts
-
-
-def _reach(near: Sequence[dict[int, int]], start: int, among: dict[int, int]) -> set[int]:
-    found = {start}
-    queue = [start]
-    for u in queue:
-        for v in near[u]:
-            if v in among and v not in found:
-                found.add(v)
-                queue.append(v)
-    return found
 
 
 def _entry_limits(

@@ -1,4 +1,4 @@
-"""Packing inside a box: how it spreads the trees that enter it.
+"""Packing inside a box: how it spreads the trees that enter it; and the kernel's search.
 
 Where the links hold them, all trees are stars: one hop from where a tree enters to every other rank
 of the box. Else the general packers say what is possible.
@@ -6,16 +6,111 @@ of the box. Else the general packers say what is possible.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import pairwise
 
-from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.schedule.forest import Path
-from forestcoll.solver.shallow.hanging import search_trees
+from forestcoll.solver.packing import trim_to_supply
+
+MOVES = 2
+"""Re-hangings at most, for each box of each unit."""
+MOVES_MORE = 200_000
+"""And as many more whatever the size: small problems may be hard."""
+
+ATTEMPTS = 3
+"""Seeds that are tried where the first comes near."""
+NEARLY = 100
+"""Units over the capacities that are near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """Per unit its root and how boxes hang: depth, number of the path, depth, path, ..."""
+
+    roots: list[int]
+    paths: list[Path]
+    trees: list[list[int]]
+
+
+def hang(
+    nodes: int,
+    links: Mapping[tuple[int, int], int],
+    ranks: Sequence[int],
+    supply: Sequence[int],
+    height: int,
+    box: Sequence[int],
+    entries: Sequence[int],
+    grow: bool = False,
+    shared: bool = False,
+) -> Hung | None:
+    """How the boxes of every tree hang within `height` hops, or None where that is not found.
+
+    `links`: (tail, head) -> how many trees it may carry. `supply[v]` trees are rooted at v.
+    `box`, `entries`: per node, as in `Boxes`. `shared`: a link and the one in the other direction,
+    which has to be there and as wide, carry as many trees together.
+    """
+    among, more = set(ranks), nodes
+    tail: list[int] = []
+    head: list[int] = []
+    capacity: list[int] = []
+    first: dict[tuple[int, int], int] = {}  # the first of the arcs that stand for a link
+    for (t, h), c in links.items():
+        first[t, h] = len(tail)
+        if t in among and h in among:  # by way of a node that stands for the link
+            tail += (t, more)
+            head += (more, h)
+            capacity += (c, c)
+            more += 1
+        else:
+            tail.append(t)
+            head.append(h)
+            capacity.append(c)
+    twin: list[int] = []
+    if shared:
+        twin = [-1] * len(tail)
+        for (t, h), e in first.items():
+            last = first[h, t] + (t in among and h in among)
+            twin[e], twin[last] = last, e
+    roots = [v for v in ranks for _ in range(supply[v])]
+    moves = MOVES * (max(box[v] for v in ranks) + 1) * len(roots) + MOVES_MORE
+    rest = [-1] * (more - nodes)
+    links_given = (more, tail, head, capacity, [*box, *rest], ranks, [*entries, *rest])
+    for seed in range(ATTEMPTS):
+        overload, _, paths, trees = _kernel.rehang(
+            *links_given, roots, height, grow, moves, seed, twin
+        )
+        if overload == 0:
+            if rest:
+                paths = [tuple([v for v in path if v < nodes]) for path in paths]
+            return Hung(roots, paths, trees)
+        if not 0 < overload < NEARLY:
+            break
+    return None
+
+
+def search_trees(
+    nodes: int,
+    links: Mapping[tuple[int, int], int],
+    ranks: Sequence[int],
+    supply: Sequence[int],
+    height: int,
+) -> Counter[tuple[int, tuple[Path, ...]]] | None:
+    """How often each (root, paths) is a tree, where every rank is a box of its own."""
+    box = [-1] * nodes
+    for number, v in enumerate(ranks):
+        box[v] = number
+    hung = hang(nodes, links, ranks, supply, height, box, [-1] * nodes)
+    if hung is None:
+        return None
+    return Counter(
+        (root, tuple(hung.paths[number] for number in tree[1::2]))
+        for root, tree in zip(hung.roots, hung.trees, strict=True)
+    )
+
 
 TWO_HOPS = 2
 
@@ -77,7 +172,7 @@ class Interior:
                 continue
             links = {ends: c for ends, c in room.items() if c}
             rest = {v: units - stars.get(v, 0) for v, units in starts.items()}
-            others = self._hung(rest, links) or self._packed(rest, links)
+            others = self._hang(rest, links) or self._pack(rest, links)
             if others is not None:
                 return {v: [*low.get(v, ()), *others.get(v, ())] for v in self.ranks}
         return None
@@ -132,7 +227,7 @@ class Interior:
             units -= taken
         return ways
 
-    def _hung(
+    def _hang(
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
     ) -> dict[int, list[Spread]] | None:
         """Two hops at most, where the search that hangs boxes finds that for ranks."""
@@ -149,34 +244,19 @@ class Interior:
             spreads.sort(key=lambda s: s.height)
         return dict(found)
 
-    def _packed(
+    def _pack(
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
     ) -> dict[int, list[Spread]] | None:
         """The general packers on the box alone."""
-        number = {v: i for i, v in enumerate(self._nodes)}
-        count = len(self.ranks)
-        box = CapacityGraph(
-            names=tuple(self._graph.names[v] for v in self._nodes),
-            gpu=tuple(i < count for i in range(len(self._nodes))),
-            multicast=(False,) * len(self._nodes),
-            aggregation=(False,) * len(self._nodes),
-            ranks=tuple(range(count)),
-            tail=tuple(number[t] for t, _ in links),
-            head=tuple(number[h] for _, h in links),
-            capacity=tuple(links.values()),
-            unit=Fraction(1),
-        )
+        box = self._graph.restrict(self._nodes, links)
+        box = replace(box, ranks=tuple(range(len(self.ranks))))
         supply = [starts.get(v, 0) for v in self._nodes]
-        ends = (box.n, box.tail, box.head)
-        if _kernel.violated(*ends, box.capacity, supply, box.ranks) is not None:
+        capacity = trim_to_supply(box, supply)
+        if capacity is None:
             return None
-        if not is_balanced(box):
-            trimmed = _kernel.trim(*ends, box.capacity, supply, box.ranks)
-            if trimmed is None:
-                return None
-            box = replace(box, capacity=tuple(trimmed))
+        ends = (box.n, box.tail, box.head)
         group = [0] * box.n
-        logical = _kernel.remove_relays(*ends, box.capacity, supply, box.ranks, group, True)
+        logical = _kernel.remove_relays(*ends, capacity, supply, box.ranks, group, True)
         packed = _kernel.pack(logical, supply, box.ranks, False)
         if packed is None:
             packed = _kernel.pack(logical, supply, box.ranks, True)

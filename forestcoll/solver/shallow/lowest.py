@@ -64,7 +64,7 @@ Ways = dict[int, dict[int, tuple[Fraction, Path]]]  # rank -> rank -> (GB/s, pat
 def _ways(graph: CapacityGraph) -> Ways:
     """Per rank those that it reaches through switches alone, each by the widest, shortest path."""
     near: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for tail, head, capacity in graph.arcs:
         near[tail].append((head, capacity))
     return {rank: _reach(graph, near, rank) for rank in graph.ranks}
 

@@ -1,4 +1,4 @@
-"""Low forests on irregular switch fabrics, by negotiated re-hanging (`graph/kernel/rehanging.hpp`).
+"""Low forests on irregular switch fabrics, by negotiated re-hanging (`graph/kernel/rehanging`).
 
 Who hangs on whom, by which path and at which depth is chosen together, box by box, until no link
 carries more trees than its capacity. Then the trees are as fast as those capacities allow, and
@@ -15,9 +15,8 @@ from fractions import Fraction
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
-from forestcoll.solver.shallow.hanging import Hung, hang
 from forestcoll.solver.shallow.height import least_height
-from forestcoll.solver.shallow.inside import Interior, Spread
+from forestcoll.solver.shallow.inside import Hung, Interior, Spread, hang
 from forestcoll.solver.task import Task
 
 MOST_EDGES = 4_000_000
@@ -99,7 +98,7 @@ def rehang_mirrored(
     Between boxes a link shares what it has with the one in the other direction, as the search
     needs it; inside boxes each phase has half.
     """
-    room = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    room = dict(zip(graph.ends, capacity, strict=True))
     both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
     boxes = find_boxes(graph, [c // 2 for c in both], supply)
     return _search(boxes, both, least, most, shared=True)
@@ -112,7 +111,7 @@ def _search(
     graph, supply = boxes.graph, boxes.supply
     if sum(supply) * boxes.count > MOST_EDGES:
         return None
-    ends = zip(graph.tail, graph.head, strict=True)
+    ends = graph.ends
     limits = zip(ends, capacity, boxes.inner, strict=True)
     links = {pair: c for pair, c, inner in limits if inner < 0 and c}
     problem = (graph.n, links, graph.ranks, supply)

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from forestcoll.common.errors import TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
-from forestcoll.graph.symmetry.orbits import DisjointSets
+from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.topology import Link, Topology
 from forestcoll.topology.edit import Scale, edit
 

@@ -1,6 +1,6 @@
 """Why an all-to-all is no faster: whose blocks load what limits, what comes next, what helps.
 
-The lengths that prove the optimum (`alltoall.lengths`) price every block: amount times distance.
+The lengths that prove the optimum (`alltoall.fold`) price every block: amount times distance.
 All prices together are the optimum's time, so a rank's share of them is what its blocks cost.
 """
 
@@ -14,9 +14,8 @@ from fractions import Fraction
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum, solve
-from forestcoll.solver.alltoall.lengths import distances
-from forestcoll.solver.alltoall.spread import Boxes, boxes_of, spread, waits
-from forestcoll.solver.alltoall.twice import Twice, twice_uniform
+from forestcoll.solver.alltoall.fold import distances
+from forestcoll.solver.alltoall.spread import Boxes, Twice, boxes_of, spread, twice_uniform, waits
 from forestcoll.study.explain.upgrades import (
     NEAR,
     Line,

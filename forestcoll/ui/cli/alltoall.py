@@ -188,7 +188,7 @@ def check_matrix(kind: str, matrix: object) -> None:
 def _demand_of(topology: Topology, request: Request, matrix: str | None) -> Demand:
     """What the options ask to send; `matrix` is the text of a file."""
     from forestcoll.solver.alltoall import demand
-    from forestcoll.solver.alltoall.matrix import parse
+    from forestcoll.solver.alltoall.demand import parse
 
     ranks, relays = request.ranks, request.relays
     if request.groups:

@@ -523,7 +523,7 @@ def _all_to_all(
     from forestcoll.execute.lab import exchange
     from forestcoll.execute.lab.measurement import EXCHANGES
     from forestcoll.solver.alltoall import demand
-    from forestcoll.solver.alltoall.matrix import parse
+    from forestcoll.solver.alltoall.demand import parse
 
     blocks: Matrix | None = None
     if matrix is not None:

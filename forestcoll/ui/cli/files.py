@@ -291,8 +291,7 @@ def _refuse_others(text: str, source: str) -> None:
 def _exchange(found: Optimum | Routes, name: str) -> Subject:
     """Flows or routes of an all-to-all."""
     from forestcoll.solver.alltoall.file import word
-    from forestcoll.solver.alltoall.link_loads import link_loads
-    from forestcoll.solver.alltoall.routes import Routes
+    from forestcoll.solver.alltoall.routes import Routes, link_loads
     from forestcoll.ui.report.alltoall import paths_of
     from forestcoll.ui.view import Subject
     from forestcoll.ui.view.subject import Exchange

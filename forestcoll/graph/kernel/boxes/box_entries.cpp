@@ -1,0 +1,313 @@
+#include "boxes/boxes.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "packing/packing.hpp"
+#include "parallel.hpp"
+#include "packing/shares.hpp"
+#include "packing/transport.hpp"
+
+namespace forestcoll {
+namespace {
+
+constexpr int kRounds = 12;           // of raising levels
+constexpr long kLoweringTries = 200'000;  // of lowering what exact packing made: a tenth of a second
+
+// Whether trees may take a way into a box: one that they would take if there were room for all, one
+// that is only good where there is not, or none.
+enum class Way { kNone, kShort, kLong };
+
+// Hops between boxes, from each to each; as many as there are boxes where there is no way.
+std::vector<std::vector<int>> box_hops(const Digraph& graph, const Boxes& boxes) {
+  std::vector<std::vector<int>> out(boxes.count());
+  for (int e = 0; e < graph.arcs(); ++e)
+    if (graph.capacity[e] > 0) out[boxes.of[graph.tail[e]]].push_back(boxes.of[graph.head[e]]);
+  for (std::vector<int>& list : out) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  }
+  std::vector<std::vector<int>> hops;
+  for (int from = 0; from < boxes.count(); ++from)
+    hops.push_back(hops_from(out, from, boxes.count()));
+  return hops;
+}
+
+// Trees of one root and one class.
+struct Stream {
+  int root = 0;
+  Amount weight = 0;
+  int kind = 0;
+};
+
+// What trees of one class lack at a box.
+struct Lack {
+  int kind = 0, box = 0;
+  Amount units = 0;
+};
+
+// All trees, in classes. A class has a level for each box: its trees enter a box from one of a smaller
+// level, so that no circle can close. At first those that start in one box are a class, and levels
+// are hops. Where some of a class cannot enter a box like that, that many go round, over a box more.
+class Classes {
+ public:
+  Classes(const Digraph& graph, const Boxes& boxes, const std::vector<Amount>& supply)
+      : hops_(box_hops(graph, boxes)), level_(hops_) {
+    for (int b = 0; b < boxes.count(); ++b) {
+      home_.push_back(b);
+      for (int r : boxes.members[b])
+        if (supply[r] > 0) streams_.push_back({r, supply[r], b});
+    }
+  }
+
+  const std::vector<Stream>& streams() const { return streams_; }
+
+  Way way(int stream, int other, int box) const {
+    const int kind = streams_[stream].kind;
+    if (level_[kind][other] >= level_[kind][box]) return Way::kNone;
+    return hops_[home_[kind]][other] < hops_[home_[kind]][box] ? Way::kShort : Way::kLong;
+  }
+
+  // Raises the level of the boxes where something is lacking, for no more of each class than is: in as
+  // many parts as there can be, each of which goes round to some of the boxes and straight to others.
+  // False where that leads too far.
+  bool refine(const std::vector<Lack>& lacks) {
+    std::map<int, std::vector<Lack>> of;
+    for (const Lack& lack : lacks) of[lack.kind].push_back(lack);
+    for (const auto& [kind, list] : of) {
+      Amount most = 0, weight = 0;
+      for (const Lack& lack : list) most = std::max(most, lack.units);
+      for (const Stream& stream : streams_)
+        if (stream.kind == kind) weight += stream.weight;
+      const auto parts = static_cast<int>(
+          std::min({weight / most, static_cast<Amount>(list.size()), static_cast<Amount>(kParts)}));
+      const std::vector<int> kinds = divide(kind, weight, std::max(1, parts));
+      for (std::size_t i = 0; i < list.size(); ++i) ++level_[kinds[i % kinds.size()]][list[i].box];
+    }
+    return streams_.size() < kStreams * hops_.size() + 1'000;
+  }
+
+ private:
+  static constexpr int kParts = 64;
+  static constexpr std::size_t kStreams = 64;  // a box, on the average
+
+  // Makes `parts` classes of one, of nearly equal weight; returns them.
+  std::vector<int> divide(int kind, Amount weight, int parts) {
+    std::vector<int> kinds{kind};
+    for (int p = 1; p < parts; ++p) {
+      kinds.push_back(static_cast<int>(level_.size()));
+      level_.push_back(std::vector<int>(level_[kind]));
+      home_.push_back(home_[kind]);
+    }
+    std::vector<Stream> after;
+    Amount from = 0;
+    int at = 0;
+    auto end = [&](int part) { return weight / parts * (part + 1) + weight % parts * (part + 1) / parts; };
+    for (const Stream& stream : streams_) {
+      if (stream.kind != kind) {
+        after.push_back(stream);
+        continue;
+      }
+      for (Amount left = stream.weight; left > 0;) {  // up to where the next part begins
+        while (at + 1 < parts && from >= end(at)) ++at;
+        const Amount units = at + 1 < parts ? std::min(left, end(at) - from) : left;
+        after.push_back({stream.root, units, kinds[at]});
+        from += units;
+        left -= units;
+      }
+    }
+    streams_ = std::move(after);
+    return kinds;
+  }
+
+  std::vector<std::vector<int>> hops_;   // per box and box
+  std::vector<std::vector<int>> level_;  // per class and box
+  std::vector<int> home_;                // per class
+  std::vector<Stream> streams_;
+};
+
+class Outliner {
+ public:
+  Outliner(const Digraph& graph, const Boxes& boxes, const std::vector<Amount>& supply)
+      : graph_(graph), boxes_(boxes), supply_(supply), into_(boxes.count()) {
+    for (int e = 0; e < graph.arcs(); ++e) {
+      const int b = boxes.of[graph.head[e]];
+      if (graph.capacity[e] > 0 && boxes.of[graph.tail[e]] != b) into_[b].push_back(e);
+    }
+  }
+
+  // Layer by layer; nothing where classes do not come to rest.
+  std::optional<std::vector<Outline>> layered() {
+    Classes classes(graph_, boxes_, supply_);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::vector<Lack> lacks =
+          enter_all(classes.streams(),
+                    [&](int stream, int other, int b) { return classes.way(stream, other, b); });
+      if (lacks.empty()) return laid_out(classes.streams());
+      if (!classes.refine(lacks)) break;
+    }
+    return std::nullopt;
+  }
+
+  // Tree by tree of boxes, which are nodes now.
+  std::vector<Outline> exact() {
+    const std::vector<Batch> batches = packed_boxes();
+    std::vector<Stream> streams;
+    std::vector<const std::vector<int>*> parents;
+    std::vector<Amount> left = supply_;
+    std::vector<std::size_t> next(boxes_.count(), 0);
+    for (const Batch& batch : batches)
+      for (Amount weight = batch.weight; weight > 0;) {
+        const std::vector<int>& members = boxes_.members[batch.root];
+        const int root = members[next[batch.root]];
+        const Amount units = std::min(weight, left[root]);
+        if (units > 0) {
+          streams.push_back({root, units, 0});
+          parents.push_back(&batch.parent);
+        }
+        weight -= units;
+        if ((left[root] -= units) == 0) ++next[batch.root];
+      }
+    auto may = [&](int stream, int other, int b) {
+      return (*parents[stream])[b] == other ? Way::kShort : Way::kNone;
+    };
+    if (!enter_all(streams, may).empty())
+      throw InternalError("trees between boxes use more than there is");
+    return laid_out(streams);
+  }
+
+ private:
+  std::vector<Batch> packed_boxes() const {
+    Digraph graph;
+    graph.nodes = boxes_.count();
+    std::vector<Amount> supply(boxes_.count(), 0);
+    for (int v = 0; v < graph_.nodes; ++v) supply[boxes_.of[v]] += supply_[v];
+    for (int b = 0; b < boxes_.count(); ++b) {
+      std::map<int, Amount> from;
+      for (int e : into_[b]) from[boxes_.of[graph_.tail[e]]] += graph_.capacity[e];
+      for (const auto& [other, units] : from) {
+        graph.tail.push_back(other);
+        graph.head.push_back(b);
+        graph.capacity.push_back(units);
+      }
+    }
+    std::vector<Batch> batches = pack_exact(graph, supply);
+    lower_trees(graph, batches, kLoweringTries);
+    return batches;
+  }
+
+  // Gives every stream its arcs into every box, from boxes that it `may` come from. Returns what could
+  // not be given.
+  template <typename May>
+  std::vector<Lack> enter_all(const std::vector<Stream>& streams, const May& may) {
+    shares_.assign(boxes_.count(), {});
+    std::vector<std::vector<Lack>> lacking(boxes_.count());
+    parallel_for(boxes_.count(), graph_.arcs() > 10'000, [&](int b) {
+      poll_signals();
+      lacking[b] = enter(streams, may, b);
+    });
+    std::vector<Lack> all;
+    for (const std::vector<Lack>& list : lacking) all.insert(all.end(), list.begin(), list.end());
+    return all;
+  }
+
+  template <typename May>
+  std::vector<Lack> enter(const std::vector<Stream>& streams, const May& may, int b) {
+    thread_local Transport transport;
+    transport.clear();
+    const std::vector<int>& into = into_[b];
+    std::map<int, std::vector<int>> from;  // arcs, per box where they start
+    for (int i = 0; i < static_cast<int>(into.size()); ++i) {
+      transport.add_column(graph_.capacity[into[i]]);
+      from[boxes_.of[graph_.tail[into[i]]]].push_back(i);
+    }
+    for (int s = 0; s < static_cast<int>(streams.size()); ++s) {
+      const int root = streams[s].root;
+      const bool outside = boxes_.of[root] != b;
+      if (outside) offer(transport, b, from, root, [&](int other) { return may(s, other, b); });
+      transport.end_row(outside ? streams[s].weight : 0);
+    }
+    transport.solve(false);
+    std::map<int, Amount> lacking;
+    for (int row = 0; row < transport.rows(); ++row) {
+      if (transport.missing(row) > 0) lacking[streams[row].kind] += transport.missing(row);
+      transport.read(row, [&](int i, Amount units) { shares_[b].add(into[i], units); });
+      shares_[b].end_root();
+    }
+    std::vector<Lack> list;
+    for (const auto& [kind, units] : lacking) list.push_back({kind, b, units});
+    return list;
+  }
+
+  // The options of a root's row. An arc that starts at the root itself saves a hop.
+  template <typename May>
+  void offer(Transport& transport, int b, const std::map<int, std::vector<int>>& from, int root,
+             const May& may) const {
+    int own = -1;
+    bool far = false;
+    for (const auto& [other, arcs] : from) {
+      const Way way = may(other);
+      far |= way == Way::kLong;
+      if (way != Way::kShort || other != boxes_.of[root]) continue;
+      for (int i : arcs)
+        if (graph_.tail[into_[b][i]] == root) own = i;
+    }
+    if (own >= 0) {
+      transport.add_option(own);
+      transport.prefer();
+    }
+    for (const Way wanted : {Way::kShort, Way::kLong}) {
+      if (wanted == Way::kLong && far) transport.prefer();
+      for (const auto& [other, arcs] : from)
+        if (may(other) == wanted)
+          for (int i : arcs)
+            if (i != own) transport.add_option(i);
+      if (!far) break;
+    }
+  }
+
+  std::vector<Outline> laid_out(const std::vector<Stream>& streams) const {
+    std::vector<Outline> outlines;
+    for (std::size_t s = 0; s < streams.size(); ++s)
+      lay_out(
+          streams[s].weight, boxes_.count(),
+          [&](int b) { return shares_[b].of(static_cast<int>(s)); },
+          [&](Amount weight, const std::vector<int>& arc) {
+            outlines.push_back({streams[s].root, weight, arc});
+          });
+    return outlines;
+  }
+
+  const Digraph& graph_;
+  const Boxes& boxes_;
+  const std::vector<Amount>& supply_;
+  std::vector<std::vector<int>> into_;  // per box, arcs from other boxes
+  std::vector<Shares> shares_;          // per box
+};
+
+}  // namespace
+
+Boxes number_boxes(const std::vector<int>& box) {
+  Boxes boxes;
+  std::map<int, int> number;
+  for (std::size_t v = 0; v < box.size(); ++v) {
+    int b = boxes.count();
+    if (box[v] >= 0) b = number.try_emplace(box[v], b).first->second;
+    if (b == boxes.count()) boxes.members.emplace_back();
+    boxes.of.push_back(b);
+    boxes.place.push_back(static_cast<int>(boxes.members[b].size()));
+    boxes.members[b].push_back(static_cast<int>(v));
+  }
+  return boxes;
+}
+
+std::vector<Outline> outline(const Digraph& graph, const Boxes& boxes,
+                             const std::vector<Amount>& supply) {
+  Outliner outliner(graph, boxes, supply);
+  auto layered = outliner.layered();
+  return layered ? std::move(*layered) : outliner.exact();
+}
+
+}  // namespace forestcoll

@@ -1,0 +1,300 @@
+#include "packing/packing.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+namespace {
+
+// A batch with what a change of parent must know: depths, and subtrees as intervals of a preorder.
+class Shape {
+ public:
+  explicit Shape(const Batch& batch)
+      : root_(batch.root), parent_(batch.parent), first_(parent_.size()), next_(parent_.size()),
+        depth_(parent_.size()), begin_(parent_.size()), end_(parent_.size()) {
+    update();
+  }
+
+  int parent(int v) const { return parent_[v]; }
+  int depth(int v) const { return depth_[v]; }
+  int root() const { return root_; }
+  int size() const { return static_cast<int>(parent_.size()); }
+  const std::vector<int>& parents() const { return parent_; }
+
+  bool below(int u, int v) const { return begin_[v] <= begin_[u] && begin_[u] < end_[v]; }
+
+  // How many hops beyond `limit` the nodes under v (itself included) are, if v were `shift` deeper.
+  long excess(int v, int shift, int limit) const {
+    long sum = 0;
+    for (int i = begin_[v]; i < end_[v]; ++i)
+      sum += std::max(0, depth_[order_[i]] + shift - limit);
+    return sum;
+  }
+  long excess(int limit) const { return excess(root_, 0, limit); }
+
+  // By how much the excess changes if v hangs from `parent`.
+  long change(int v, int parent, int limit) const {
+    return excess(v, depth_[parent] + 1 - depth_[v], limit) - excess(v, 0, limit);
+  }
+
+  void move(int v, int parent) {
+    parent_[v] = parent;
+    update();
+  }
+
+ private:
+  void update() {
+    std::fill(first_.begin(), first_.end(), -1);
+    for (int v = 0; v < size(); ++v)
+      if (v != root_) {
+        next_[v] = first_[parent_[v]];
+        first_[parent_[v]] = v;
+      }
+    order_.clear();
+    depth_[root_] = 0;
+    int v = root_;
+    begin_[v] = 0;
+    order_.push_back(v);
+    for (int child = first_[v];;) {
+      if (child >= 0) {
+        depth_[child] = depth_[v] + 1;
+        begin_[child] = static_cast<int>(order_.size());
+        order_.push_back(child);
+        v = child;
+        child = first_[v];
+        continue;
+      }
+      end_[v] = static_cast<int>(order_.size());
+      if (v == root_) break;
+      child = next_[v];
+      v = parent_[v];
+    }
+  }
+
+  int root_;
+  std::vector<int> parent_, first_, next_, depth_, begin_, end_, order_;
+};
+
+class Lowering {
+ public:
+  // At most `most` batches may arise.
+  Lowering(const Digraph& graph, const std::vector<Batch>& batches, std::size_t most)
+      : into_(graph.nodes), room_(graph.capacity), most_(most), random_(1) {
+    for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
+    tail_ = graph.tail;
+    users_.resize(graph.arcs());
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      shapes_.emplace_back(batches[i]);
+      weight_.push_back(batches[i].weight);
+      for (int v = 0; v < graph.nodes; ++v) {
+        if (v == batches[i].root) continue;
+        const int e = arc(batches[i].parent[v], v);
+        room_[e] -= batches[i].weight;
+        users_[e].push_back(static_cast<int>(i));
+      }
+    }
+  }
+
+  // Whether no node is deeper than `limit` now, after at most `tries` candidates, and at most
+  // `patience` in a row that brought nothing new.
+  bool reach(int limit, long& tries, long patience) {
+    excess_.clear();
+    high_.clear();
+    Amount total = 0;
+    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+      add_excess(shapes_[i].excess(limit));
+      total += excess_[i] * weight_[i];
+    }
+    Amount least = total;
+    for (long since = 0; total > 0 && tries > 0 && since < patience; --tries, ++since) {
+      total += step(limit);
+      if (total < least) {
+        least = total;
+        since = 0;
+      }
+      if ((tries & 1023) == 0) poll_signals();
+    }
+    return total == 0;
+  }
+
+  std::vector<Batch> batches() const {
+    std::vector<Batch> list;
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
+      list.push_back({shapes_[i].root(), weight_[i], shapes_[i].parents()});
+    return list;
+  }
+
+ private:
+  int arc(int u, int v) const {
+    for (int e : into_[v])
+      if (tail_[e] == u) return e;
+    throw InternalError("a tree uses an arc that is not there");
+  }
+
+  int below(int count) { return static_cast<int>(random_() % static_cast<std::uint32_t>(count)); }
+
+  // The same for nodes, without a division: the fraction x / count, of which the remainder is the rest
+  // (Lemire, Kaser, Kurz, "Faster remainder by direct computation", 2019: exact for 32 bits).
+  int any_node() {
+    const std::uint64_t rest = nodes_part_ * random_();
+    return static_cast<int>(static_cast<Wide>(rest) * into_.size() >> 64);
+  }
+
+  // Tries one change of parent; returns by how much the weighted excess changed (never up). Half of
+  // the candidates are above a node that is too deep, half anywhere: what does not hurt now may open
+  // a way later.
+  Amount step(int limit) {
+    const bool anywhere = random_() % 2 == 0;
+    const int a = anywhere ? below(static_cast<int>(shapes_.size())) : too_high();
+    Shape& shape = shapes_[a];
+    const int v = anywhere ? any_node() : above_deep(shape, limit);
+    if (v == shape.root()) return 0;
+    const int e = arc(shape.parent(v), v);
+    const int f = into_[v][below(static_cast<int>(into_[v].size()))];
+    if (f == e || shape.below(tail_[f], v)) return 0;
+    const long change = shape.change(v, tail_[f], limit);
+    if (room_[f] >= weight_[a]) {
+      if (change > 0) return 0;
+      take(a, v, e, f, change);
+      return change * weight_[a];
+    }
+    if (users_[f].empty()) return 0;
+    const int b = users_[f][below(static_cast<int>(users_[f].size()))];
+    if (shapes_[b].below(tail_[e], v)) return 0;
+    return exchange(a, b, v, e, f, change, shapes_[b].change(v, tail_[e], limit));
+  }
+
+  // Batches a and b trade their arcs e and f into v, if that gains or costs nothing. Where their
+  // weights differ and the arcs have no room for it, the heavier one is divided, for a gain only.
+  Amount exchange(int a, int b, int v, int e, int f, long change_a, long change_b) {
+    const Amount first = weight_[a], second = weight_[b];
+    const bool fits = room_[f] + second >= first && room_[e] + first >= second;
+    if (!fits) {
+      if (change_a + change_b >= 0 || shapes_.size() >= most_) return 0;
+      if (first > second) divide(a, second);
+      if (second > first) divide(b, first);
+    }
+    const Amount change = change_a * weight_[a] + change_b * weight_[b];
+    if (change > 0) return 0;
+    take(a, v, e, f, change_a);
+    take(b, v, f, e, change_b);
+    return change;
+  }
+
+  // Leaves `keep` of the batch's weight and makes the rest a batch of its own.
+  void divide(int i, Amount keep) {
+    const int rest = static_cast<int>(shapes_.size());
+    shapes_.push_back(Shape(shapes_[i]));
+    add_excess(excess_[i]);
+    weight_.push_back(weight_[i] - keep);
+    weight_[i] = keep;
+    for (int v = 0; v < shapes_[i].size(); ++v)
+      if (v != shapes_[i].root()) users_[arc(shapes_[i].parent(v), v)].push_back(rest);
+  }
+
+  void add_excess(long excess) {
+    if (excess > 0) high_.push_back(static_cast<int>(excess_.size()));
+    excess_.push_back(excess);
+  }
+
+  // A batch that is too high. The list may name some that no longer are; they go when met.
+  int too_high() {
+    for (;;) {
+      const int n = below(static_cast<int>(high_.size()));
+      if (excess_[high_[n]] > 0) return high_[n];
+      std::swap(high_[n], high_.back());
+      high_.pop_back();
+    }
+  }
+
+  // A node that is too deep, or one above it.
+  int above_deep(const Shape& shape, int limit) {
+    int v;
+    do v = any_node();
+    while (shape.depth(v) <= limit);
+    for (int up = below(shape.depth(v)); up > 0; --up) v = shape.parent(v);
+    return v;
+  }
+
+  void take(int i, int v, int from, int to, long change) {
+    shapes_[i].move(v, tail_[to]);
+    if (excess_[i] == 0 && change > 0) high_.push_back(i);
+    excess_[i] += change;
+    room_[from] += weight_[i];
+    room_[to] -= weight_[i];
+    std::erase(users_[from], i);
+    users_[to].push_back(i);
+  }
+
+  __extension__ using Wide = unsigned __int128;
+
+  std::vector<std::vector<int>> into_;
+  std::uint64_t nodes_part_ = ~std::uint64_t{0} / into_.size() + 1;  // 2^64 / nodes, rounded up
+  std::vector<int> tail_;
+  std::vector<Amount> room_;
+  std::vector<std::vector<int>> users_;  // per arc: batches whose trees use it
+  std::vector<Shape> shapes_;
+  std::vector<Amount> weight_;
+  std::vector<long> excess_;  // per batch, for the limit at hand
+  std::vector<int> high_;     // batches with excess
+  std::size_t most_;          // batches
+  Random random_;
+};
+
+}  // namespace
+
+std::vector<std::vector<int>> neighbours(const Digraph& graph) {
+  std::vector<std::vector<int>> out(graph.nodes);
+  for (int e = 0; e < graph.arcs(); ++e)
+    if (graph.capacity[e] > 0) out[graph.tail[e]].push_back(graph.head[e]);
+  return out;
+}
+
+std::vector<int> hops_from(const std::vector<std::vector<int>>& out, int root, int nowhere) {
+  std::vector<int> hops(out.size(), nowhere), queue{root};
+  hops[root] = 0;
+  // in dense graphs most arcs lead back: none need be followed once all nodes are found
+  for (std::size_t i = 0; i < queue.size() && queue.size() < out.size(); ++i)
+    for (int v : out[queue[i]])
+      if (hops[v] == nowhere) {
+        hops[v] = hops[queue[i]] + 1;
+        queue.push_back(v);
+      }
+  return hops;
+}
+
+int least_height(const Digraph& graph, const std::vector<int>& roots) {
+  const std::vector<std::vector<int>> out = neighbours(graph);
+  int least = 0;
+  for (int root : std::set<int>(roots.begin(), roots.end())) {
+    const std::vector<int> hops = hops_from(out, root, -1);
+    least = std::max(least, *std::max_element(hops.begin(), hops.end()));
+  }
+  return least;
+}
+
+int height(const std::vector<Batch>& batches) {
+  int most = 0;
+  for (const Batch& batch : batches) {
+    const Shape shape(batch);
+    for (int v = 0; v < shape.size(); ++v) most = std::max(most, shape.depth(v));
+  }
+  return most;
+}
+
+void lower_trees(const Digraph& graph, std::vector<Batch>& batches, long tries) {
+  std::vector<int> roots;
+  for (const Batch& batch : batches) roots.push_back(batch.root);
+  const int least = least_height(graph, roots);
+  const long patience = tries / 3;  // what takes longer than that has hardly ever come
+  Lowering lowering(graph, batches, batches.size() + batches.size() / 2);
+  for (int limit = height(batches) - 1; limit >= least; --limit) {
+    if (!lowering.reach(limit, tries, patience)) break;
+    batches = lowering.batches();
+  }
+}
+
+}  // namespace forestcoll

@@ -1,0 +1,82 @@
+// Transportation: rows need units, columns offer them, and a row may only use some columns.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+
+// A problem and its solution. Fill, solve, read, clear; memory is kept for the next problem.
+class Transport {
+ public:
+  // Columns are numbered from 0 in the order in which they are added.
+  void clear() {
+    room_.clear();
+    demand_.clear();
+    start_.assign(1, 0);
+    column_.clear();
+    prefers_.clear();
+  }
+  void add_column(Amount offered) { room_.push_back(offered); }
+
+  // The row that comes next; say its options first. With `prefer` it takes as much as it can of those
+  // that it has so far, in turn, before the others have their choice.
+  void add_option(int column) { column_.push_back(column); }
+  void prefer() { preferred_ = static_cast<int>(column_.size()) - start_.back(); }
+  void end_row(Amount demand) {
+    demand_.push_back(demand);
+    start_.push_back(static_cast<int>(column_.size()));
+    prefers_.push_back(std::exchange(preferred_, 0));
+  }
+
+  int rows() const { return static_cast<int>(demand_.size()); }
+
+  // Whether every row got all it needs. Each takes a column that has room for all of it, the one that
+  // has most, so that rows are divided seldom; shortest augmenting paths do the rest, those that move
+  // whole rows first. Rows of the same problem are always met in the same order: what must be
+  // divided falls to the same ones. Without `whole_rows` it does not stop at a row that cannot have all
+  // it needs: such rows get as much as possible of it.
+  bool solve(bool whole_rows = true);
+
+  // What `row` could not be given.
+  Amount missing(int row) const { return demand_[row]; }
+
+  // Calls use(column, units) for what `row` was given.
+  template <typename Use>
+  void read(int row, const Use& use) const {
+    for (int o = start_[row]; o < start_[row + 1]; ++o)
+      if (units_[o] > 0) use(column_[o], units_[o]);
+  }
+
+ private:
+  void begin();
+  void choose(int row);
+  void take(int row, int option);
+  void index_columns();
+  void index_rows();
+  Amount augment(int row, Amount least) {
+    return narrow_ ? over_columns(row, least) : over_rows(row, least);
+  }
+  Amount over_rows(int row, Amount least);
+  Amount over_columns(int row, Amount least);
+  Amount settle(int row, int last);
+  void give(int option, Amount units);
+  int option(int row, int column) const { return option_[row * room_.size() + column]; }
+  int first_option(int from, int to, Amount least) const;
+
+  std::vector<Amount> room_, demand_, units_;  // per column; per row: what is missing; per option
+  std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
+  std::vector<int> prefers_;                   // per row, how many of its options
+  int preferred_ = 0;
+  std::vector<int> by_column_, column_start_, row_of_;  // options ordered by column
+  std::vector<int> order_, queue_, came_row_, came_column_, next_;
+  bool narrow_ = false;              // few columns: their rows are kept as sets of bits
+  std::size_t words_ = 0;            // of 64 rows each
+  std::vector<std::uint64_t> holds_, may_;  // per column, words: rows that have units of it, that may
+  std::vector<int> option_;                 // per row and column, -1 where the row may not use it
+};
+
+}  // namespace forestcoll

@@ -1,0 +1,98 @@
+#include "packing/packing.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+namespace {
+
+// The tree's nodes without its root, parents before children, level by level.
+std::vector<int> growth_order(const Batch& batch) {
+  std::vector<int> first(batch.parent.size(), -1), next(batch.parent.size());
+  for (std::size_t v = batch.parent.size(); v-- > 0;)
+    if (batch.parent[v] >= 0) next[v] = std::exchange(first[batch.parent[v]], static_cast<int>(v));
+  std::vector<int> order{batch.root};
+  order.reserve(batch.parent.size());
+  for (std::size_t i = 0; i < order.size(); ++i)
+    for (int child = first[order[i]]; child >= 0; child = next[child]) order.push_back(child);
+  order.erase(order.begin());
+  return order;
+}
+
+// The thinnest kind that holds `weight`, else the thickest.
+PathUnits* choose(std::vector<PathUnits>& kinds, Amount weight) {
+  PathUnits* best = nullptr;
+  for (PathUnits& kind : kinds) {
+    if (kind.count == 0) continue;
+    const bool fits = kind.count >= weight;
+    if (!best) best = &kind;
+    else if (fits != (best->count >= weight) ? fits : fits == (kind.count < best->count)) best = &kind;
+  }
+  return best;
+}
+
+}  // namespace
+
+namespace {
+
+// Equal trees become one, where the first of them stood.
+void merge(std::vector<PathTree>& trees) {
+  std::map<std::pair<int, std::vector<int>>, std::size_t> place;
+  std::vector<int> count;
+  for (const PathTree& tree : trees) {
+    count.resize(std::max(count.size(), static_cast<std::size_t>(tree.root) + 1));
+    ++count[tree.root];
+  }
+  std::size_t kept = 0;
+  for (PathTree& tree : trees) {
+    if (count[tree.root] > 1) {
+      // a tree's growth order follows from its links: equal trees name their paths in equal order
+      const auto [it, fresh] = place.try_emplace({tree.root, tree.paths}, kept);
+      if (!fresh) {
+        trees[it->second].weight += tree.weight;
+        continue;
+      }
+    }
+    if (&trees[kept] != &tree) trees[kept] = std::move(tree);
+    ++kept;
+  }
+  trees.resize(kept);
+}
+
+}  // namespace
+
+std::vector<PathTree> expand(std::vector<Batch> batches, Logical logical) {
+  ArcIndex link;
+  for (std::size_t a = 0; a < logical.tail.size(); ++a)
+    link.insert(logical.tail[a], logical.head[a]) = static_cast<int>(a);
+  std::stable_sort(batches.begin(), batches.end(),
+                   [](const Batch& a, const Batch& b) { return a.weight > b.weight; });
+  std::vector<PathTree> trees;
+  std::vector<PathUnits*> chosen;
+  for (const Batch& batch : batches) {
+    const std::vector<int> order = growth_order(batch);
+    for (Amount left = batch.weight; left > 0;) {
+      PathTree tree{batch.root, left, {}};
+      chosen.clear();
+      tree.paths.reserve(order.size());
+      for (int v : order) {
+        const int found = link.find(batch.parent[v], v);
+        PathUnits* kind = found < 0 ? nullptr : choose(logical.units[found], left);
+        if (!kind) throw InternalError("trees use more of a link than it holds");
+        tree.weight = std::min(tree.weight, kind->count);
+        tree.paths.push_back(kind->path);
+        chosen.push_back(kind);
+      }
+      for (PathUnits* kind : chosen) kind->count -= tree.weight;
+      left -= tree.weight;
+      trees.push_back(std::move(tree));
+    }
+  }
+  merge(trees);
+  return trees;
+}
+
+}  // namespace forestcoll

@@ -1,0 +1,291 @@
+#include "rehanging/box_attachments.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+namespace forestcoll {
+
+namespace {
+
+constexpr double kFar = std::numeric_limits<double>::infinity();
+constexpr double kDeeper = 0.02;  // what a hop of depth costs: ties go to low trees
+constexpr double kNoise = 0.05;
+constexpr double kShallow = 0.3;  // what a hop of depth costs as trees grow: low ones may send on
+
+}  // namespace
+
+BoxAttachments::BoxAttachments(const BoxedGraph& boxed, const std::vector<int>& roots, int height, unsigned seed)
+    : boxed_(boxed), roots_(roots), height_(height), ledger_(boxed), router_(boxed, ledger_),
+      random_(seed), spread_(boxed.boxes, 0), hooks_(roots.size() * boxed.boxes),
+      below_(boxed.boxes, 0) {
+  std::vector<int> ranks(boxed.boxes, 0);
+  for (int v = 0; v < boxed.graph.nodes; ++v)
+    if (boxed.rank[v]) ++ranks[boxed.box[v]];
+  for (int b = 0; b < boxed.boxes; ++b) spread_[b] = ranks[b] > 1;
+  for (int u = 0; u < units(); ++u) hooks_[slot(u, boxed.box[roots[u]])].rank = roots[u];
+}
+
+std::vector<int> BoxAttachments::way(int unit, int box) const {
+  const int at = hook(unit, box).way;
+  return {store_.begin() + at + 1, store_.begin() + at + 1 + store_[at]};
+}
+
+bool BoxAttachments::crowded(int unit, int box) const {
+  const Hook& hook = this->hook(unit, box);
+  if (hook.way < 0) return false;
+  if (ledger_.over(boxed_.graph.arcs() + hook.rank)) return true;
+  for (int i = 1; i <= store_[hook.way]; ++i)
+    if (ledger_.over(store_[hook.way + i])) return true;
+  return false;
+}
+
+void BoxAttachments::load(int way, int rank, bool add) {
+  const auto change = [&](int resource) {
+    if (add) ledger_.add(resource);
+    else ledger_.remove(resource);
+  };
+  for (int i = 1; i <= store_[way]; ++i) change(store_[way + i]);
+  change(boxed_.graph.arcs() + rank);
+}
+
+bool BoxAttachments::crosses(int unit, int box, int resource) const {
+  const Hook& hook = this->hook(unit, box);
+  if (hook.way < 0) return false;
+  const auto first = store_.begin() + hook.way + 1, last = first + store_[hook.way];
+  return hook.rank + boxed_.graph.arcs() == resource ||
+         std::any_of(first, last, [&](int arc) { return ledger_.of(arc) == resource; });
+}
+
+void BoxAttachments::note_users(int unit, int box) {
+  const Hook& hook = this->hook(unit, box);
+  for (int i = 1; i <= store_[hook.way]; ++i)
+    users_[ledger_.of(store_[hook.way + i])].emplace_back(unit, box);
+  users_[boxed_.graph.arcs() + hook.rank].emplace_back(unit, box);
+}
+
+std::pair<int, int> BoxAttachments::draw_crowded() {
+  if (users_.empty()) {
+    users_.resize(ledger_.resources());
+    for (int u = 0; u < units(); ++u)
+      for (int b = 0; b < boxes(); ++b)
+        if (hangs(u, b)) note_users(u, b);
+  }
+  const std::vector<int>& overfull = ledger_.overfull();
+  const int resource = overfull[random_() % overfull.size()];
+  auto& users = users_[resource];
+  while (true) {  // at least one of them is there: the resource carries something
+    const std::size_t at = random_() % users.size();
+    const auto [unit, box] = users[at];
+    if (crosses(unit, box, resource)) return {unit, box};
+    users[at] = users.back();
+    users.pop_back();
+  }
+}
+
+// `arcs` lead from a rank of `above` to one of `box`.
+void BoxAttachments::attach(int unit, int box, int above, const std::vector<int>& arcs) {
+  Hook& hook = hooks_[slot(unit, box)];
+  hook.up = above;
+  hook.way = static_cast<int>(store_.size());
+  hook.rank = boxed_.graph.head[arcs.back()];
+  hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs.front()]));
+  store_.push_back(static_cast<int>(arcs.size()));
+  store_.insert(store_.end(), arcs.begin(), arcs.end());
+  live_ += arcs.size() + 1;
+  ++hooks_[slot(unit, above)].hanging;
+  load(hook.way, hook.rank, true);
+  if (!users_.empty()) note_users(unit, box);
+}
+
+void BoxAttachments::detach(int unit, int box) {
+  Hook& hook = hooks_[slot(unit, box)];
+  load(hook.way, hook.rank, false);
+  --hooks_[slot(unit, hook.up)].hanging;
+  live_ -= static_cast<std::size_t>(store_[hook.way]) + 1;
+  hook.up = hook.way = -1;
+}
+
+// Hangs a box on the cheapest port of all boxes that hang already, are not `below_`, and from which
+// it and the `below` hops under it stay within the height.
+bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
+  router_.search_to(box);
+  double least = kFar;
+  int above = -1;
+  const Port* chosen = nullptr;
+  for (int b = 0; b < boxes(); ++b) {
+    const Hook& hook = this->hook(unit, b);
+    if (below_[b] || b == box || (hook.way < 0 && !is_root(unit, b))) continue;
+    const int room = height_ - hook.depth - below;
+    if (room < 1) continue;
+    const double noise = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
+    for (const Port& port : router_.out(b)) {
+      const bool mate = port.rank != hook.rank;
+      if (mate && room < 2) continue;
+      const double cost = ledger_.cost(port.arc) + router_.distance(port.relay) + noise +
+                          (mate ? kDeeper : 0);
+      if (cost < least) least = cost, above = b, chosen = &port;
+    }
+  }
+  if (!chosen) return false;
+  arcs_.assign(1, chosen->arc);
+  router_.append_way(chosen->relay, arcs_);
+  attach(unit, box, above, arcs_);
+  return true;
+}
+
+bool BoxAttachments::start_star(int unit) {
+  const int root = roots_[unit], home = boxed_.box[root];
+  router_.search_from(home, root);
+  std::vector<int> left;
+  for (int b = 0; b < boxes(); ++b) {
+    if (b == home) continue;
+    double least = kFar;
+    const Port* chosen = nullptr;
+    for (const Port& port : router_.in(b)) {
+      const double cost = router_.distance(port.relay) + router_.entry_cost(port);
+      if (cost < least) least = cost, chosen = &port;
+    }
+    if (!chosen || !fits(1, b)) {
+      left.push_back(b);
+      continue;
+    }
+    arcs_.clear();
+    router_.append_way(chosen->relay, arcs_);
+    arcs_.push_back(chosen->arc);
+    attach(unit, b, home, arcs_);
+  }
+  // Boxes that the root does not reach hang on its mates, or on any box that does.
+  for (bool progress = true; progress && !left.empty();) {
+    progress = false;
+    std::vector<int> still;
+    for (int b : left) {
+      if (hang_cheapest(unit, b, spread_[b])) progress = true;
+      else still.push_back(b);
+    }
+    left.swap(still);
+  }
+  return left.empty();
+}
+
+bool BoxAttachments::start_grown(int unit) {
+  const std::vector<int>& box = boxed_.box;
+  const auto place = [&](int rank, int depth) {
+    if (depth < height_) router_.leave_from(box[rank], rank, kShallow * depth);
+  };
+  const auto wanted = [&](int rank) {
+    return !hangs(unit, box[rank]) && !is_root(unit, box[rank]);
+  };
+  router_.start_growth();
+  place(roots_[unit], 0);
+  for (int left = boxes() - 1; left > 0; --left) {
+    const int arc = router_.next_entry(wanted);
+    if (arc < 0) {  // what could send there hangs too low: begin anew
+      for (int b = 0; b < boxes(); ++b)
+        if (hangs(unit, b)) detach(unit, b);
+      return start_star(unit);
+    }
+    arcs_.clear();
+    router_.append_way(boxed_.graph.tail[arc], arcs_);
+    arcs_.push_back(arc);
+    const int rank = boxed_.graph.head[arc];
+    attach(unit, box[rank], box[boxed_.graph.tail[arcs_.front()]], arcs_);
+    place(rank, hook(unit, box[rank]).depth);
+  }
+  return true;
+}
+
+// The moved box and all below it, from the top, into moved_ and below_.
+void BoxAttachments::collect(int unit, int box) {
+  moved_.assign(1, {box, hook(unit, box)});
+  for (std::size_t i = 0; i < moved_.size(); ++i) {
+    below_[moved_[i].box] = 1;
+    if (moved_[i].hook.hanging == 0) continue;
+    for (int b = 0; b < boxes(); ++b)
+      if (hook(unit, b).up == moved_[i].box) moved_.push_back({b, hook(unit, b)});
+  }
+}
+
+// Hops below the moved box. A box that hangs on a mate may come to hang on the entering rank.
+int BoxAttachments::reach() const {
+  const Saved& top = moved_.front();
+  int deepest = top.hook.depth;
+  for (const Saved& saved : moved_)
+    deepest = std::max(deepest, saved.hook.depth + spread_[saved.box]);
+  const int least = spread_[top.box], hops = deepest - top.hook.depth;
+  return std::max(least, moved_.size() > 1 && spread_[top.box] ? hops - 1 : hops);
+}
+
+// Depths of what hangs on the moved box, from the top; whether all stay within the height.
+bool BoxAttachments::settle_depths(int unit) {
+  if (!fits(hook(unit, moved_.front().box).depth, moved_.front().box)) return false;
+  for (std::size_t i = 1; i < moved_.size(); ++i) {
+    Hook& hook = hooks_[slot(unit, moved_[i].box)];
+    hook.depth = static_cast<short>(step(unit, hook.up, tail_rank(hook)));
+    if (!fits(hook.depth, moved_[i].box)) return false;
+  }
+  return true;
+}
+
+void BoxAttachments::rehang(int unit, int box, double bold) {
+  const Amount before = overload();
+  collect(unit, box);
+  detach(unit, box);
+  const bool good = hang_cheapest(unit, box, reach()) && settle_depths(unit);
+  finish(unit, before, good, bold);
+}
+
+void BoxAttachments::replant(int unit, int box, double bold) {
+  const Amount before = overload();
+  collect(unit, box);
+  for (std::size_t i = moved_.size(); i-- > 0;) detach(unit, moved_[i].box);
+  bool good = true;
+  for (std::size_t i = 0; good && i < moved_.size(); ++i) {
+    const int b = moved_[i].box;
+    good = hang_cheapest(unit, b, spread_[b]);
+    below_[b] = 0;
+  }
+  finish(unit, before, good, bold);
+}
+
+// Keeps a move, or takes it back.
+void BoxAttachments::finish(int unit, Amount before, bool good, double bold) {
+  const double more = static_cast<double>(overload() - before);
+  const double drawn = (random_() >> 8) / static_cast<double>(1 << 24);
+  if (!good || (more > 0 && drawn >= std::exp(-more / bold))) {
+    for (std::size_t i = moved_.size(); i-- > 0;) {
+      const auto& [box, old] = moved_[i];
+      Hook& hook = hooks_[slot(unit, box)];
+      if (hook.way >= 0 && hook.way != old.way) detach(unit, box);
+    }
+    for (const auto& [box, old] : moved_) {
+      Hook& hook = hooks_[slot(unit, box)];
+      if (hook.way < 0) {
+        hook.up = old.up, hook.way = old.way, hook.rank = old.rank;
+        ++hooks_[slot(unit, hook.up)].hanging;
+        live_ += static_cast<std::size_t>(store_[hook.way]) + 1;
+        load(hook.way, hook.rank, true);
+        if (!users_.empty()) note_users(unit, box);
+      }
+      hook.depth = old.depth;
+    }
+  }
+  for (const Saved& saved : moved_) below_[saved.box] = 0;
+  if (store_.size() > 2 * live_ + 1'000'000) compact_store();
+}
+
+// Drops the ways that nothing hangs by any more.
+void BoxAttachments::compact_store() {
+  std::vector<int> kept;
+  kept.reserve(live_);
+  for (Hook& hook : hooks_) {
+    if (hook.way < 0) continue;
+    const auto first = store_.begin() + hook.way;
+    hook.way = static_cast<int>(kept.size());
+    kept.insert(kept.end(), first, first + *first + 1);
+  }
+  store_.swap(kept);
+}
+
+}  // namespace forestcoll
