@@ -46,7 +46,7 @@ from forestcoll.solver.alltoall.flows import Optimum
 from forestcoll.solver.alltoall.routes import Path, Route, Routes, check
 
 if TYPE_CHECKING:
-    from forestcoll.lower.alltoall.lowering import Flow
+    from forestcoll.solver.alltoall.routes import Flow
 
 MOST_PATHS = 1_000_000
 """Paths that are listed at most."""
