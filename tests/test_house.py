@@ -134,19 +134,19 @@ def test_files_and_functions_are_short() -> None:
 
 
 BUDGETS: dict[str, int] = {
-    "common": 3_000,
+    "common": 3_800,
     "program": 10_400,
-    "topology": 56_200,
-    "graph": 64_700,
-    "schedule": 15_900,
-    "solver": 82_900,
-    "verify": 47_600,
-    "plans": 41_100,
-    "lower": 51_800,
-    "compile": 32_600,
-    "study": 21_500,
-    "execute": 92_200,
-    "ui": 99_200,
+    "topology": 54_500,
+    "graph": 63_600,
+    "schedule": 15_600,
+    "solver": 79_300,
+    "verify": 58_800,
+    "plans": 38_100,
+    "lower": 43_000,
+    "compile": 33_000,
+    "study": 21_200,
+    "execute": 91_700,
+    "ui": 92_700,
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.

@@ -32,31 +32,35 @@ docs/topology-file.md has the whole of it.
 
 from __future__ import annotations
 
-from forestcoll.topology.file import (
-    FORMAT,
-    Heading,
-    dumps_topology,
-    load_topology,
-    loads_topology,
-    read_heading,
-    read_text,
-)
-from forestcoll.topology.model import (
-    DEFAULT_LATENCY,
-    Adapter,
-    Link,
-    LinkRule,
-    Node,
-    Topology,
-    check_connected,
-    cut_in_words,
-    find_cut,
-    from_networkx,
-    slug,
-    unknown_node,
-)
-from forestcoll.topology.numbers import bandwidth, doubt_port, exact, has_unit, show
-from forestcoll.topology.parameters import Parameter
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forestcoll.topology.file import (
+        FORMAT,
+        Heading,
+        dumps_topology,
+        load_topology,
+        loads_topology,
+        read_heading,
+        read_text,
+    )
+    from forestcoll.topology.model import (
+        DEFAULT_LATENCY,
+        Adapter,
+        Link,
+        LinkRule,
+        Node,
+        Topology,
+        check_connected,
+        cut_in_words,
+        find_cut,
+        from_networkx,
+        slug,
+        unknown_node,
+    )
+    from forestcoll.topology.numbers import bandwidth, doubt_port, exact, has_unit, show
+    from forestcoll.topology.parameters import Parameter
 
 __all__ = [
     "DEFAULT_LATENCY",
@@ -85,3 +89,12 @@ __all__ = [
     "slug",
     "unknown_node",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Imports a name's module when it is first used: the command line names readers alone."""
+    for home in ("model", "numbers", "file", "parameters") if name in __all__ else ():
+        module = import_module(f"forestcoll.topology.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module 'forestcoll.topology' has no attribute '{name}'")
