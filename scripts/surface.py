@@ -196,18 +196,8 @@ def _parameters(inspect: Any, value: Any) -> list[Any]:
 
 def probe() -> dict[str, str]:
     """All lines of the package that this process finds, made in the present folder."""
-    from importlib import import_module
+    from forestcoll.ui import cli
 
-    import click
-
-    sys.argv = ["forestcoll", "--version"]
-    import_module("forestcoll.__main__").main()
-    modules = [module for name, module in sys.modules.items() if name.startswith("forestcoll")]
-    (cli,) = {
-        id(module): module
-        for module in modules
-        if isinstance(getattr(module, "cli", None), click.Group) and hasattr(module, "main")
-    }.values()
     lines: dict[str, set[str]] = {}
     sources = [options(cli.cli), python_names(), example_fields(cli.main)]
     for key, value in (entry for source in sources for entry in source):

@@ -403,7 +403,8 @@ class OnesidedRun {
       std::vector<int> before;
       const std::tuple thread{b, targets[0].low, targets[0].high, item};
       if (const auto it = threads_.find(thread); plain && it != threads_.end()) before.push_back(it->second);
-      const int made = read(b, state, item++, std::span(one.sources).subspan(first), std::move(before));
+      const auto packets = std::span(one.sources).subspan(std::min(first, one.sources.size()));
+      const int made = read(b, state, item++, packets, std::move(before));
       if (plain) threads_[thread] = made;
       for (std::size_t k = std::min(plain, one.targets.size()); k < one.targets.size(); ++k)
         write(one.targets[k], state, made);
