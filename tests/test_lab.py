@@ -258,7 +258,9 @@ def test_no_right_to_namespaces(
 
 def test_no_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab, "lacking", lambda: "")
-    for name in [n for n in sys.modules if n.startswith("forestcoll.torch")]:
+    for name in [
+        n for n in sys.modules if n.startswith(("forestcoll.torch", "forestcoll.execute.torch"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     said = refused(capsys, "-t", "star")

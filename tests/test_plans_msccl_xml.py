@@ -727,5 +727,5 @@ def test_entities_do_not_expand() -> None:
     bomb = '<!DOCTYPE a [<!ENTITY x "xxxxxxxxxx"><!ENTITY y "&x;&x;&x;&x;">]>' + GOOD.replace(
         "x", "&y;"
     )
-    with pytest.raises(PlanError, match=r"t:1: a document type; .*delete"):
+    with pytest.raises(PlanError, match=r"t:1: a document type: delete"):
         msccl.loads(bomb, "t")

@@ -213,7 +213,7 @@ def test_unreachable_ranks_are_named() -> None:
 def test_uneven_switches_are_refused_with_a_way_out() -> None:
     graph = build([("a", "switch", 2), ("switch", "b", 1), ("b", "a", 1)], both=False)
     with pytest.raises(
-        UnsupportedError, match=r"'switch' does not receive .*solver\.flows\.balance"
+        UnsupportedError, match=r"'switch' does not receive .*solver\.task\.balance"
     ):
         reference.optimum(graph)
     with pytest.raises(UnsupportedError, match="'switch'"):

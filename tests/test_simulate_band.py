@@ -165,7 +165,7 @@ def test_a_right_plan_stays_right_where_it_cannot_be_simulated(
 @pytest.mark.parametrize(
     ("more", "words_"),
     [
-        (["--set", "boxes=2"], "--set is for --topology"),
+        (["--set", "boxes=2"], "--set is for a --topology"),
         (["-t", "dgx-a100", "--no-simulate"], "leave --no-simulate away"),
     ],
 )

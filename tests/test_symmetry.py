@@ -724,7 +724,7 @@ def test_compact_is_for_forests_alone(tmp_path: Path) -> None:
         "synthesize", "-t", "dgx-a100", "-c", "allgather", "--compact", "-o", str(tmp_path)
     )
     assert code == 2
-    assert "--compact is for the forest alone: add --format forest" in output
+    assert "--compact is for the forest alone, as a plan needs every tree: add --format" in output
     with pytest.raises(UnsupportedError, match="a plan needs every tree"):
         synthesize(catalog.load("dgx-a100"), "allgather", compact=True)
 

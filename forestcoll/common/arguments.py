@@ -130,7 +130,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None) -> 
     if number is None:
         raise ArgumentError(f"{name} must be a whole number, not {shown(value)}")
     if number < least or (most is not None and number > most):
-        high = "" if most is None or number < least else f" and at most {most}"
+        high = "" if most is None else f" and at most {most}"
         raise ArgumentError(f"{name} must be at least {least}{high}, not {number}")
     return number
 

@@ -174,7 +174,7 @@ class FirstError(Findings):
         place = (at.get("rank", -1), at.get("block", -1), at.get("step", -1))
         words = f"{self._place(at)}: {text}"
         if rule != "RUN-REFUSED":  # which only says that there is no Program
-            words += f"; {known.what}{cure} ({rule})"
+            words += f"{cure} (rule {rule}: {known.what})"
         raise PlanError(words, rule=rule, at=tuple(n for n in place if n >= 0))
 
     fault = refuse

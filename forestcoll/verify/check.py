@@ -112,9 +112,10 @@ def examine(
     piece, slots = slots_of(program, sizes.total, target)
     queue = slots if queue is None else queue
     modes = [in_place for in_place in (False, True) if _claims(program, in_place)]
+    root = program.root if program.collective.rooted else 0
     proof = _machine.prove(
         columns_of(program), shape_of(program, sizes, grain),
-        rounds, launches, piece, queue, modes, program.root, MOST_RACES, finest,
+        rounds, launches, piece, queue, modes, root, MOST_RACES, finest,
     )  # fmt: skip
     words = Faults(program, sizes)
     words.raise_stopped(proof, queue if program.style == "fifo" else None)
