@@ -28,6 +28,7 @@ def test_table_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert "links  in order: a link serves one transfer after the other" in out
     assert path.read_text().startswith("<?xml")
     assert main([*SMALL, "--against", "rings", "--against", "bruck", "--plot", str(again)]) == 0
+    assert again.read_bytes() == path.read_bytes()
     assert "2 ranks" not in out
     capsys.readouterr()
     assert main([*SMALL, "--against", "none", "--plot", str(path)]) == 1

@@ -236,13 +236,10 @@ class _Answer:
 
 
 def _write_plot(found: Comparison, path: Path, dark: bool, force: bool) -> None:
-    import io
+    from forestcoll.ui.report.figures import save
 
-    stream = io.BytesIO()
     form = path.suffix.lower().removeprefix(".")
-    plain = {"Date": None} if form == "svg" else None  # the same file every time
-    found.plot(dark=dark).savefig(stream, format=form, dpi=150, metadata=plain)
-    writing.write_all({path: stream.getvalue()}, force)
+    writing.write_all({path: save(found.plot(dark=dark), form)}, force)
 
 
 @command(
