@@ -73,6 +73,9 @@ CASES = [
     for c in BY_TREES
     if n != "oracle" or c not in DUMPED
 ]
+CASES.append(
+    pytest.param("mi300x boxes=2", Collective.ALLGATHER, "float32", "sum", id="mi300x-2-allgather")
+)
 
 
 def made(name: str, collective: Collective) -> tuple[Forest, dict[str, Program]]:
