@@ -56,15 +56,26 @@ def test_sources_take_what_is_installed_of_them(clone: Path) -> None:
     assert done.stdout.startswith("optimum     allgather on ring-8, 8 ranks\n"), done.stderr
 
 
-def test_sources_that_are_not_those_installed(clone: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "module"),
+    [
+        ("graph/kernel/flow.hpp", "forestcoll.graph.kernel._kernel"),
+        ("verify/columns.hpp", "forestcoll.verify.simulate._simulate"),  # which includes it
+    ],
+)
+def test_sources_that_are_not_those_installed(clone: Path, changed: str, module: str) -> None:
     """One line, which says where they are and what to do; also where there are none at all."""
     site = clone.parent / "site"
-    with (clone / "forestcoll" / "graph" / "kernel" / "cuts.cpp").open("a") as file:
-        file.write("// changed\n")
+    source = clone / "forestcoll" / changed
+    source.write_text(f"{source.read_text(encoding='utf-8')}// changed\n", encoding="utf-8")
     todo = f"run 'pip install -e .' or scripts/quickstart in {clone}"
     start = f"{clone}/forestcoll has no compiled modules for this Python"
     hides = f"{start}, and hides those of other sources in {site}/forestcoll: go elsewhere, or"
-    script = "from forestcoll.graph.kernel import _kernel"
+    folder = clone.joinpath(*module.split(".")[:-1])
+    script = (
+        "from forestcoll.common.native import Installed; "
+        f"Installed.find_spec({module!r}, [{str(folder)!r}])"
+    )
     for path, said in (([site], f"{hides} {todo}"), ([], f"{start}: {todo}")):
         done = python(clone, "-c", script, path=path)
         assert done.returncode == 1

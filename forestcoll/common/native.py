@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-HOMES = (
-    "graph.kernel._kernel",
-    "execute._engine",
-    "verify.simulate._simulate",
-    "verify._machine",
+MODULES = (
+    "forestcoll.graph.kernel._kernel",
+    "forestcoll.execute._engine",
+    "forestcoll.verify.simulate._simulate",
+    "forestcoll.verify._machine",
 )
-MODULES = tuple(f"forestcoll.{home}" for home in HOMES)
 
 
 class Installed:
@@ -39,17 +38,17 @@ class Installed:
 
         from forestcoll.common.errors import UnsupportedError
 
-        own, (package, _, module) = Path(path[0]), name.rpartition(".")
+        package, _, module = name.rpartition(".")
+        clone = Path(path[0]).parents[package.count(".")]
         hidden = ""
         for entry in sys.path:
             other = Path(entry, *package.split("."))
             if any((other / (module + end)).is_file() for end in EXTENSION_SUFFIXES):
-                if _sources(other) == _sources(own):
+                if _sources(Path(entry)) == _sources(clone):
                     return PathFinder.find_spec(name, [str(other)])
                 if not hidden:
                     there = Path(entry, "forestcoll")
                     hidden = f", and hides those of other sources in {there}: go elsewhere, or"
-        clone = own.parents[package.count(".")]
         todo = f"run 'pip install -e .' or scripts/quickstart in {clone}"
         if not (clone / "pyproject.toml").is_file():
             todo = "install forestcoll again, with this Python"
@@ -58,8 +57,11 @@ class Installed:
         )
 
 
-def _sources(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.suffix in (".cpp", ".hpp")}
+def _sources(root: Path) -> dict[Path, bytes]:
+    """Returns all C++ of the package below `root`: a module includes files of other folders."""
+    package = root / "forestcoll"
+    files = (path for path in package.rglob("*") if path.suffix in (".cpp", ".hpp"))
+    return {path.relative_to(package): path.read_bytes() for path in files}
 
 
 class Torch:
