@@ -36,7 +36,7 @@ def restated(code: str, printed: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/tour.md", "docs/compare.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/check.md", "README.md"])
 def test_python_page(
     page: str,
     tmp_path: Path,
@@ -71,10 +71,10 @@ def test_every_public_name_stands_on_the_page() -> None:
     assert [name for name in functions if f"`{name}(" not in page] == []
 
 
-def test_the_page_of_real_machines_names_every_format_and_setting() -> None:
+def test_the_page_of_machines_names_every_format_and_setting() -> None:
     from forestcoll.topology import compose, readers
 
-    page = (ROOT / "docs" / "real-machines.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
     settings = {setting.name for setting in compose.SETTINGS}
     for form in readers.FORMATS:
         assert not form.command or f"`{form.name}`" in page, form.name

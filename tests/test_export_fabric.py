@@ -27,7 +27,7 @@ SCHEDULES = Path(__file__).parents[1] / "schedules"
 
 
 def test_the_documentation_names_every_format() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "exports.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "docs" / "check.md").read_text(encoding="utf-8")
     for form in FORMATS.values():
         assert f"--to {form.name}" in text, form.name
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from forestcoll.common.arguments import Auto
-from forestcoll.compile.request import IN_PYTHON, OPTIONS
 from forestcoll.compile.verdict import verify_text
 from forestcoll.ui.cli import cli
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import reference_pages as reference  # type: ignore[import-not-found]  # noqa: E402
+
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def anchors(page: Path) -> set[str]:
@@ -41,12 +43,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (DOCS / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\]\(([\w-]+\.md)\)", index))
-    assert named == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    named = re.findall(r"^\| \[[^]]*\]\(([\w/-]+\.md)\)", index, flags=re.MULTILINE)
+    there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
+    assert sorted(named) == sorted(there)
+    assert sum("/" not in name for name in named) == 9
 
 
 def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
-    page = (DOCS / "forest-file.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "forest-file.md").read_text(encoding="utf-8")
     example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     assert example
     assert any("optimal" in line for line in verify_text(example[1], "example").lines)
@@ -58,30 +62,15 @@ def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
     assert missing == set()
 
 
-def arguments() -> str:
-    """The table of `synthesize`'s arguments: names, what they may be, what they mean."""
-    rows = ["| argument | values | |", "|---|---|---|"]
-    for name in IN_PYTHON:
-        option = OPTIONS[name]
-        kind = option.kind
-        words = ", ".join(f"`{word}`" for word in kind) if isinstance(kind, tuple) else ""
-        if isinstance(kind, range):
-            words = f"{kind.start} to {kind.stop - 1:,}"
-        elif isinstance(kind, Auto):
-            words = f"`auto`, 1 to {kind.most:,}"
-        told = words or (option.metavar or "").replace("|", " or ") or "True, False"
-        rows.append(f"| `{name}` | {told} | {option.help} |")
-    return "\n".join(rows)
-
-
-def test_the_arguments_of_python_stand_on_their_page(request: pytest.FixtureRequest) -> None:
-    page = DOCS / "python.md"
-    before, start, rest = page.read_text(encoding="utf-8").partition("<!-- arguments -->\n")
-    table, end, after = rest.partition("<!-- end -->")
+@pytest.mark.parametrize("page", reference.PAGES)
+def test_what_the_program_says_stands_in_the_reference(
+    page: str, request: pytest.FixtureRequest
+) -> None:
+    """`--update-golden` writes the pages, as `scripts/reference_pages.py --write`."""
+    text = reference.PAGES[page]()
     if request.config.getoption("--update-golden"):
-        page.write_text(f"{before}{start}{arguments()}\n{end}{after}", encoding="utf-8")
-        return
-    assert table == f"{arguments()}\n"
+        (DOCS / page).write_text(text, encoding="utf-8")
+    assert (DOCS / page).read_text(encoding="utf-8") == text
 
 
 JSON = {
@@ -136,7 +125,7 @@ def test_every_json_field_stands_on_its_page(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    said = section((DOCS / "json.md").read_text(encoding="utf-8"), command)
+    said = section((DOCS / "reference" / "json.md").read_text(encoding="utf-8"), command)
     formats = {"msccl-xml", "mscclpp-json", "forest", "msccl", "rccl", "mscclpp"}
     for options in JSON[command]:
         asked = [option.format(folder=tmp_path) for option in options]

@@ -1,4 +1,4 @@
-"""docs/plan-sizes.md: a dozen of its rows are made anew; whatever is in bold is an exception."""
+"""docs/reference/plan-sizes.md: a dozen of its rows are made anew; bold cells are exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forestcoll.program.sizes import is_power
 from forestcoll.topology import catalog
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "plan-sizes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "plan-sizes.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The commands of the runtimes' pages: their plans answer every size that the pages measure."""
+"""The commands of the runtimes' sections: their plans answer every size that they measure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import pytest
 
 from forestcoll.ui import cli
 
-DOCS = Path(__file__).parents[1] / "docs"
+PAGE = Path(__file__).parents[1] / "docs" / "plans.md"
 SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def commands(page: str) -> list[list[str]]:
-    """The page's indented lines, as words."""
-    text = (DOCS / page).read_text(encoding="utf-8")
+def commands(section: str) -> list[list[str]]:
+    """The section's indented lines, as words."""
+    _, _, text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")
+    text, _, _ = text.partition("\n## ")
     lines = re.findall(r"^    (\S.*)$", text, flags=re.M)
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def sweep(page: str) -> list[int]:
-    """Sizes of the page's `*_perf -b LOW -e HIGH -f FACTOR`; 1 MiB to 1 GiB where it has none."""
-    for words in commands(page):
+def sweep(section: str) -> list[int]:
+    """Sizes of the section's `*_perf -b LOW -e HIGH -f FACTOR`; without one 1 MiB to 1 GiB."""
+    for words in commands(section):
         if any(word.endswith("_perf") for word in words):
             low, high, factor = (words[words.index(o) + 1] for o in ("-b", "-e", "-f"))
             break
@@ -52,14 +53,16 @@ def takes(plan: Path, size: int) -> bool:
     return size % (16 * chunks) == 0 and low <= size <= high
 
 
-@pytest.mark.parametrize("page", ["runtime-mscclpp.md", "runtime-msccl.md", "runtime-rccl.md"])
-def test_the_plans_of_a_page_answer_every_size_that_it_measures(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "section", ["Plans on MSCCL++", "Plans on msccl-executor-nccl", "Plans on RCCL"]
+)
+def test_the_plans_of_a_section_answer_every_size_that_it_measures(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = [words[1:] for words in commands(page) if words[0] == "forestcoll"]
+    ran = [words[1:] for words in commands(section) if words[0] == "forestcoll"]
     assert [words[0] for words in ran[:2]] == ["synthesize", "deploy"]
-    sizes = sweep(page)
+    sizes = sweep(section)
     assert len(sizes) == 11
     deployed = 0
     for words in ran:

@@ -686,7 +686,7 @@ def test_logic_and_precedence() -> None:
 
 
 def test_the_documents_examples_are_real() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "topology-file.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "machines.md").read_text()
     examples = re.findall(r"```yaml\n(format:.*?)```", page, flags=re.DOTALL)
     assert len(examples) == 2
     for text in examples:

@@ -13,11 +13,11 @@ import real_files
 import transcripts
 from transcripts import ROOT, Shell, Step
 
-DOCS = (f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))
+DOCS = (str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "examples/README.md", *DOCS)
 SHOWING = [page for page in PAGES if "```console" in (ROOT / page).read_text(encoding="utf-8")]
 TOGETHER = ("README.md", "docs/tour.md")
-"""In one folder: the second shows again, in more words, what the first one's commands print."""
+"""In one folder: the second goes on with what the first one's commands wrote."""
 
 
 @pytest.mark.slow
@@ -74,14 +74,14 @@ LENT = {
     "H100-topology.xml": "nccl-xml/oracle/H100-topology.xml",
     "dgx-ndr-fabric.out": "ibnetdiscover/dgx-ndr-fabric.out",
 }
-"""Real machines' files that docs/real-machines.md shows, and where they lie if they are at hand."""
+"""Real machines' files that docs/machines.md shows, and where they lie if they are at hand."""
 MADE_UP = {"nvbandwidth.txt"}
 """Files of that page which lie nowhere: their commands are left out."""
 
 
 def lend(page: str, shell: Shell) -> None:
     """The real machines' files that a page shows; skips the test where they are not at hand."""
-    for name, path in LENT.items() if page == "docs/real-machines.md" else ():
+    for name, path in LENT.items() if page == "docs/machines.md" else ():
         (shell.folder / name).symlink_to(real_files.real(path))
 
 

@@ -26,9 +26,9 @@ WORK = 4_000_000  # comparing two words takes some 0.1 us times the square of th
 class ForestCollError(Exception):
     """Base of every deliberate error of this package.
 
-    `rule` is the short name of the rule that is broken, where it has one (docs/lint.md), and `at`
-    the place in a plan: rank, thread block, step, as far as they are known; `other` that of whom
-    it collides with.
+    `rule` is the short name of the rule that is broken, where it has one
+    (docs/reference/rules.md), and `at` the place in a plan: rank, thread block, step, as far as
+    they are known; `other` that of whom it collides with.
     """
 
     def __init__(

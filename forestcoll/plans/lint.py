@@ -2,9 +2,9 @@
 
 The loaders of MSCCL XML and MSCCL++ JSON check next to nothing, so a plan may be refused, silently
 unused, hang, corrupt memory or add wrongly. The reading of a format knows their rules
-(rule_catalogue.py, docs/lint.md), and goes on where `loads` stops. Then forestcoll/verify runs what
-was read for several launches in a row, with as many messages in a queue as the runtime holds, and
-its words become findings.
+(rule_catalogue.py, docs/reference/rules.md), and goes on where `loads` stops. Then
+forestcoll/verify runs what was read for several launches in a row, with as many messages in a queue
+as the runtime holds, and its words become findings.
 """
 
 from __future__ import annotations

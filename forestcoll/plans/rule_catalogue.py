@@ -1,7 +1,7 @@
 """Every rule of the linter: its short name, how bad breaking it is, and what cures it.
 
 Names begin with what they concern: XML- both runtimes of MSCCL XML, RCCL- RCCL alone, MPP- MSCCL++,
-RUN- what shows when the plan is run symbolically. docs/lint.md lists them all.
+RUN- what shows when the plan is run symbolically. docs/reference/rules.md lists them all.
 """
 
 from __future__ import annotations

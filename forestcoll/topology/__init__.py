@@ -27,7 +27,7 @@ A range in `src` or `dst` stands for all its nodes, two ranges for all pairs; `f
 exact arithmetic: + - * / // % ** ( ), == != < <= > >=, and, or, not. Nodes of the boxes come first.
 Without parameters, boxes, ranges and loops it is the explicit form, which `dumps_topology` writes.
 
-docs/topology-file.md has the whole of it.
+docs/machines.md has the whole of it.
 """
 
 from __future__ import annotations

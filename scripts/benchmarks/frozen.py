@@ -88,7 +88,7 @@ MACHINES: tuple[tuple[str, ...], ...] = (
     machine("dgx-a100", boxes=8),
     machine("gb200-nvl72", 64),
 )
-"""Those of docs/plan-time.md, the small ones first."""
+"""Those of docs/reference/plan-times.md, the small ones first."""
 
 
 def row(where: tuple[str, ...], collective: str, target: str, *more: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
 
 What is irregular: cables that are out, boxes of different size and generation, rails and adapters
 that are missing. `--size` is how many parts the fabric has (racks, pods, groups; then boxes in each
-where that may be chosen); the default is the one of the table in docs/performance.md.
+where that may be chosen); the default is the one of the table in docs/reference/speed.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Processor seconds of `synthesize -c allgather --format forest` in a fresh process, the forest
 checked and written; the largest of the seeds. `--also` adds a row for each of these topology files,
 which must come in ALSO_SECONDS at ALSO_HEIGHT. `--write` puts the table between its marks in
-docs/performance.md. Exit 1 where a row misses what it must reach.
+docs/reference/speed.md. Exit 1 where a row misses what it must reach.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Exit 1 where a plan reaches less than 85 % of what theory says, where it beats a ring or gloo by a
 factor that is more than 15 % off the theory's, where an all-to-all is less than 1.3 times as fast
 as sending directly, or where an element is wrong. `--write` puts the
-tables between the marks of docs/lab.md.
+tables between the marks of docs/reference/lab.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit, parse_scale
 from forestcoll.ui.report import words
 
-PAGE = Path(__file__).parents[2] / "docs" / "lab.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lab.md"
 MARKS = "<!-- tables: scripts/lab --write -->", "<!-- end of tables -->"
 SHARE = 0.85
 """Of the prediction that a plan has to reach."""

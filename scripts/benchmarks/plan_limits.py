@@ -5,7 +5,7 @@
 Every machine of the catalogue grows until its plans of the exact optimum fit no more, then until
 those of one tree per root do not either, or until it has more than N ranks, or a plan has taken
 more than S seconds of processor time: the next larger one would take several times as much.
-`--write` puts the tables between the marks of docs/plan-limits.md.
+`--write` puts the tables between the marks of docs/reference/plan-limits.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
 from forestcoll.topology import catalog
 
-PAGE = Path(__file__).parents[2] / "docs" / "plan-limits.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-limits.md"
 MARKS = "<!-- tables: scripts/benchmarks/plan_limits.py --write -->", "<!-- end of tables -->"
 DETAIL = 72
 """Ranks up to which a machine has rows of its own."""

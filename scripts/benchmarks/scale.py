@@ -26,7 +26,7 @@ import measure
 from cases import CASES, Case
 from rows import Row, measured
 
-PAGE = measure.SOURCE / "docs" / "performance.md"
+PAGE = measure.SOURCE / "docs" / "reference" / "speed.md"
 PICTURE = measure.SOURCE / "docs" / "growth.svg"
 HEAD = (
     "| case | seconds | processor | must | aim | result | algbw GB/s | of optimal | height | k "

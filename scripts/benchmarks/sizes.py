@@ -5,7 +5,8 @@
 For each machine (its default, and two boxes; some with numbers of ranks that are no power of two),
 collective and target: the plans that `synthesize` would write, and whether they serve 1 MiB, 16 MiB
 and 1 GiB in the unit that people ask in: the data, or a rank's part where ranks deal it out and
-their number is no power of two. `--write` puts the tables between the marks of docs/plan-sizes.md.
+their number is no power of two. `--write` puts the tables between the marks of
+docs/reference/plan-sizes.md.
 The exit code is 1 where some plan is below the optimum by over 1 %, or does not serve these sizes.
 """
 
@@ -33,7 +34,7 @@ from forestcoll.program.sizes import Sizes, is_power
 from forestcoll.program.targets import MSCCL, TargetName, sms_of
 from forestcoll.topology import Topology, catalog
 
-PAGE = Path(__file__).parents[2] / "docs" / "plan-sizes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-sizes.md"
 MARKS = "<!-- tables: scripts/benchmarks/sizes.py --write -->", "<!-- end of tables -->"
 WANTED = (1 << 20, 16 << 20, 1 << 30)
 TARGETS: tuple[TargetName, ...] = ("mscclpp", "msccl", "rccl", "any")

@@ -7,9 +7,9 @@ Every plan is synthesized anew and played at 1 GB and 64 MB; of fair and fifo li
 counts, fifo being the least of two draws of who goes first. What is done is kept in `--store`, and
 a later call goes on from there; a row says of which commit it is, and lines that have no optimum
 are of an older form and measured anew. `--schedules` plays the plans in schedules/ instead.
-`--write` puts the table into docs/plan-time.md; that of the catalogue with another of the plans
-that are slower than they should be, why, and what they reach. Cases that are not in the store yet
-are left out with `--stored`.
+`--write` puts the table into docs/reference/plan-times.md; that of the catalogue with another of
+the plans that are slower than they should be, why, and what they reach. Cases that are not in the
+store yet are left out with `--stored`.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def main() -> None:
         and asked.collective in (None, str(case.collective))
         and asked.target in (None, case.target)
     ]
-    page = ROOT / "docs" / "plan-time.md"
+    page = ROOT / "docs" / "reference" / "plan-times.md"
     if asked.schedules:
         texts = {SCHEDULED: table(*of_schedules())}
     else:

@@ -5,7 +5,7 @@
 What a hop costs beyond the link is the protocol's (`simulate.HOP`).
 
 Lines guide the search: they say which candidates are worth a plan. Messages and thread blocks are
-not in them, so they are far off at sizes that a protocol is not for (figures: docs/plan-sets.md).
+not in them, so they are far off at sizes that a protocol is not for (figures: docs/plans.md).
 Up to `simulate.RANKS` ranks simulated times then say where plans begin, and which of them stay.
 """
 

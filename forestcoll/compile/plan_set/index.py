@@ -1,6 +1,6 @@
 """The index of a plan set: which file serves which sizes, calls and operations, and what none does.
 
-docs/plan-sets.md describes the file. Plans lie in a directory of their own for each runtime: the
+docs/plans.md describes the file. Plans lie in a directory of their own for each runtime: the
 loaders of MSCCL XML parse every file of theirs, and give up at the first that is none.
 """
 

@@ -82,7 +82,7 @@ def export(
     """Write a plan, a forest or a topology for another tool.
 
     Messages are those of the plan (or of the forest's trees), proven right first. What each format
-    holds, and how its tool reads it: docs/exports.md.
+    holds, and how its tool reads it: docs/check.md.
     """
     from forestcoll.ui.export.settings import Settings
 
@@ -146,7 +146,7 @@ def view(
     """Make a page that shows a plan, a forest or a topology.
 
     One HTML file that asks for nothing else: the fabric, trees to step through, link loads, the
-    limiting cut, and the time line of a simulated run to play. docs/view.md has the keys.
+    limiting cut, and the time line of a simulated run to play. docs/check.md has the keys.
     """
     from forestcoll.ui.report import table, words
     from forestcoll.ui.view.data import collect, page

@@ -169,7 +169,7 @@ def import_(
     """A topology file from what other tools write of a machine, a fabric, or one of each.
 
     Read are NCCL's and RCCL's topology XML, nvidia-smi topo -m, rocm-smi --showtopo, hwloc XML,
-    InfraGraph, ibnetdiscover, CSV lists of links, NetQ's graph (docs/real-machines.md).
+    InfraGraph, ibnetdiscover, CSV lists of links, NetQ's graph (docs/machines.md).
     """
     from forestcoll.topology import import_topology
 
