@@ -142,7 +142,7 @@ BUDGETS: dict[str, int] = {
     "solver": 79_300,
     "verify": 58_800,
     "plans": 38_100,
-    "lower": 43_000,
+    "lower": 39_400,
     "compile": 33_000,
     "study": 21_200,
     "execute": 91_700,

@@ -242,42 +242,9 @@ def test_sums_of_other_boxes_need_scratch_and_those_of_the_own_do_not() -> None:
     assert [r.scratch_chunks for r in program.ranks] == [1, 0, 0, 0, 0, 0, 0, 0]
 
 
-def loops(program: Program, rank: int) -> list[Pipeline]:
-    return [
-        s for b in program.ranks[rank].thread_blocks for s in b.steps if isinstance(s, Pipeline)
-    ]
-
-
-@pytest.mark.parametrize("boxes", [1, 4])
-def test_trees_of_a_root_go_in_step(boxes: int) -> None:
-    """Where they share a thread block anyway: one loop, one signal, several blocks a put."""
-    trees = [tree("broadcast", 1, [-1, 0, 1, 1]), tree("broadcast", 1, [-1, 0, 1, 2])]
-    made = forest(Collective.BROADCAST, 4, trees, boxes)
-    apart = proven(made, MSCCLPP)
-    assert [len(loops(apart, r)) for r in range(2)] == [2, 2]
-    program = lower(made, replace(MSCCLPP, thread_blocks=1))
-    verify(program, launches=3)
-    link_loads(program, made)
-    assert [len(loops(program, r)) for r in range(2)] == [1, 1]
-    if boxes == 1:  # a proxy signals every put
-        (root,) = loops(program, 0)
-        assert [i.op for i in root.body[:3]] == [Op.PUT, Op.NOP, Op.SIGNAL]
-        assert [ref.offset for ref in root.body[0].src] == [0, 1]
-        assert len(root.body[0].dst) == 2
-    assert usage(program).operations < usage(apart).operations
-
-
-def test_trees_that_wait_for_each_other_do_not_go_in_step() -> None:
-    trees = [tree("reduce", 1, [-1, 0, 1, 2]), tree("reduce", 1, [-1, 2, 0, 1])]
-    made = forest(Collective.REDUCE, 4, trees)
-    program = lower(made, replace(MSCCLPP, thread_blocks=1))
-    verify(program)
-    assert [len(loops(program, r)) for r in (1, 2)] == [2, 2]
-
-
 @settings(max_examples=25, deadline=None)
 @given(forests(), st.integers(1, 3))
-def test_any_forest_may_go_in_step(made: Forest, blocks: int) -> None:
+def test_any_forest_fits_few_thread_blocks(made: Forest, blocks: int) -> None:
     few = replace(MSCCLPP, thread_blocks=blocks, steps=1000, channels=32, remote_buffers=64)
     program = lower(made, few)
     verify(program, launches=3)
@@ -320,7 +287,7 @@ def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
 
 
 @ALL
-def test_a_wide_tree_is_cut_into_pieces(collective: Collective) -> None:
+def test_a_wide_tree_is_cut_into_groups(collective: Collective) -> None:
     program = proven(of_shape(collective, 20, star), MSCCLPP)
     # a root that sends its input has nothing to wait for
     assert any(rank.semaphores for rank in program.ranks) == collective.reduces
@@ -332,7 +299,7 @@ def test_inner_ranks_may_be_wide_as_well() -> None:
     parents = [-1, 0] + [1] * 18
     trees = [tree("reduce", 2, parents), tree("broadcast", 2, parents)]
     program = proven(forest(Collective.ALLREDUCE, 20, trees), MSCCLPP)
-    assert len(program.ranks[1].semaphores) == 4  # 18 children, 8 a piece, in either phase
+    assert len(program.ranks[1].semaphores) == 4  # 18 children, 8 a group, in either phase
 
 
 @settings(max_examples=25, deadline=None)

@@ -15,10 +15,10 @@ from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
 from forestcoll.lower.fifo import share_sums, sum_of
 from forestcoll.lower.fifo_blocks import Port, match_ports
 from forestcoll.lower.filling import _reached, _slice, _sliced, _spreads
-from forestcoll.lower.handshakes import cut
 from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import RankTree, from_next, layout
 from forestcoll.lower.onesided import Spread
+from forestcoll.lower.pipelines import cut
 from forestcoll.lower.schedule import links_of, schedule
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.plans import mscclpp
@@ -333,8 +333,8 @@ def test_wide_sums_begin_at_other_ranks_at_every_rank() -> None:
     for root in range(32):
         parent = tuple(-1 if rank == root else root for rank in range(32))
         order = (root, *(rank for rank in range(32) if rank != root))
-        pieces = cut(RankTree(root, "reduce", 0, 1, parent, order), ["box"] * 32, MSCCLPP)
-        groups = [pieces.children[root][piece] for piece in pieces.chain(root)]
+        split = cut(RankTree(root, "reduce", 0, 1, parent, order), ["box"] * 32, MSCCLPP)
+        groups = [split.children[root][group] for group in split.chain(root)]
         assert sorted(c for group in groups for c in group) == sorted({*range(32)} - {root})
         assert max(map(len, groups)) <= MSCCLPP.peers
         begun.update(groups[0])

@@ -6,9 +6,9 @@
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
       fifo_blocks  its thread blocks while they are written
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
-      pipelines    what a rank repeats slice by slice for a piece of a tree
-      handshakes   pieces of trees; what makes launch after launch safe, on the channels to be
-      thread_blocks  which pieces share thread blocks
+      pipelines    what a rank repeats slice by slice for a tree
+      handshakes   channels; what makes launch after launch safe
+      thread_blocks  which transfers share thread blocks
     packets        MSCCL++ for few bytes
     nvls           MSCCL++ where switches copy and add
     filling        how the work is spread over thread blocks, by simulated time

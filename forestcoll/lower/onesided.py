@@ -13,7 +13,7 @@ adds one offset to every operand, and getOffset takes it modulo something only w
 `reuse_resources`, whose ring has a fixed size, and which `re` misreads: it looks at its outputs to
 tell which of its inputs lie in the ring). So a ring of a few units cannot be said in a pipeline:
 what a connection of a pipeline needs of scratch is as long as the chunks that go through it, and
-bounding it means having fewer such connections. partial_sums.py says which are left: those
+bounding it means having fewer such connections. pipelines.py says which are left: those
 from box to box, and one a rank with children, for all of them, where the output cannot take the
 sum.
 """
@@ -23,39 +23,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forestcoll.lower.handshakes import (
-    Apart,
-    Boxes,
-    Shakes,
-    cut,
-    epilogue,
-    lanes_of,
-    plain,
-    prologue,
-)
+from forestcoll.common.errors import PlanError
+from forestcoll.lower.handshakes import Boxes, Shakes, bits_of
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.pipelines import Emitter
+from forestcoll.lower.pipelines import Apart, Pipelines, cut
 from forestcoll.lower.thread_blocks import (
     BUSY,
+    Block,
     Channels,
     Class,
-    Host,
     Room,
-    Unit,
+    channels_of,
     deal,
-    hosts,
-    refuse,
     units,
 )
-from forestcoll.program import (
-    Instruction,
-    Pipeline,
-    RankProgram,
-    Step,
-    ThreadBlock,
-)
-from forestcoll.program.targets import Target
+from forestcoll.program import Instruction, Pipeline, RankProgram, Step, ThreadBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +67,6 @@ class Spread:
 
 
 TOGETHER = Spread()
-MOST_IN_STEP = 8
-"""Trees of a bundle at most: as many blocks as an operation moves."""
 OVERLAPPED = "reduce and broadcast overlap, slice by slice"
 SERIAL = "reduce and broadcast of a class one after the other: too few thread blocks to overlap"
 
@@ -97,119 +78,68 @@ def lower_onesided(
 
     Raises PlanError where a limit cannot be kept.
     """
-    room = Room(boxes, limits.target)
-    both = layout.collective.two_phases
-    pieces = [cut(t, boxes, limits.target, spread.apart(t, both)) for t in layout.trees]
-    bundles = sorted({_in_a_class(layout, boxes, limits.target), MOST_IN_STEP})
-    attempts = [
-        (halves, most)
-        for halves in ((2, 1) if both else (1,))
-        for most in ([1] if spread.grain else bundles)
-    ]
-    busy = limits.target.thread_blocks if spread.grain else BUSY
-    for last, (halves, most) in enumerate(attempts, 1 - len(attempts)):
-        emitter = Emitter(layout, pieces, boxes, limits.target, halves)
-        wanted = units(layout, emitter, room, most)
-        found = _dealt(layout, wanted, limits, room, busy)
-        if not isinstance(found, Unit):
-            ranks = _programs(layout, emitter, *found, room, unit_bytes)
-            return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
-        if not last:
-            refuse(found, wanted, limits, room)
-    raise AssertionError("there is a last attempt")
-
-
-def _in_a_class(layout: Layout, boxes: Boxes, target: Target) -> int:
-    """How many trees a thread block has to do anyway, at the rank with the most to do."""
-    busy = [0] * layout.n
-    for tree in layout.trees:
-        if tree.phase == layout.trees[0].phase:
-            inner = set(tree.parent)
-            for rank, parent in enumerate(tree.parent):
-                busy[rank] += rank in inner or boxes[rank] != boxes[parent]
-    return min(MOST_IN_STEP, -(-max(busy) // min(BUSY, target.thread_blocks)))
-
-
-def _dealt(
-    layout: Layout, wanted: Sequence[Unit], limits: Limits, room: Room, busy: int
-) -> tuple[list[Class], list[list[Host]]] | Unit:
-    """Classes and every rank's thread blocks, of which no rank has too many; or a unit too much."""
-    limit = limits.target.thread_blocks
-    most = len(wanted)
-    while True:
-        classes = deal(wanted, room, most, busy)
-        if isinstance(classes, Unit):
-            return classes
-        blocks = [hosts(classes, rank, room) for rank in range(layout.n)]
-        longest = max(map(len, blocks))
-        if longest <= limit:
-            return classes, blocks
-        if len(classes) == 1:
-            return wanted[0]
-        # few classes have few thread blocks, in proportion
-        most = max(1, min(len(classes) - 1, len(classes) * limit // longest))
-
-
-def _programs(
-    layout: Layout,
-    emitter: Emitter,
-    classes: Sequence[Class],
-    blocks: Sequence[Sequence[Host]],
-    room: Room,
-    unit_bytes: int,
-) -> tuple[RankProgram, ...]:
-    numbered = Channels(classes, blocks, emitter.boxes)
-    return tuple(
+    target, both = limits.target, layout.collective.two_phases
+    room = Room(boxes, target)
+    groups = [cut(t, boxes, target, spread.apart(t, both)) for t in layout.trees]
+    busy = target.thread_blocks if spread.grain else BUSY
+    for halves in (2, 1) if both else (1,):
+        pipelines = Pipelines(layout, groups, boxes, target, halves)
+        wanted = [*units(layout, pipelines, room)]
+        try:
+            classes, blocks = deal(wanted, layout.n, room, busy, limits)
+            break
+        except PlanError:
+            if halves == 1:
+                raise
+    channels = channels_of(classes, blocks, boxes)
+    ranks = tuple(
         RankProgram(
-            tuple(_block(host, rank, emitter, classes, numbered, unit_bytes) for host in found),
+            tuple(_block(rank, own, classes, channels, target.peers, unit_bytes) for own in found),
             layout.input_chunks,
             layout.output_chunks,
-            emitter.places.scratch[rank],
-            (0,) * emitter.semaphores[rank],
+            pipelines.scratch[rank],
+            (0,) * pipelines.semaphores[rank],
         )
         for rank, found in enumerate(blocks)
     )
+    return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
 
 
 def _block(
-    host: Host,
     rank: int,
-    emitter: Emitter,
+    members: Sequence[Block],
     classes: Sequence[Class],
-    numbered: Channels,
+    channels: Channels,
+    peers: int,
     unit_bytes: int,
 ) -> ThreadBlock:
-    """A thread block of a rank: handshakes, pipelines in the order of their keys, handshakes."""
-    found = {
-        (block, x): numbered.channel(rank, block, x)
-        for block in host.blocks
-        for x in lanes_of(classes[block[0]].shares[rank, block[1]].lanes)
-    }
-    channels = sorted(set(found.values()), key=lambda c: (c.kind, c.peer, c.index))
-    near = sum(1 << number for number, c in enumerate(channels) if c.kind == "memory")
-    place = {channel: number for number, channel in enumerate(channels)}
-    shakes, parts = Shakes(), []
-    for block in host.blocks:
-        members = classes[block[0]]
-        number = {x: place[found[block, x]] for b, x in found if b == block}
-        shakes |= members.shares[rank, block[1]].shakes.renumbered(number)
-        parts += [(part, number) for part in members.parts[rank, block[1]] if part.steps]
-    peers = emitter.target.peers
-    steps: list[Step] = [*prologue(shakes, near, peers)]
-    for part, number in sorted(parts, key=lambda pair: pair[0].key):
-        steps += [_numbered(i, number) for i in part.before]
-        body = tuple(_numbered(i, number) for i in part.body)
-        steps.append(Pipeline(body, part.chunks, unit_bytes))
-        steps += [_numbered(i, number) for i in part.after]
-    steps += epilogue(shakes, near, peers)
-    return ThreadBlock(tuple(steps), channels=tuple(channels))
+    """A thread block of a rank: pipelines in the order of their keys, between handshakes."""
+    works = [(block, classes[block[0]][rank, block[1]]) for block in members]
+    found = {(b, x): channels[rank, b, x] for b, work in works for x in bits_of(work.lanes)}
+    own = sorted(set(found.values()), key=lambda c: (c.kind, c.peer, c.index))
+    near = sum(1 << number for number, c in enumerate(own) if c.kind == "memory")
+    place = {channel: number for number, channel in enumerate(own)}
+    shakes, pipes = [0] * 4, []
+    for block, work in works:
+        number = {x: place[found[block, x]] for x in bits_of(work.lanes)}
+        for kind, mask in enumerate(work.shakes):
+            for x in bits_of(mask):
+                shakes[kind] |= 1 << number[x]
+        pipes += [(pipe, number) for pipe in work.pipes]
+    steps: list[Step] = []
+    for pipe, number in sorted(pipes, key=lambda pair: pair[0].key):
+        steps += pipe.before
+        steps.append(Pipeline(_numbered(pipe.body, number), pipe.chunks, unit_bytes))
+        steps += pipe.after
+    around = Shakes(*shakes).around(steps, near, peers)
+    return ThreadBlock(tuple(around), channels=tuple(own))
 
 
-def _numbered(i: Instruction, number: dict[int, int]) -> Instruction:
-    """The instruction with indices into the thread block's channels in place of lanes."""
-    if not i.channels:
-        return i
-    channels = tuple([number[x] for x in i.channels])
-    if i.src or i.dst:
-        return Instruction(i.op, i.src, i.dst, channels=channels)
-    return plain(i.op, channels)
+def _numbered(body: Sequence[Instruction], number: dict[int, int]) -> tuple[Instruction, ...]:
+    """The instructions with indices into the thread block's channels in place of lanes."""
+    return tuple(
+        Instruction(i.op, i.src, i.dst, channels=tuple([number[x] for x in i.channels]))
+        if i.channels
+        else i
+        for i in body
+    )

@@ -1,4 +1,4 @@
-"""What a thread block repeats, slice by slice, for one piece of a tree (MSCCL++).
+"""What a rank repeats, slice by slice, for a tree (MSCCL++).
 
     broadcast   wait for the parent; put to the children; signal those that put it further
     reduce      wait for the children; add their partial sums to the own contribution; tell the
@@ -17,6 +17,11 @@ at the end of the launch. Handshakes are there where no flow of data orders what
                 is there; a port's source may change when its receiver is done
     allreduce   every result has contributions of all ranks and reaches all: so whoever has the
                 whole result knows that all launches have begun and that all sums are over
+
+Groups. Every transfer of a tree is in a group, and a group's transfers share thread blocks. A
+rank's main group has the transfer from or to its parent (the root's is group 0). Where a rank has
+too many children for its main group, further groups take them; semaphores join the groups at that
+rank. Their numbers grow from the root outwards.
 
 Reduce and broadcast of an allreduce overlap slice by slice. A root whose two trees carry the same
 chunks adds up and hands down in one operation (`rres`, `res`), in the thread block of the sums.
@@ -39,17 +44,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal, NamedTuple
 
 from forestcoll.lower.handshakes import (
     KINDS,
     NOP,
     Boxes,
-    Pieces,
     Shakes,
     batches,
     kind_of,
-    lane,
-    lanes_of,
     near_masks,
     sync,
 )
@@ -57,236 +61,199 @@ from forestcoll.lower.layout import Layout, RankTree, from_next, ref_at
 from forestcoll.program import Buffer, Instruction, Op, Ref
 from forestcoll.program.targets import Target
 
-# --- partial sums
+BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+Apart = Literal["no", "inner", "all"]
+"""Ranks of which every child is in a group of its own: none, all but the root, all."""
+Place = tuple[int, int]  # rank, half
 
 
-class Places:
-    """Refs of all partial sums; `scratch` counts the chunks that each rank needs for them."""
+class Pipe(NamedTuple):
+    """A pipeline of a rank. Those of a thread block are done in the order of their keys.
 
-    def __init__(self, layout: Layout, pieces: Sequence[Pieces], boxes: Boxes) -> None:
-        self._layout = layout
-        self.scratch = [0] * layout.n
-        self.children = [
-            [from_next(found, rank) for rank, found in enumerate(tree.children())]
-            for tree in layout.trees
-        ]
-        self._slots: dict[tuple[int, int], Ref] = {}  # (tree, child in another box): at its parent
-        self._totals: dict[tuple[int, int], Ref] = {}
-        self._lent: dict[tuple[int, int], int] = {}  # (tree, rank): the child whose place it uses
-        for number, tree in enumerate(layout.trees):
-            if tree.phase == "reduce":
-                self._place(number, tree, pieces[number], boxes)
+    Data flows in that order: broadcast after reduce; first chunk; group (a sum's: backwards).
+    """
 
-    def slot(self, number: int, child: int) -> Ref:
-        """Where the parent of `child`, in another box, gets its partial sum."""
-        return self._slots[number, child]
+    key: tuple[bool, int, int]
+    before: tuple[Instruction, ...]
+    body: tuple[Instruction, ...]
+    after: tuple[Instruction, ...]
+    chunks: int
 
-    def total(self, number: int, rank: int) -> Ref:
-        """Where `rank`, which has children, adds up its partial sum."""
-        return self._totals[number, rank]
 
-    def partial(self, number: int, rank: int) -> Ref:
-        """Where the partial sum of `rank` lies when it is complete."""
-        found = self._totals.get((number, rank))
-        if found is not None:
-            return found
-        tree = self._layout.trees[number]
-        return self._layout.input(rank, tree.first, tree.count)
+class Work(NamedTuple):
+    """What a rank does for trees of a class, and what that takes of a thread block's limits.
 
-    def lent(self, number: int, rank: int) -> bool:
-        """Whether the partial sum of `rank` lies where a child of another box put its own."""
-        return (number, rank) in self._lent
+    Without pipelines it is handshakes only: others read or write the rank's memory. `steps`:
+    operations of the pipelines. Sets are bits of an integer: lanes, and remote buffers
+    (3 * peer + buffer).
+    """
 
-    def lends(self, number: int, child: int) -> bool:
-        """Whether its parent adds up where `child`, of another box, put its partial sum."""
-        parent = self._layout.trees[number].parent[child]
-        return self._lent.get((number, parent)) == child
+    pipes: tuple[Pipe, ...] = ()
+    steps: int = 0
+    remote: int = 0
+    lanes: int = 0
+    shakes: Shakes = Shakes()
 
-    def _place(self, number: int, tree: RankTree, pieces: Pieces, boxes: Boxes) -> None:
-        layout, children = self._layout, self.children[number]
-        for rank in tree.order:
-            far = [c for c in children[rank] if kind_of(rank, c, boxes) == "port"]
-            for child in far:
-                self._slots[number, child] = self._scratch(rank, tree.count)
-            if not children[rank]:
-                continue
-            if rank == tree.root or layout.collective.two_phases:
-                self._totals[number, rank] = layout.output(rank, tree.first, tree.count)
-                continue
-            # what is added up first may be overwritten by the sum
-            first = pieces.children[rank].get(pieces.chain(rank)[0], ())
-            lender = next((c for c in first if c in far), None)
-            if lender is None:
-                self._totals[number, rank] = self._scratch(rank, tree.count)
-            else:
-                self._totals[number, rank] = self._slots[number, lender]
-                self._lent[number, rank] = lender
+    def join(self, other: Work) -> Work:
+        """Both together."""
+        return Work(
+            self.pipes + other.pipes,
+            self.steps + other.steps,
+            self.remote | other.remote,
+            self.lanes | other.lanes,
+            Shakes(*[a | b for a, b in zip(self.shakes, other.shakes, strict=True)]),
+        )
 
-    def _scratch(self, rank: int, count: int) -> Ref:
-        offset = self.scratch[rank]
-        self.scratch[rank] += count
-        return Ref(Buffer.SCRATCH, offset, count)
+
+# --- groups
+
+
+class Groups(NamedTuple):
+    """The groups of one tree."""
+
+    main: tuple[int, ...]  # per rank
+    children: tuple[dict[int, tuple[int, ...]], ...]  # per rank: group -> its children there
+
+    def further(self, rank: int) -> list[int]:
+        """The groups at `rank` besides its main one."""
+        return sorted(p for p in self.children[rank] if p != self.main[rank])
+
+    def chain(self, rank: int) -> list[int]:
+        """The groups at `rank` in the order in which a sum goes through them: the main one last."""
+        return [*reversed(self.further(rank)), self.main[rank]]
+
+
+def cut(tree: RankTree, boxes: Boxes, target: Target, apart: Apart = "no") -> Groups:
+    """One group, unless a rank has more neighbours of one kind than a thread block has channels.
+
+    Such a rank keeps as many children as one operation serves in its main group, and as many in
+    each further one: the thread blocks then have room for other trees as well. `apart`: whose
+    children are in a group each.
+    """
+    most = max(1, min(target.peers, target.channels // 2))
+    children = tree.children()
+    main = [0] * len(children)
+    split: list[dict[int, tuple[int, ...]]] = [{} for _ in children]
+    count = 1
+    for rank in tree.order:
+        order = from_next(children[rank], rank)
+        peers = order + ([tree.parent[rank]] if rank != tree.root else [])
+        kinds = [kind_of(rank, p, boxes) for p in peers]
+        wide = max(map(kinds.count, KINDS)) > target.channels
+        groups: dict[int, list[int]] = defaultdict(list)
+        if apart == "all" or (apart == "inner" and rank != tree.root):
+            groups.update((place, [c]) for place, c in enumerate(order))
+        for kind in () if groups else KINDS:
+            left = (c for c in order if kind_of(rank, c, boxes) == kind)
+            place = 0
+            while some := list(islice(left, most if wide else len(peers))):
+                groups[place] += some
+                place += 1
+        for place, group in groups.items():
+            number = main[rank] if place == 0 else count + place - 1
+            split[rank][number] = tuple(from_next(group, rank))
+            for child in group:
+                main[child] = number
+        count += max(0, len(groups) - 1)
+    return Groups(tuple(main), tuple(split))
 
 
 # --- what a rank does
 
 
-BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+@dataclass(slots=True)
+class _Draft:
+    """A pipeline in the making, in the order of its operations.
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one rank does for one piece, and what that takes of a thread block's limits.
-
-    Parts of a thread block are done in the order of their keys, the order in which data flows. A
-    part without a body has handshakes only: others read or write its rank's memory. Sets are bits
-    of an integer: lanes, and remote buffers (3 * peer + buffer).
+    `waits`: lanes of those that data come from; `acquired`, `released`: semaphores that join the
+    rank's groups; `sums`: operations; `puts`: where each lane's peer gets `source`; `told`: lanes
+    of those that are told that it is there.
     """
 
-    key: tuple[bool, int, int]  # broadcast after reduce; first chunk; piece (a sum's: backwards)
-    before: tuple[Instruction, ...]
-    body: tuple[Instruction, ...]  # of the pipeline
-    after: tuple[Instruction, ...]
-    chunks: int
-    shakes: Shakes
-    lanes: int
-    remote: int
+    waits: list[int] = field(default_factory=list)
+    acquired: list[int] = field(default_factory=list)
+    sums: list[Instruction] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    source: Ref | None = None
+    puts: dict[int, Ref] = field(default_factory=dict)
+    told: list[int] = field(default_factory=list)
+    copy: list[Instruction] = field(default_factory=list)
+    shakes: list[int] = field(default_factory=lambda: [0] * 4)
 
-    @property
-    def steps(self) -> int:
-        """Operations, the pipeline itself included; handshakes are shared and not counted."""
-        return len(self.before) + len(self.after) + (1 + len(self.body) if self.body else 0)
-
-
-@dataclass(slots=True)
-class Draft:
-    """A part in the making."""
-
-    rank: int
-    near: int  # the rank's lanes to its own box
-    target: Target
-    before: list[Instruction] = field(default_factory=list)
-    body: list[Instruction] = field(default_factory=list)
-    after: list[Instruction] = field(default_factory=list)
-    ready_to: int = 0
-    ready_from: int = 0
-    done_to: int = 0
-    done_from: int = 0
-
-    def shake(
-        self, *, ready_to: int = 0, ready_from: int = 0, done_to: int = 0, done_from: int = 0
-    ) -> None:
-        """Handshakes with these sets of lanes, besides those there are."""
-        self.ready_to |= ready_to
-        self.ready_from |= ready_from
-        self.done_to |= done_to
-        self.done_from |= done_from
-
-    def part(self, key: tuple[bool, int, int], chunks: int) -> Part:
-        """The part as it is now."""
-        shakes = Shakes(self.ready_to, self.ready_from, self.done_to, self.done_from)
-        lanes, remote = shakes.lanes, 0
-        for i in (*self.before, *self.body, *self.after):
-            for x in i.channels:
-                lanes |= 1 << x
-            for ref in (*i.src, *i.dst):
-                if ref.rank is not None:
-                    remote |= 1 << 3 * ref.rank + BUFFERS.index(ref.buffer)
-        steps = (tuple(self.before), tuple(self.body), tuple(self.after))
-        return Part(key, *steps, chunks, shakes, lanes, remote)
-
-    def sync(self, op: Op, lanes: Iterable[int]) -> Iterator[Instruction]:
-        """`op` on all the lanes."""
-        return sync(op, lanes, self.near, self.target.peers)
-
-    def semaphores(self, op: Op, semaphores: Sequence[int]) -> Iterator[Instruction]:
-        """`op` on all the semaphores."""
-        for batch in batches(semaphores, self.target.semaphores):
-            yield Instruction(op, semaphores=batch)
-
-    def sums(
-        self, total: Ref, base: Ref, local: Sequence[Ref], near: Sequence[Ref]
-    ) -> list[Instruction]:
-        """total = base + local + near, where near ones are read at peers.
-
-        The kernel takes one local operand beside the remote ones, so local ones are added first.
-        An operation takes two operands more than it may have peers.
-        """
-        most = self.target.peers
-        steps: list[Instruction] = []
-        if local:
-            first, rest = local[: most + 1], local[most + 1 :]
-            steps.append(Instruction(Op.REDUCE_TO, (base, *first), (total,)))
-            for low in range(0, len(rest), most + 1):
-                some = rest[low : low + most + 1]
-                steps += [NOP, Instruction(Op.REDUCE_TO, (total, *some), (total,))]
-            base = total
-        for low in range(0, len(near), most):
-            steps += [NOP] * bool(steps)
-            steps.append(Instruction(Op.READ_REDUCE, (base, *near[low : low + most]), (total,)))
-            base = total
-        return steps
-
-    def deliver(
-        self, source: Ref, to: dict[int, Ref], quiet: frozenset[int] = frozenset()
-    ) -> Iterator[Instruction]:
-        """Writes `source` to the place of every lane, in turn, then signals all but `quiet` ones.
-
-        Proxies keep order, so need no barrier before their signal.
-        """
-        inside = [x for x in to if self.near >> x & 1]
-        outside = [x for x in to if not self.near >> x & 1]
-        for op, lanes in ((Op.PUT_SIGNAL, outside), (Op.PUT, inside)):
-            for some in batches(lanes, self.target.peers):
-                yield Instruction(op, (source,), tuple(to[x] for x in some), channels=some)
-        if told := [x for x in inside if x not in quiet]:
-            yield NOP
-            yield from self.sync(Op.SIGNAL, told)
+    def shake(self, lane: int, flags: Iterable[bool]) -> None:
+        """Handshakes of the four kinds with a lane."""
+        for kind, flag in enumerate(flags):
+            self.shakes[kind] |= flag << lane
 
 
-# --- pipelines
-
-
-class Emitter:
-    """Writes parts, with lanes in place of channels until the thread blocks are known.
+class Pipelines:
+    """Writes pipelines, with lanes in place of channels until the thread blocks are known.
 
     `halves`: 2 where broadcasts of an allreduce have thread blocks of their own, else 1.
-    `semaphores` counts what each rank has needed so far.
+    `scratch` and `semaphores` count what each rank has needed so far.
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        pieces: Sequence[Pieces],
-        boxes: Boxes,
-        target: Target,
-        halves: int,
+        self, layout: Layout, groups: Sequence[Groups], boxes: Boxes, target: Target, halves: int
     ) -> None:
-        self.layout = layout
-        self.pieces = pieces
-        self.boxes = boxes
-        self.target = target
-        self.places = Places(layout, pieces, boxes)
+        self.layout, self.groups, self.boxes, self.target = layout, groups, boxes, target
+        self.scratch, self.semaphores = [0] * layout.n, [0] * layout.n
+        self._children = [
+            [from_next(below, rank) for rank, below in enumerate(tree.children())]
+            for tree in layout.trees
+        ]
         self._inside = near_masks(boxes)
-        self.semaphores = [0] * layout.n
         self._all = layout.collective.two_phases
         self._last = halves - 1 if self._all else 0  # half of broadcasts
+        self._slots: dict[tuple[int, int], Ref] = {}  # (tree, child in another box): at its parent
+        self._totals: dict[tuple[int, int], Ref] = {}  # (tree, rank with children): its sum
+        self._lent: dict[tuple[int, int], int] = {}  # (tree, rank): the child whose slot has it
+        self._gates: dict[tuple[int, int, int], int] = {}  # (tree, rank, group): its semaphore
         self._fused: dict[int, int] = {}  # reduce tree -> the broadcast tree that its root begins
         self._begun: set[int] = set()  # those broadcast trees
-        self._gates: dict[tuple[int, int, int], int] = {}  # (tree, rank, piece): its semaphore
-        self._parts: dict[tuple[int, int], list[tuple[int, Part]]] = {}
         self._handed: dict[int, list[int]] = {}  # reduce tree: root's semaphores, every slice
         self._taken: dict[int, int] = {}  # broadcast tree: the root's semaphore, every slice
         self._released: dict[int, list[int]] = defaultdict(list)  # the same, after the last slice
         self._acquired: dict[int, list[int]] = defaultdict(list)
         for number, tree in enumerate(layout.trees):
+            if tree.phase == "reduce":
+                self._place_sums(number, tree)
             for rank in tree.order:
-                if rank == tree.root and not layout.collective.reduces:
-                    continue  # its input is there all the time
-                for piece in pieces[number].further(rank):
-                    self._gates[number, rank, piece] = self._semaphore(rank)
+                # a root that sends its input finds it there all the time
+                if rank != tree.root or layout.collective.reduces:
+                    for group in groups[number].further(rank):
+                        self._gates[number, rank, group] = self._semaphore(rank)
 
-    # --- how the halves of an allreduce meet ------------------------------------------------------
+    def _semaphore(self, rank: int) -> int:
+        self.semaphores[rank] += 1
+        return self.semaphores[rank] - 1
+
+    def _place_sums(self, number: int, tree: RankTree) -> None:
+        groups = self.groups[number]
+        for rank in tree.order:
+            children = self._children[number][rank]
+            far = [c for c in children if not self._near(rank, c)]
+            for child in far:
+                self._slots[number, child] = self._keep(rank, tree.count)
+            if not children:
+                continue
+            if rank == tree.root or self._all:
+                self._totals[number, rank] = self.layout.output(rank, tree.first, tree.count)
+                continue
+            # what is added up first may be overwritten by the sum
+            first = groups.children[rank].get(groups.chain(rank)[0], ())
+            lender = next((c for c in first if c in far), None)
+            if lender is None:
+                self._totals[number, rank] = self._keep(rank, tree.count)
+            else:
+                self._totals[number, rank] = self._slots[number, lender]
+                self._lent[number, rank] = lender
+
+    def _keep(self, rank: int, count: int) -> Ref:
+        self.scratch[rank] += count
+        return Ref(Buffer.SCRATCH, self.scratch[rank] - count, count)
+
+    # --- how the halves of an allreduce meet
 
     def fuse(self, up: int, down: int) -> bool:
         """Let the root of `up` begin `down`, which carries the same chunks; False if it cannot.
@@ -294,40 +261,24 @@ class Emitter:
         Not where halves share thread blocks: its children would wait for it later than it tells
         them, and take what it tells them of another tree for that.
         """
-        if not self._last:
-            return False
-        root, target = self.layout.trees[up].root, self.target
-        below = self.places.children[down][root]
-        near = [c for c in below if self._near(root, c)]
-        if self.pieces[up].further(root) or self.pieces[down].further(root):
-            return False
-        if len(near) > target.peers:
+        root = self.layout.trees[up].root
+        near = [c for c in self._children[down][root] if self._near(root, c)]
+        split = self.groups[up].further(root) or self.groups[down].further(root)
+        if not self._last or split or len(near) > self.target.peers:
             return False
         self._fused[up] = down
         self._begun.add(down)
-        part = self._part(up, 0, root)
-        assert part is not None
-        kinds = [kind_of(root, x // 2, self.boxes) for x in lanes_of(part.lanes)]
-        remote = [kind_of(root, x // 3, self.boxes) for x in lanes_of(part.remote)]
-        if (
-            max(map(kinds.count, KINDS)) > target.channels
-            or max(map(remote.count, KINDS)) > target.remote_buffers
-        ):
-            self.part_ways(up)
-            return False
         return True
 
     def part_ways(self, up: int) -> None:
         """Takes `fuse` back."""
-        for number in (up, self._fused[up]):
-            self._parts.pop((number, 0), None)
         self._begun.discard(self._fused.pop(up))
 
     def hand_over(self, up: int, down: int) -> None:
         """Semaphores of the root between both pipelines: `down` carries the same chunks as `up`."""
         root = self.layout.trees[up].root
         self._taken[down] = self._semaphore(root)
-        gates = [self._gates[down, root, p] for p in self.pieces[down].further(root)]
+        gates = [self._gates[down, root, p] for p in self.groups[down].further(root)]
         self._handed[up] = [self._taken[down], *gates]
 
     def queue(self, trees: Sequence[int]) -> None:
@@ -344,250 +295,241 @@ class Emitter:
                     self._released[up].append(semaphore)
                     self._acquired[down].append(semaphore)
 
-    def bundled(self, number: int) -> bool:
-        """Whether the tree may go in step with others: in one piece, its begin its own affair."""
-        queued = self._released[number] or self._acquired[number]
-        return self.pieces[number].count == 1 and not queued
+    # --- work
 
-    # --- parts ------------------------------------------------------------------------------------
+    def works(self, number: int, group: int) -> Iterator[tuple[Place, Work]]:
+        """Yields what the ranks do for a group of tree `number`, and in which half."""
+        tree, groups = self.layout.trees[number], self.groups[number]
+        down = tree.phase == "broadcast"
+        for rank, main in enumerate(groups.main):
+            children = groups.children[rank].get(group, ())
+            if main != group and not children:
+                continue
+            if down and number in self._begun and rank == tree.root:
+                continue  # the thread block of the sums does it
+            draft = _Draft()
+            (self._broadcast if down else self._reduce)(draft, number, group, rank, children)
+            before, after = [], []
+            if rank == tree.root and main == group:
+                before, after = self._acquired[number], self._released[number]
+            key = (down, tree.first, group if down else -group)
+            yield (
+                (rank, self._half(number, rank)),
+                self._written(draft, rank, key, before, after, tree.count),
+            )
 
-    def half(self, number: int, rank: int) -> int:
+    def _half(self, number: int, rank: int) -> int:
         """The half of its class in which `rank` does its part of tree `number`."""
         tree = self.layout.trees[number]
         if tree.phase == "reduce":
             return 0
-        if number in self._begun and (rank == tree.root or self._quiet(number, rank, tree.root)):
-            return 0
+        if number in self._begun:
+            own = rank == tree.root or (
+                tree.parent[rank] == tree.root and self._silent(number, rank)
+            )
+            return 0 if own else self._last
         return self._last
 
-    def parts(self, number: int, piece: int) -> list[tuple[int, Part]]:
-        """Per rank what it does for one piece of tree `number`; who has nothing to do is left out.
-
-        They are kept: how the halves of an allreduce meet must be settled before.
-        """
-        known = self._parts.get((number, piece))
-        if known is None:
-            known = [
-                (rank, part)
-                for rank in self.pieces[number].members(piece)
-                if (part := self._part(number, piece, rank)) is not None
-            ]
-            self._parts[number, piece] = known
-        return known
-
-    def _part(self, number: int, piece: int, rank: int) -> Part | None:
-        tree, pieces = self.layout.trees[number], self.pieces[number]
-        down = tree.phase == "broadcast"
-        if down and number in self._begun and rank == tree.root:
-            return None
-        draft = Draft(rank, self._inside[rank], self.target)
-        main = piece == pieces.main[rank]
-        children = [*pieces.children[rank].get(piece, ())]
-        if not down:
-            self._reduce(draft, number, piece, children)
-        elif main:
-            self._broadcast(draft, number, children)
-        else:
-            gate = self._gates.get((number, rank, piece))
-            if gate is not None:
-                draft.body += [Instruction(Op.ACQUIRE, semaphores=(gate,)), NOP]
-            self._hand_down(draft, number, children)
-        if main and rank == tree.root and self._acquired[number]:
-            draft.before += [*draft.semaphores(Op.ACQUIRE, self._acquired[number]), NOP]
-        if main and rank == tree.root and self._released[number]:
-            draft.after += [NOP, *draft.semaphores(Op.RELEASE, self._released[number])]
-        return draft.part((down, tree.first, piece if down else -piece), tree.count)
-
-    # --- broadcast --------------------------------------------------------------------------------
-
-    def _broadcast(self, draft: Draft, number: int, children: list[int]) -> None:
-        tree, rank = self.layout.trees[number], draft.rank
-        gates = [
-            self._gates[number, rank, p]
-            for p in self.pieces[number].further(rank)
-            if (number, rank, p) in self._gates
-        ]
-        if rank != tree.root:
-            parent = tree.parent[rank]
-            above = 1 << self._down_lane(number, parent)
-            if not self._all:
-                draft.shake(ready_to=above)
-            if not self._near(rank, parent):
-                draft.shake(done_to=above)
-            if self._quiet(number, rank, parent):
-                draft.shake(done_from=above)
-                return
-            draft.body += draft.sync(Op.WAIT, [self._down_lane(number, parent)])
-            if children or gates:
-                draft.body.append(NOP)
-            draft.body += draft.semaphores(Op.RELEASE, gates)
-        elif number in self._taken:
-            draft.body += [Instruction(Op.ACQUIRE, semaphores=(self._taken[number],)), NOP]
-        elif self._all:
-            draft.body += draft.semaphores(Op.RELEASE, gates)
-        self._hand_down(draft, number, children)
-        if rank == tree.root and not self._all:
-            # in place this changes nothing; out of place nobody reads it but the caller
-            own = self.layout.input(rank, tree.first, tree.count)
-            out = self.layout.output(rank, tree.first, tree.count)
-            draft.body.append(Instruction(Op.COPY, (own,), (out,)))
-
-    def _hand_down(self, draft: Draft, number: int, children: Sequence[int]) -> None:
-        to = self._below(draft, number, children)
-        quiet = self._quiet_lanes(number, draft.rank, children)
-        draft.body += draft.deliver(self._handed_down(number, draft.rank), to, quiet)
-
-    def _handed_down(self, number: int, rank: int) -> Ref:
-        """What `rank` hands down in a broadcast: the root its input, unless that is added up."""
-        tree = self.layout.trees[number]
-        if rank == tree.root and not self._all:
-            return self.layout.input(rank, tree.first, tree.count)
-        return self.layout.output(rank, tree.first, tree.count)
-
-    def _below(self, draft: Draft, number: int, children: Sequence[int]) -> dict[int, Ref]:
-        """Per lane to a child where it gets the data; and the handshakes with them."""
-        tree, rank = self.layout.trees[number], draft.rank
-        to: dict[int, Ref] = {}
-        for child in children:
-            below = self._down_lane(number, child)
-            to[below] = ref_at(self.layout.output(child, tree.first, tree.count), child)
-            if not self._all:
-                draft.shake(ready_from=1 << below)
-            if self._quiet(number, child, rank):
-                draft.shake(done_to=1 << below)
-            if not self._near(rank, child):
-                draft.shake(done_from=1 << below)
-        return to
-
-    def _quiet(self, number: int, child: int, parent: int) -> bool:
-        """Whether `child` is told by its parent at the end only: a leaf in the same box."""
-        return (
-            not self.places.children[number][child]
-            and self.layout.trees[number].parent[child] == parent
-            and self._near(child, parent)
-        )
-
-    def _quiet_lanes(self, number: int, rank: int, children: Sequence[int]) -> frozenset[int]:
-        return frozenset(
-            self._down_lane(number, c) for c in children if self._quiet(number, c, rank)
-        )
-
-    def _down_lane(self, number: int, peer: int) -> int:
-        return lane(peer, self.half(number, peer))
-
-    # --- reduce -----------------------------------------------------------------------------------
-
-    def _reduce(self, draft: Draft, number: int, piece: int, children: list[int]) -> None:
-        pieces, tree, rank = self.pieces[number], self.layout.trees[number], draft.rank
-        chain = pieces.chain(rank)
-        place = chain.index(piece)
-        if piece == pieces.main[rank] and rank != tree.root:
-            ready, changed, done = self._trust(number, rank)
-            above = 1 << lane(tree.parent[rank], 0)
-            draft.shake(ready_to=ready * above, ready_from=changed * above, done_from=done * above)
-        if pieces.children[rank]:
-            waits = self._awaited(draft, number, children)
-            draft.body += draft.sync(Op.WAIT, waits)
-            if place:
-                gate = self._gates[number, rank, chain[place - 1]]
-                draft.body.append(Instruction(Op.ACQUIRE, semaphores=(gate,)))
-            draft.body += [NOP] * bool(draft.body)
-            draft.body += self._sum(draft, number, children, first=place == 0)
-        if piece != pieces.main[rank]:
-            gate = self._gates[number, rank, piece]
-            draft.body += [NOP, Instruction(Op.RELEASE, semaphores=(gate,))]
-        elif rank != tree.root:
-            self._hand_up(draft, number)
-        elif number in self._fused:
-            self._begin(draft, self._fused[number])
-        elif number in self._handed:
-            draft.body += [NOP, *draft.semaphores(Op.RELEASE, self._handed[number])]
-
-    def _awaited(self, draft: Draft, number: int, children: Sequence[int]) -> list[int]:
-        """Lanes of the children that are waited for in every slice; handshakes with all of them."""
-        waits = []
-        for child in children:
-            below = lane(child, 0)
-            ready, changed, done = self._trust(number, child)
-            bit = 1 << below
-            draft.shake(ready_from=ready * bit, ready_to=changed * bit, done_to=done * bit)
-            if self.places.children[number][child] or not self._near(draft.rank, child):
-                waits.append(below)
-        return waits
-
-    def _trust(self, number: int, child: int) -> tuple[bool, bool, bool]:
-        """Handshakes between a child and its parent in a reduce tree.
-
-        Whether the parent needs to know that the child's launch has begun, the child that the
-        parent's has, and the child, at the end, that the parent is done with it.
-        """
-        near = self._near(child, self.layout.trees[number].parent[child])
-        leaf = not self.places.children[number][child]
-        if self._all:
-            return near and leaf, False, False
-        # in pieces, the thread block that writes first is not the one that its reader talks to
-        own = not self.places.lent(number, child) and not self.pieces[number].further(child)
-        if near and not leaf and own:
-            return False, True, False
-        return near and leaf, self.places.lends(number, child), True
-
-    def _sum(
-        self, draft: Draft, number: int, children: Sequence[int], *, first: bool
-    ) -> list[Instruction]:
-        tree, rank = self.layout.trees[number], draft.rank
-        total = self.places.total(number, rank)
-        base = self.layout.input(rank, tree.first, tree.count) if first else total
-        near = [c for c in children if self._near(rank, c)]
-        steps = draft.sums(
-            total,
-            base,
-            [self.places.slot(number, c) for c in children if c not in near],
-            [ref_at(self.places.partial(number, c), c) for c in near],
-        )
-        down = self._fused.get(number)
-        if down is not None and rank == tree.root:
-            below = [c for c in self.places.children[down][rank] if self._near(rank, c)]
-            if into := self._below(draft, down, below):
-                read = steps[-1].op is Op.READ_REDUCE
-                op = Op.READ_REDUCE_PUT if read else Op.REDUCE_PUT
-                steps[-1] = Instruction(op, steps[-1].src, (total, *into.values()))
-        return steps
-
-    def _begin(self, draft: Draft, down: int) -> None:
-        """The rest of a broadcast's begin: what leaves the box, and whom to tell inside."""
-        rank = draft.rank
-        below = self.places.children[down][rank]
-        far = [c for c in below if not self._near(rank, c)]
-        quiet = self._quiet_lanes(down, rank, below)
-        told = [
-            self._down_lane(down, c)
-            for c in below
-            if c not in far and self._down_lane(down, c) not in quiet
-        ]
-        if far or told:
-            draft.body.append(NOP)
-        to = self._below(draft, down, far)
-        draft.body += draft.deliver(self._handed_down(down, rank), to)
-        draft.body += draft.sync(Op.SIGNAL, told)
-
-    def _hand_up(self, draft: Draft, number: int) -> None:
-        """Tell the parent, or put the partial sum into its box; nothing where it just reads."""
-        tree, rank = self.layout.trees[number], draft.rank
-        parent = tree.parent[rank]
-        inner = bool(self.places.children[number][rank])
-        if inner:
-            draft.body.append(NOP)
-        if not self._near(rank, parent):
-            slot = ref_at(self.places.slot(number, rank), parent)
-            draft.body += draft.deliver(self.places.partial(number, rank), {lane(parent, 0): slot})
-        elif inner:
-            draft.body += draft.sync(Op.SIGNAL, [lane(parent, 0)])
-
-    # --- little things ----------------------------------------------------------------------------
+    def _lane(self, number: int, peer: int) -> int:
+        return 2 * peer + self._half(number, peer)
 
     def _near(self, rank: int, peer: int) -> bool:
         return self.boxes[rank] == self.boxes[peer]
 
-    def _semaphore(self, rank: int) -> int:
-        self.semaphores[rank] += 1
-        return self.semaphores[rank] - 1
+    def _silent(self, number: int, child: int) -> bool:
+        """Whether a leaf and its parent, of one box, need no signals but their handshakes."""
+        parent = self.layout.trees[number].parent[child]
+        return not self._children[number][child] and self._near(child, parent)
+
+    def _shakes(self, number: int, child: int) -> tuple[bool, bool, bool, bool]:
+        """Handshakes of a child with its parent: ready to and from it, done to and from it."""
+        tree = self.layout.trees[number]
+        near, silent = self._near(child, tree.parent[child]), self._silent(number, child)
+        if tree.phase == "broadcast":
+            return not self._all, False, not near, silent
+        if self._all:
+            return silent, False, False, False
+        # in groups, the thread block that writes first is not the one that its reader talks to
+        own = (number, child) not in self._lent and not self.groups[number].further(child)
+        if near and not silent and own:
+            return False, True, False, False
+        lends = self._lent.get((number, tree.parent[child])) == child
+        return silent, lends, False, True
+
+    def _meet(
+        self, draft: _Draft, number: int, rank: int, children: Sequence[int], *, main: bool
+    ) -> None:
+        """Shakes hands with the children, and in the main group with the parent."""
+        for child in children:
+            to, into, done, said = self._shakes(number, child)
+            draft.shake(self._lane(number, child), (into, to, said, done))
+        parent = self.layout.trees[number].parent[rank]
+        if main and parent >= 0:
+            draft.shake(self._lane(number, parent), self._shakes(number, rank))
+
+    def _broadcast(
+        self, draft: _Draft, number: int, group: int, rank: int, children: Sequence[int]
+    ) -> None:
+        tree, groups = self.layout.trees[number], self.groups[number]
+        main = group == groups.main[rank]
+        self._meet(draft, number, rank, children, main=main)
+        further = [p for p in groups.further(rank) if (number, rank, p) in self._gates]
+        gates = [self._gates[number, rank, p] for p in further]
+        if not main:
+            draft.acquired = [self._gates[number, rank, group]] if group in further else []
+        elif rank != tree.root:
+            if self._silent(number, rank):
+                return
+            draft.waits = [self._lane(number, tree.parent[rank])]
+            draft.released = gates
+        elif number in self._taken:
+            draft.acquired = [self._taken[number]]
+        elif self._all:
+            draft.released = gates
+        self._hand_down(draft, number, rank, children)
+        if main and rank == tree.root and not self._all:
+            # in place this changes nothing; out of place nobody reads it but the caller
+            out = self.layout.output(rank, tree.first, tree.count)
+            assert draft.source is not None
+            draft.copy = [Instruction(Op.COPY, (draft.source,), (out,))]
+
+    def _hand_down(self, draft: _Draft, number: int, rank: int, children: Sequence[int]) -> None:
+        tree, layout = self.layout.trees[number], self.layout
+        first, count = tree.first, tree.count
+        own = layout.input if rank == tree.root and not self._all else layout.output
+        draft.source = own(rank, first, count)
+        for child in children:
+            lane = self._lane(number, child)
+            draft.puts[lane] = ref_at(layout.output(child, first, count), child)
+            if self._near(rank, child) and not self._silent(number, child):
+                draft.told.append(lane)
+
+    def _reduce(
+        self, draft: _Draft, number: int, group: int, rank: int, children: Sequence[int]
+    ) -> None:
+        tree, groups = self.layout.trees[number], self.groups[number]
+        main, chain = group == groups.main[rank], groups.chain(rank)
+        self._meet(draft, number, rank, children, main=main)
+        if groups.children[rank]:
+            place = chain.index(group)
+            if place:
+                draft.acquired = [self._gates[number, rank, chain[place - 1]]]
+            draft.waits = [self._lane(number, c) for c in children if not self._silent(number, c)]
+            total = self._totals[number, rank]
+            base = total if place else self.layout.input(rank, tree.first, tree.count)
+            near = [c for c in children if self._near(rank, c)]
+            slots = [self._slots[number, c] for c in children if c not in near]
+            partial = [ref_at(self._partial(number, c), c) for c in near]
+            draft.sums = self._sum(total, base, slots, partial)
+        if not main:
+            draft.released = [self._gates[number, rank, group]]
+        elif rank == tree.root:
+            draft.released = self._handed.get(number, [])
+            if number in self._fused:
+                self._begin(draft, self._fused[number], rank)
+        elif not self._near(rank, tree.parent[rank]):
+            draft.source = self._partial(number, rank)
+            slot = ref_at(self._slots[number, rank], tree.parent[rank])
+            draft.puts = {self._lane(number, tree.parent[rank]): slot}
+        elif not self._silent(number, rank):
+            draft.told = [self._lane(number, tree.parent[rank])]
+
+    def _begin(self, draft: _Draft, down: int, rank: int) -> None:
+        """The root's sum is put to near children by the operation that ends it."""
+        children = self._children[down][rank]
+        self._meet(draft, down, rank, children, main=False)
+        self._hand_down(draft, down, rank, children)
+        lanes = {self._lane(down, c) for c in children if self._near(rank, c)}
+        if lanes:
+            last = draft.sums[-1]
+            op = Op.READ_REDUCE_PUT if last.op is Op.READ_REDUCE else Op.REDUCE_PUT
+            puts = [ref for lane, ref in draft.puts.items() if lane in lanes]
+            draft.sums[-1] = Instruction(op, last.src, (*last.dst, *puts))
+        draft.puts = {lane: ref for lane, ref in draft.puts.items() if lane not in lanes}
+
+    def _partial(self, number: int, rank: int) -> Ref:
+        """Where the partial sum of `rank` lies when it is complete."""
+        tree = self.layout.trees[number]
+        own = self._totals.get((number, rank))
+        return own or self.layout.input(rank, tree.first, tree.count)
+
+    def _sum(
+        self, total: Ref, base: Ref, local: Sequence[Ref], near: Sequence[Ref]
+    ) -> list[Instruction]:
+        """total = base + local + near, where near ones are read at peers.
+
+        The kernel takes one local operand beside the remote ones, so local ones are added first.
+        An operation takes two operands more than it may have peers.
+        """
+        most = self.target.peers
+        steps: list[Instruction] = []
+        for op, refs, size in ((Op.REDUCE_TO, local, most + 1), (Op.READ_REDUCE, near, most)):
+            for low in range(0, len(refs), size):
+                steps += [NOP] * bool(steps)
+                steps.append(Instruction(op, (base, *refs[low : low + size]), (total,)))
+                base = total
+        return steps
+
+    # --- instructions
+
+    def _written(
+        self,
+        draft: _Draft,
+        rank: int,
+        key: tuple[bool, int, int],
+        before: Sequence[int],
+        after: Sequence[int],
+        chunks: int,
+    ) -> Work:
+        """The work of a draft; `before`, `after`: semaphores around the pipeline."""
+        body = self._body(draft, self._inside[rank])
+        first = [*self._semaphores(Op.ACQUIRE, before), NOP] if before else []
+        last = [NOP, *self._semaphores(Op.RELEASE, after)] if after else []
+        shakes = Shakes(*draft.shakes)
+        lanes, remote = shakes[0] | shakes[1] | shakes[2] | shakes[3], 0
+        for i in body:
+            for x in i.channels:
+                lanes |= 1 << x
+            for ref in (*i.src, *i.dst):
+                if ref.rank is not None:
+                    remote |= 1 << 3 * ref.rank + BUFFERS.index(ref.buffer)
+        if not body:
+            return Work((), 0, remote, lanes, shakes)
+        pipe = Pipe(key, tuple(first), tuple(body), tuple(last), chunks)
+        return Work((pipe,), len(first) + 1 + len(body) + len(last), remote, lanes, shakes)
+
+    def _body(self, draft: _Draft, near: int) -> list[Instruction]:
+        """Waiting, adding up, and handing on, with a barrier between each.
+
+        Proxies keep order, so need none before their signal.
+        """
+        peers = self.target.peers
+        puts: list[Instruction] = []
+        for op, inside in ((Op.PUT_SIGNAL, 0), (Op.PUT, 1)):
+            for some in batches([x for x in draft.puts if near >> x & 1 == inside], peers):
+                assert draft.source is not None
+                to = tuple(draft.puts[x] for x in some)
+                puts.append(Instruction(op, (draft.source,), to, channels=some))
+        if draft.told and puts and puts[-1].op is Op.PUT:
+            puts.append(NOP)
+        stages = (
+            [
+                *sync(Op.WAIT, draft.waits, near, peers),
+                *self._semaphores(Op.ACQUIRE, draft.acquired),
+            ],
+            draft.sums,
+            [
+                *self._semaphores(Op.RELEASE, draft.released),
+                *puts,
+                *sync(Op.SIGNAL, draft.told, near, peers),
+            ],
+        )
+        body: list[Instruction] = []
+        for stage in stages:
+            body += [NOP] * bool(body and stage)
+            body += stage
+        return body + draft.copy
+
+    def _semaphores(self, op: Op, semaphores: Sequence[int]) -> Iterator[Instruction]:
+        for batch in batches(semaphores, self.target.semaphores):
+            yield Instruction(op, semaphores=batch)
