@@ -27,7 +27,6 @@ from forestcoll.plans.lint import RULES, Report, Told, lint
 from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
 from forestcoll.ui import cli
 from forestcoll.verify import verify
-from forestcoll.verify.check import run_repeatedly
 
 ROOT = Path(__file__).parents[1]
 XML = {name: spoil_xml.base_text(name) for name in spoil_xml.BASES}
@@ -606,36 +605,6 @@ def test_packets_need_no_channels_over_memory() -> None:
 
 
 # --- launch after launch --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", XML)
-def test_fifo_plans_run_repeatedly(name: str) -> None:
-    program = plans.loads(XML[name], name)
-    steps = sum(len(block.steps) for rank in program.ranks for block in rank.thread_blocks)
-    assert run_repeatedly(program, launches=3, slices=2) == 6 * steps
-    assert run_repeatedly(program, launches=1, slices=1) == steps
-
-
-def test_repeated_runs_get_stuck_where_one_does() -> None:
-    made = programs.ring_allgather(3)
-    ranks = []
-    for rank in made.ranks:
-        block = rank.thread_blocks[0]
-        steps = (block.steps[-1], *block.steps[:-1])  # everybody receives first
-        ranks.append(replace(rank, thread_blocks=(replace(block, steps=steps),)))
-    with pytest.raises(PlanError, match=r"deadlock: .* waits for a message") as caught:
-        run_repeatedly(replace(made, ranks=tuple(ranks)))
-    assert caught.value.rule == "RUN-DEADLOCK"
-
-
-def test_what_is_left_over_shows() -> None:
-    made = programs.chain_broadcast()
-    last = made.ranks[2]
-    block = last.thread_blocks[0]
-    cut = replace(last, thread_blocks=(replace(block, steps=block.steps[:1]),))
-    with pytest.raises(PlanError, match="left over after 1 launches") as caught:
-        run_repeatedly(replace(made, ranks=(*made.ranks[:2], cut)), launches=1, slices=1)
-    assert caught.value.rule == "XML-MESSAGE-LOST"
 
 
 @pytest.mark.parametrize("name", JSON)

@@ -60,7 +60,7 @@ def test_sources_take_what_is_installed_of_them(clone: Path) -> None:
     ("changed", "module"),
     [
         ("graph/kernel/flow.hpp", "forestcoll.graph.kernel._kernel"),
-        ("verify/columns.hpp", "forestcoll.verify.simulate._simulate"),  # which includes it
+        ("verify/native/columns.hpp", "forestcoll.verify._machine"),
     ],
 )
 def test_sources_that_are_not_those_installed(clone: Path, changed: str, module: str) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MODULES = (
     "forestcoll.graph.kernel._kernel",
     "forestcoll.execute._engine",
-    "forestcoll.verify.simulate._simulate",
     "forestcoll.verify._machine",
 )
 

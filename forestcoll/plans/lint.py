@@ -36,7 +36,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.targets import NARROWEST, TARGETS, Target, sms_of
-from forestcoll.verify.check import Verified, examine, run_repeatedly
+from forestcoll.verify.check import Verified, examine
 from forestcoll.verify.wiring import wiring_faults
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ LAUNCHES = 2
 """That a plan is run for: the first shows what a launch does, the second what it leaves behind."""
 _FUSED = re.compile(rf'\btype="(?:{"|".join(OPERATIONS[op].xml for op in FUSED)})"')
 _NAME = re.compile(r'(?:<algo\b[^<>]*?\bname=|"name"\s*:\s*)"([^"]*)"')
-MANY_MESSAGES = 50_000  # beyond, a launch is run with one slice of every chunk, not two
 MOST_FAULTS = 1000  # of the run: the rest is more of the same
 SKIPPED = "data, deadlocks and races were not looked at, for the errors above"
 MEANINGS = frozenset(("RUN-WRONG-RESULT", "RUN-WRONG-SUM"))
@@ -133,9 +132,6 @@ def _run(
         check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
         done, faults = examine(program, launches=launches, target=target)
         found = list(islice(faults, MOST_FAULTS))
-        if program.style == "fifo":
-            slices = 2 if done is None or done.moved <= MANY_MESSAGES else 1
-            run_repeatedly(program, launches=launches, slices=slices, target=target)
     except (PlanError, UnsupportedError) as error:
         if other and not error.at:  # its buffers are others
             out.add("RUN-DATA-UNFOLLOWED", f"{other!r} cannot be run here: {error}")

@@ -103,13 +103,15 @@ def check_frame(program: Program) -> None:
 
 def check_instructions(program: Program, sizes: ChunkCounts) -> None:
     """Check every thread block, step and operand of the program."""
-    fine: set[tuple[int, int, int]] = set()  # operations without operands, of which many are one
-    packets = False
+    fine: set[tuple[object, ...]] = set()  # what is right: many instructions share their operands
+    packets, fifo = False, program.style == "fifo"
     for r, rank in enumerate(program.ranks):
         _check_rank(program, r, rank)
         own = {buffer: sizes.of(r, buffer) for buffer in BUFFER_NAMES}
         for b, block in enumerate(rank.thread_blocks):
             _check_block(program, r, b, block)
+            ends = block.recv == -1, block.send == -1, own[Buffer.SCRATCH]
+            around: tuple[object, ...] = ends if fifo else (r, b)
             for s, step in enumerate(block.steps):
                 body: tuple[Instruction, ...] = ()
                 if isinstance(step, Pipeline):
@@ -119,13 +121,13 @@ def check_instructions(program: Program, sizes: ChunkCounts) -> None:
                     body = (step,)
                 for i in body:
                     packets = packets or i.op in PACKETS
-                    if i.src or i.dst or i.after:
-                        _check_instruction(program, sizes, own, _At(r, b, s, i.op), i)
-                        continue
-                    alike = id(i), len(block.channels), len(rank.semaphores)
+                    named = i.channels, i.semaphores, i.ident, i.group, i.part, i.switches
+                    alike = id(i.src), id(i.dst), i.op, named, around, fifo or not i.after
                     if alike not in fine:
                         _check_instruction(program, sizes, own, _At(r, b, s, i.op), i)
                         fine.add(alike)
+                    if i.after:
+                        _check_after(program, _At(r, b, s, i.op), i)
     if program.double_scratch and not packets:
         raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
 
@@ -240,7 +242,8 @@ def _check_instruction(
             _check_range(counts, at, ref)
     if program.style == "fifo":
         _check_direction(block, at, i)
-        _check_after(program, at, i)
+        if any(ref.rank is not None for ref in (*i.src, *i.dst)):
+            raise PlanError(f"{at}: a remote buffer; fifo programs reach only their own")
     else:
         _check_remote(block, at, i)
         _check_packets(program, block, at, i)
@@ -377,9 +380,6 @@ def _check_range(sizes: ChunkCounts, at: _At, ref: Ref) -> None:
 
 def _check_after(program: Program, at: _At, i: Instruction) -> None:
     r, b, s, _ = at
-    for ref in (*i.src, *i.dst):
-        if ref.rank is not None:
-            raise PlanError(f"{at}: a remote buffer; fifo programs reach only their own")
     blocks = program.ranks[r].thread_blocks
     for target, step in i.after:
         if not 0 <= target < len(blocks):

@@ -2,9 +2,9 @@
 
 `verify` runs a program symbolically; `link_loads` compares its traffic with its forest's. The way
 there: program/check.py (fields, ranges), wiring.py (who talks to whom, balance), columns.py, and in
-C++ atoms.cpp (what is always touched together), fifo_run.cpp or onesided_run.cpp (one abstract run,
-deadlock), replay.cpp and accesses.cpp (values, and what meets where), order.cpp (races); faults.py
-says what they find.
+native/ atoms.cpp (what is always touched together), fifo_run.cpp or onesided_run.cpp (one abstract
+run, deadlock), replay.cpp (values), accesses.cpp (what meets where, and races); faults.py says what
+they find.
 """
 
 from __future__ import annotations

@@ -188,33 +188,6 @@ def slots_of(program: Program, chunks: int, target: Target | None = None) -> tup
     return max(1, size // -(-program.max_bytes // chunks)), count
 
 
-def run_repeatedly(
-    program: Program, *, launches: int = 3, slices: int = 2, target: Target | None = None
-) -> int:
-    """Returns how many steps were done in `launches` of `slices` each, with the runtime's queues.
-
-    For fifo programs that `verify` has proven right, which argues that one pass over the lists
-    stands for all of them: here they are really repeated, counting messages only. Raises PlanError
-    with the circle of thread blocks where they wait for each other for ever, and for messages left
-    over. `target`: whose messages are counted, see `slots_of`.
-    """
-    sizes = check(program)
-    grain, _ = scale_of(program, sizes, rounds=1, launches=1)
-    piece, queue = slots_of(program, sizes.total, target)
-    shape = shape_of(program, sizes, grain)
-    proof = _machine.repeat(columns_of(program), shape, piece, queue, slices, launches)
-    Faults(program, sizes).raise_stopped(proof, queue)
-    if "left" in proof:
-        src, dst, channel, pieces = proof["left"]
-        raise PlanError(
-            f"rank {src} to rank {dst} on channel {channel}: {pieces} pieces of "
-            f"messages are left over after {launches} launches",
-            rule="XML-MESSAGE-LOST",
-            at=(src,),
-        )
-    return proof["steps"]
-
-
 def rank_loads(program: Program, sizes: ChunkCounts) -> Loads:
     """(from rank, to rank) -> fraction of the total data handed straight from one to the other."""
     loads: Loads = {}

@@ -19,7 +19,6 @@ from forestcoll.plans.msccl.rules import (
     MAX_CHILDREN,
     MAX_CHUNKS,
     MAX_NODES,
-    check_structure,
 )
 from forestcoll.plans.msccl.steps import RECEIVING, SENDING, Buffers, Lane, LaneReader
 from forestcoll.plans.msccl.text import Element, Numbers, scan
@@ -33,6 +32,7 @@ from forestcoll.program import (
     RankProgram,
     ThreadBlock,
 )
+from forestcoll.program.check import check
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import Target, most_bytes
 
@@ -61,7 +61,7 @@ def loads(text: str, source: str) -> Program:
     assert program is not None  # else it raised
     try:
         check_header(program)
-        check_structure(program)
+        check(program)
     except PlanError as error:
         raise PlanError(f"{source}: {error}") from None
     return out.sign(program)

@@ -21,7 +21,6 @@ from forestcoll.plans.mscclpp.rules import (
     MAX_REMOTE,
     body_of,
     check_halves,
-    check_structure,
     largest_size,
 )
 from forestcoll.plans.mscclpp.text import Fields, kind, parse
@@ -43,6 +42,7 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
+from forestcoll.program.check import check
 from forestcoll.program.rank_placement import places
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import MSCCLPP, Target, host_of
@@ -70,7 +70,7 @@ def loads(text: str, source: str) -> Program:
     assert program is not None  # else it raised
     try:
         check_header(program)
-        check_structure(program)
+        check(program)
     except PlanError as error:
         raise PlanError(f"{source}: {error}") from None
     try:

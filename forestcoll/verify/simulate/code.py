@@ -18,12 +18,12 @@ from forestcoll.program import OPERATIONS, Op, Program
 from forestcoll.program.check import check
 from forestcoll.program.program import where
 from forestcoll.program.targets import message_slots, runtime_on
-from forestcoll.verify.simulate import _simulate
+from forestcoll.verify import _machine
 from forestcoll.verify.simulate.fabric import Fabric, Stages, Way
 from forestcoll.verify.simulate.options import RULES, Options
 
 if TYPE_CHECKING:
-    from forestcoll.verify.simulate._simulate import At
+    from forestcoll.verify._machine import At
 
 OPS: Final = tuple(OPERATIONS)
 """The operations by their numbers."""
@@ -83,7 +83,7 @@ class Coder:
     def __init__(self, fabric: Fabric, options: Options) -> None:
         self.fabric = fabric
         self.options = options
-        self.threads = _simulate.Threads()
+        self.threads = _machine.Threads()
         self._routes: dict[Way, int] = {}
 
     def write(self, program: Program, chunk: Fraction) -> None:
@@ -100,13 +100,13 @@ class Coder:
             return rounds, float(unit), float(chunks * chunk - max(0, rounds - 1) * unit)
 
         asked = (self._ways, self._latency, self._round_trip, part, loop, self._switch)
-        fabric = _simulate.Fabric(*asked)
+        fabric = _machine.Fabric(*asked)
         options, columns = self.options, columns_of(program)
         block, adds = options.block_rate or 0.0, options.reduce_rate
         slowest = min((rate for rate in (block, adds) if rate), default=0.0)
-        rates = _simulate.Rates(block, slowest, adds is not None)
+        rates = _machine.Rates(block, slowest, adds is not None)
         if program.style == "onesided":
-            _simulate.code_onesided(columns, rates, fabric, self.threads)
+            _machine.code_onesided(columns, rates, fabric, self.threads)
             return
         runtime = options.runtime or runtime_on(program, self.fabric.machine or program.name)
         message, slots = message_slots(program, runtime)
@@ -115,7 +115,7 @@ class Coder:
         graph, wire = self.fabric.graph, float(runtime.messages.wire(program.protocol))
         names = [graph.box(node) for node in graph.ranks]
         boxes = [names.index(name) for name in names]
-        _simulate.code_fifo(
+        _machine.code_fifo(
             columns, cut.rounds, cut.full, cut.last, cut.chunks, parts, slots * parts, wire, boxes,
             rates, fabric, self.threads,
         )  # fmt: skip
@@ -184,7 +184,7 @@ class Coder:
 
     def play(self, *, timeline: bool = False) -> Played:
         """Runs all threads. PlanError where some wait for ever."""
-        time, moved, rows, stuck, transfers = _simulate.simulate(
+        time, moved, rows, stuck, transfers = _machine.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),
             [(w.lead, w.latency, [list(links) for links in w.stages]) for w in self._routes],

@@ -16,11 +16,13 @@
 namespace nb = nanobind;
 using namespace forestcoll::verify;
 
+void bind_simulation(nb::module_& m);  // simulate/native/module.cpp
+
 namespace {
 
 // --- how much there is to do
 
-// (locations a chunk, steps on chunks, instructions): most slices, rounds as verify/scale.py says.
+// (locations a chunk, steps on chunks, instructions): most slices, rounds as check.py says.
 std::tuple<std::int64_t, std::int64_t, std::int64_t> scale(const Columns& columns, int rounds, int slices) {
   std::int64_t grain = 1, work = 0;
   for (const Instruction& i : columns.instructions) {
@@ -147,10 +149,10 @@ struct Mode {
 
 class Proof {
  public:
-  Proof(const Columns& columns, const Shape& shape, int rounds, const FifoLimits& limits, int launches)
-      : layout_(shape), code_(columns, rounds), atoms_(find_atoms(code_, layout_, limits.piece, limits.finest)),
-        outcome_(columns.fifo ? run_fifo(code_, atoms_, limits) : run_onesided(code_, atoms_, launches)),
-        sets_(layout_.ranks()), told_(code_, layout_), finest_(limits.finest) {}
+  Proof(const Columns& columns, const Shape& shape, int rounds, const Messages& messages, int launches, bool finest)
+      : layout_(shape), code_(columns, rounds), atoms_(find_atoms(code_, layout_, messages.piece, finest)),
+        outcome_(columns.fifo ? run_fifo(code_, atoms_, messages) : run_onesided(code_, atoms_, launches)),
+        sets_(layout_.ranks()), told_(code_, layout_), finest_(finest) {}
 
   nb::dict prove(const std::vector<bool>& modes, int root, int most) {
     nb::dict result;
@@ -191,18 +193,6 @@ class Proof {
     return result;
   }
 
-  // Steps done, and what was left over.
-  nb::dict repeat() {
-    nb::dict result;
-    stopped(result);
-    result["steps"] = outcome_.steps;
-    if (outcome_.left_from >= 0) {
-      const Block& from = code_.block(outcome_.left_from);
-      result["left"] = nb::make_tuple(from.rank, from.send, from.channel, outcome_.left_over);
-    }
-    return result;
-  }
-
  private:
   std::unique_ptr<Replay> replay(bool in_place, bool every) {
     return std::make_unique<Replay>(code_, layout_, atoms_, outcome_.trace, sets_, in_place, every, false);
@@ -224,7 +214,7 @@ class Proof {
         if (!mode.replay->overlap)
           pairs.push_back({static_cast<int>(key >> 32), static_cast<int>(key & 0xFFFFFFFF)});
     const Trace& trace = outcome_.trace;
-    races_ = unordered(trace, code_, std::move(pairs), false, finest_);
+    races_ = unordered(trace, std::move(pairs), false);
     if (trace.weak.empty() || races_.empty()) return;
     std::vector<Pair> light;
     for (const Pair& pair : races_)
@@ -233,7 +223,7 @@ class Proof {
             return one && !one->light;
           }))
         light.push_back(pair);
-    const std::vector<Pair> still = unordered(trace, code_, light, true, finest_);
+    const std::vector<Pair> still = unordered(trace, light, true);
     std::erase_if(races_, [&](const Pair& pair) {
       return std::binary_search(light.begin(), light.end(), pair) &&
              !std::binary_search(still.begin(), still.end(), pair);
@@ -316,14 +306,11 @@ NB_MODULE(_machine, m) {
   m.def("uses", &uses);
   m.def("prove", [](const Columns& columns, const Shape& shape, int rounds, int launches, std::int64_t piece,
                     std::int64_t queue, const std::vector<bool>& modes, int root, int most, bool finest) {
-    return Proof(columns, shape, rounds, {piece, queue, 1, 1, true, finest}, launches).prove(modes, root, most);
+    return Proof(columns, shape, rounds, {piece, queue}, launches, finest).prove(modes, root, most);
   });
   m.def("note_values", [](const Columns& columns, const Shape& shape, bool in_place, int root) {
     constexpr std::int64_t unbounded = 1 << 30;  // messages: a proof has shown that fewer are enough
-    return Proof(columns, shape, 1, {unbounded, unbounded}, 1).note_values(in_place, root);
+    return Proof(columns, shape, 1, {unbounded, unbounded}, 1, false).note_values(in_place, root);
   });
-  m.def("repeat", [](const Columns& columns, const Shape& shape, std::int64_t piece, std::int64_t queue,
-                     int slices, int launches) {
-    return Proof(columns, shape, 1, {piece, queue, slices, launches, false}, 1).repeat();
-  });
+  bind_simulation(m);
 }

@@ -9,7 +9,7 @@
 #include <deque>
 #include <utility>
 
-#include "../columns.hpp"
+#include "../../native/columns.hpp"
 #include "engine.hpp"
 
 namespace forestcoll::simulate {

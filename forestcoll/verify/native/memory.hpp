@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "order.hpp"
 #include "runs.hpp"
 
 namespace forestcoll::verify {
@@ -42,6 +41,14 @@ class RankSets {
   std::unordered_map<std::uint64_t, int> joined_;
   std::unordered_multimap<std::uint64_t, int> numbers_;
 };
+
+struct Pair {
+  int a, b;  // events, a < b
+  auto operator<=>(const Pair&) const = default;
+};
+
+// Those of the pairs where no chain of arrows leads from a to b; `weak`: nor one with weak arrows.
+std::vector<Pair> unordered(const Trace& trace, std::vector<Pair> pairs, bool weak);
 
 struct Collision {
   int atom;

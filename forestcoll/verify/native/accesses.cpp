@@ -1,4 +1,4 @@
-// Accesses and sets of ranks: see memory.hpp.
+// Accesses and their order, and sets of ranks: see memory.hpp.
 
 #include <algorithm>
 #include <bit>
@@ -6,6 +6,91 @@
 #include "memory.hpp"
 
 namespace forestcoll::verify {
+namespace {
+
+// Whether it is plain to see that `event` comes after `earlier`: by its chain, or by a chain's event that it
+// waits for itself.
+bool plain_order(const Trace& trace, int earlier, int event) {
+  constexpr std::size_t few = 4;  // arrows that are looked at
+  const int own = trace.chain[earlier];
+  if (own == trace.chain[event] && (earlier <= trace.prev[event] || earlier == event)) return true;
+  const auto across = trace.across(event);
+  for (std::size_t k = 0; k < across.size() && k < few; ++k)
+    if (own == trace.chain[across[k]] && (earlier == across[k] || earlier <= trace.prev[across[k]])) return true;
+  return false;
+}
+
+// Takes the first events of the pairs in batches; one sweep over the trace hands on, for each event, the set
+// of those that lead to it, a bit each.
+class Search {
+ public:
+  Search(const Trace& trace, bool weak) : trace_(trace), weak_(weak) {}
+
+  std::vector<Pair> search(const std::vector<Pair>& pairs) {
+    std::vector<Pair> rest;
+    for (auto from = pairs.begin(); from != pairs.end();) {
+      std::vector<int> firsts;
+      auto to = from;
+      int high = 0;
+      for (; to != pairs.end(); ++to) {
+        if (firsts.empty() || firsts.back() != to->a) {
+          if (firsts.size() == words * 64) break;
+          firsts.push_back(to->a);
+        }
+        high = std::max(high, to->b);
+      }
+      sweep(firsts, high);
+      std::size_t bit = 0;
+      for (; from != to; ++from) {
+        while (firsts[bit] != from->a) ++bit;
+        if (!(row(from->b)[bit / 64] >> bit % 64 & 1)) rest.push_back(*from);
+      }
+    }
+    return rest;
+  }
+
+ private:
+  static constexpr std::size_t words = 16;
+
+  std::uint64_t* row(int event) { return reach_.data() + static_cast<std::size_t>(event - low_) * words; }
+
+  void join(int event, int before) {
+    if (before < low_) return;
+    const std::uint64_t* from = row(before);
+    std::uint64_t* to = row(event);
+    for (std::size_t w = 0; w < words; ++w) to[w] |= from[w];
+  }
+
+  void sweep(const std::vector<int>& firsts, int high) {
+    low_ = firsts.front();
+    reach_.assign(static_cast<std::size_t>(high - low_ + 1) * words, 0);
+    std::size_t bit = 0;
+    auto weak = std::lower_bound(trace_.weak_event.begin(), trace_.weak_event.end(), low_);
+    for (int e = low_; e <= high; ++e) {
+      join(e, trace_.prev[e]);
+      for (int c : trace_.across(e)) join(e, c);
+      for (; weak_ && weak != trace_.weak_event.end() && *weak == e; ++weak)
+        join(e, trace_.weak[weak - trace_.weak_event.begin()]);
+      if (bit < firsts.size() && firsts[bit] == e) {
+        row(e)[bit / 64] |= std::uint64_t{1} << bit % 64;
+        ++bit;
+      }
+    }
+  }
+
+  const Trace& trace_;
+  const bool weak_;
+  int low_ = 0;
+  std::vector<std::uint64_t> reach_;
+};
+
+}  // namespace
+
+std::vector<Pair> unordered(const Trace& trace, std::vector<Pair> pairs, bool weak) {
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  return Search(trace, weak).search(pairs);
+}
 
 RankSets::RankSets(int ranks) : words_((static_cast<std::size_t>(ranks) + 63) / 64) {
   std::vector<std::uint64_t> all(words_);

@@ -11,9 +11,6 @@
 //   network of this kind one complete run means that all complete, more slices cannot get stuck either.
 // * Launches. Ranks touch only their own memory, so by the same argument a rank that is a launch ahead only
 //   finds its messages queued.
-//
-// Without events the lists are really repeated: a thread block goes on to its next slice as soon as its own
-// list is through, a rank to its next launch when all its thread blocks are, whatever its peers do meanwhile.
 
 #include <algorithm>
 #include <deque>
@@ -41,39 +38,33 @@ struct Step {
 
 struct State {
   Connection *into = nullptr, *out = nullptr;
-  std::int64_t done = 0, piece = 0;  // steps in all; pieces of the current one
-  int event = 0, last = -1;
+  int line = 0, event = 0, last = -1;  // where it is; events of that; its last event of all
+  std::int64_t piece = 0;              // of the current line
   std::vector<int> cross;  // what the step's first event comes after
   std::optional<Blocked> blocked;
 };
 
 class FifoRun {
  public:
-  FifoRun(const Code& code, const Atoms& atoms, const FifoLimits& limits)
-      : code_(code), atoms_(atoms), limits_(limits), states_(code.blocks()),
-        ends_(limits.records ? code.lines.size() : 0), launch_(code.columns.ranks.size(), -1),
-        left_(code.columns.ranks.size()) {
-    outcome_.trace.piece = limits.piece;
+  FifoRun(const Code& code, const Atoms& atoms, const Messages& messages)
+      : code_(code), atoms_(atoms), messages_(messages), states_(code.blocks()), ends_(code.lines.size()) {
+    outcome_.trace.piece = messages.piece;
     connect();
   }
 
   Outcome run() {
-    for (int r = 0; r < code_.columns.rank_count(); ++r) begin(r);
+    for (int b = 0; b < code_.blocks(); ++b) {
+      states_[b].line = code_.first[b];
+      ready_.push_back(b);
+    }
     while (!ready_.empty()) {
       const int b = ready_.front();
       ready_.pop_front();
       states_[b].blocked.reset();
       advance(b);
     }
-    for (int b = 0; b < code_.blocks(); ++b) {
+    for (int b = 0; b < code_.blocks(); ++b)
       if (states_[b].blocked) outcome_.stuck.push_back({b, *states_[b].blocked});
-      outcome_.steps += states_[b].done;
-    }
-    for (const auto& [key, connection] : connections_)
-      if (connection.queued && outcome_.left_from < 0) {
-        outcome_.left_over = connection.queued;
-        outcome_.left_from = connection.sender;
-      }
     return std::move(outcome_);
   }
 
@@ -90,36 +81,24 @@ class FifoRun {
         states_[b].into->receiver = b;
       }
     }
-    for (auto& [key, connection] : connections_) connection.free = limits_.queue;
-  }
-
-  // The next launch of a rank, if there is one.
-  void begin(int r) {
-    if (++launch_[r] >= limits_.launches) return;
-    for (int b = code_.columns.ranks[r].blocks; b < code_.columns.ranks[r + 1].blocks; ++b)
-      if (code_.length(b)) {
-        ++left_[r];
-        ready_.push_back(b);
-      }
+    for (auto& [key, connection] : connections_) connection.free = messages_.queue;
   }
 
   Step step(int b) const {
-    const int line = code_.first[b] + static_cast<int>(states_[b].done % code_.length(b));
+    const int line = states_[b].line;
     const Operation& row = code_.columns.row(code_.at(line));
     if (!row.receives && !row.sends) return {line, false, false, 1, 1, 0};
     const Span atoms = atoms_.operands.spans[atoms_.operands.first[line]];
     const std::int64_t chunks = atoms_.starts[atoms.high] - atoms_.starts[atoms.low];
-    const std::int64_t pieces = (chunks + limits_.piece - 1) / limits_.piece;
-    const int events = limits_.piece > 1 ? static_cast<int>(pieces) : atoms.high - atoms.low;
+    const std::int64_t pieces = (chunks + messages_.piece - 1) / messages_.piece;
+    const int events = messages_.piece > 1 ? static_cast<int>(pieces) : atoms.high - atoms.low;
     return {line, row.receives, row.sends, pieces, events, atoms.low};
   }
 
-  // Runs a thread block until it ends its launch or has to wait; wakes those who waited for it.
+  // Runs a thread block until it ends or has to wait; wakes those who waited for it.
   void advance(int b) {
     State& state = states_[b];
-    const int r = code_.block(b).rank;
-    const std::int64_t end = std::int64_t{launch_[r] + 1} * limits_.slices * code_.length(b);
-    while (state.done < end) {
+    for (; state.line < code_.first[b + 1]; ++state.line) {
       const Step s = step(b);
       if (!state.piece && !after(b, state, s)) return;
       if (!s.receives && !s.sends)
@@ -128,32 +107,29 @@ class FifoRun {
         return;
       state.piece = state.event = 0;
       state.cross.clear();
-      if (limits_.records) ends_[s.line] = state.last;
-      ++state.done;
+      ends_[s.line] = state.last;
       if (const auto it = waiting_.find(s.line); it != waiting_.end()) {
         ready_.insert(ready_.end(), it->second.begin(), it->second.end());
         waiting_.erase(it);
       }
     }
-    if (!--left_[r]) begin(r);
   }
 
   // Whether all that the step comes after is done.
   bool after(int b, State& state, const Step& s) {
     const Instruction& i = code_.at(s.line);
     state.cross.clear();
-    const std::int64_t turn = state.done / code_.length(b);
     for (int k = 0; k < i.afters; ++k) {
       const After& a = code_.columns.after[i.after + k];
       const int target = code_.columns.ranks[code_.block(b).rank].blocks + a.block;
       if (target == b) continue;
       const int line = code_.first[target] + a.step;
-      if (states_[target].done <= turn * code_.length(target) + a.step) {
+      if (states_[target].line <= line) {
         waiting_[line].push_back(b);
         state.blocked = {s.line, Need::step, line, target};
         return false;
       }
-      if (limits_.records) state.cross.push_back(ends_[line]);
+      state.cross.push_back(ends_[line]);
     }
     return true;
   }
@@ -212,9 +188,9 @@ class FifoRun {
   void move(int b, State& state, const Step& s, std::int64_t many) {
     const std::int64_t end = state.piece + many;
     const auto begins = [&](int k) -> std::int64_t {
-      return limits_.piece > 1 ? k : atoms_.starts[s.low + k] - atoms_.starts[s.low];
+      return messages_.piece > 1 ? k : atoms_.starts[s.low + k] - atoms_.starts[s.low];
     };
-    while (limits_.records && state.event < s.events && begins(state.event) < end) {
+    while (state.event < s.events && begins(state.event) < end) {
       int sent = -1;
       if (s.receives) {
         sent = state.into->events.front();
@@ -228,7 +204,6 @@ class FifoRun {
   }
 
   int event(int b, State& state, const Step& s, int item, int sent) {
-    if (!limits_.records) return -1;
     if (sent >= 0) state.cross.insert(state.cross.begin(), sent);
     state.last = outcome_.trace.add(b, s.line, 0, item, b, state.last, state.cross);
     state.cross.clear();
@@ -244,10 +219,9 @@ class FifoRun {
 
   const Code& code_;
   const Atoms& atoms_;
-  const FifoLimits limits_;
+  const Messages messages_;
   std::vector<State> states_;
   std::vector<int> ends_;  // last event of each line
-  std::vector<int> launch_, left_;  // of each rank: its launch, and thread blocks that are still in it
   std::map<std::tuple<int, int, int>, Connection> connections_;
   std::unordered_map<int, std::vector<int>> waiting_;  // for a line
   std::deque<int> ready_;
@@ -256,8 +230,8 @@ class FifoRun {
 
 }  // namespace
 
-Outcome run_fifo(const Code& code, const Atoms& atoms, const FifoLimits& limits) {
-  return FifoRun(code, atoms, limits).run();
+Outcome run_fifo(const Code& code, const Atoms& atoms, const Messages& messages) {
+  return FifoRun(code, atoms, messages).run();
 }
 
 }  // namespace forestcoll::verify

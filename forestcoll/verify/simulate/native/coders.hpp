@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "../columns.hpp"
+#include "../../native/columns.hpp"
 #include "code.hpp"
 
 namespace forestcoll::simulate {

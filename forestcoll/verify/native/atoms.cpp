@@ -1,4 +1,4 @@
-// Atoms: see atoms.hpp.
+// Atoms: see runs.hpp.
 //
 // A plan of many small chunks does the same to long runs of them. Two neighbouring locations are parted only
 // where some operand begins or ends between them, or where something copies, adds, sends or takes them to or
@@ -21,7 +21,7 @@
 // In place, input and output are parted alike where they are the same memory; so one set of atoms, and one
 // trace, serve both modes.
 
-#include "atoms.hpp"
+#include "runs.hpp"
 
 #include <algorithm>
 #include <cstring>
