@@ -27,3 +27,10 @@ def as_json(*arguments: object) -> Any:
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert cli.main([*map(str, arguments), "--json"]) == 0
     return json.loads(said.getvalue())
+
+
+def draw(result: Any, width: int = 200) -> str:
+    """What people see of a result's facts where there are so many columns."""
+    from forestcoll.ui.report.facts import as_table
+
+    return "\n".join(f"{bold}{text}".rstrip() for bold, text in as_table(result)(width))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from command_line import Run, fine
-from rich.console import Console
+from command_line import Run, draw, fine
 
 from forestcoll import solver
 from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
@@ -30,7 +28,7 @@ from forestcoll.study.degrade import (
     report_losses,
 )
 from forestcoll.topology import Link, Node, Topology, catalog
-from forestcoll.ui.report.degrade import table
+from forestcoll.ui.report.degrade import losses
 
 GPU, SWITCH = Node("gpu"), Node("switch")
 
@@ -160,9 +158,7 @@ def test_what_takes_minutes_is_left_and_said(monkeypatch: pytest.MonkeyPatch) ->
         else:
             assert loss.new == best.new
     assert noted
-    told = StringIO()
-    Console(file=told, width=200).print(table(found, play_worst(found, 40), None))
-    text = told.getvalue()
+    text = draw(losses(found, play_worst(found, 40), None))
     assert "may be faster than said: reduce-scatter and allgather over the same trees" in text
     assert "at least " in text
 

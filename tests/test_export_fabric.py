@@ -19,8 +19,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.schedule import forest_file
 from forestcoll.topology import Topology, catalog, loads_topology
 from forestcoll.ui import cli
-from forestcoll.ui.export import FORMATS, export
-from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.export import FORMATS, Settings, export
 from forestcoll.ui.view import Subject
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"

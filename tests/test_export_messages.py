@@ -20,10 +20,9 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.program.chunks import count_chunks
 from forestcoll.schedule import forest_file
-from forestcoll.ui.export import export
+from forestcoll.ui.export import Settings, export
 from forestcoll.ui.export.actions import actions
 from forestcoll.ui.export.chakra import CALLS
-from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
 from forestcoll.verify.check import rank_loads
 from forestcoll.verify.dataflow import dataflow

@@ -25,8 +25,8 @@ from forestcoll.schedule.forest import Forest, Tree, all_images
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.solver.compact.forests import solve_compact
 from forestcoll.topology import catalog
-from forestcoll.ui.report import groups as groups_report
-from forestcoll.ui.report import synthesis as report
+from forestcoll.ui.report import synthesis
+from forestcoll.ui.report.facts import as_json
 from forestcoll.verify import simulate
 
 
@@ -111,7 +111,7 @@ def test_parallel_links_count_as_the_slowest_of_them() -> None:
 def test_reports_say_it() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     made = synthesize(topology, "allgather", formats=("forest",))
-    figures = report.summary(made, {}, {})
+    figures = as_json(synthesis.schedule(made, {}, {}))
     assert (figures["height"], figures["latency_us"]) == (2, "12/5")
     assert json.loads(json.dumps(figures))["latency_us_decimal"] == 2.4
     rows = front(topology, "allgather").rows
@@ -119,7 +119,7 @@ def test_reports_say_it() -> None:
     assert all(row.latency is None for row in front(topology, "allgather", forests=False).rows)
     asked = together.problem(topology, "allgather", (("box*/gpu[0-3]",), ("box*/gpu[4-7]",)))
     both = together.synthesize(asked, formats=("forest",))
-    assert groups_report.summary(asked, both, {}, [])["latency_us"] == ["12/5", "12/5"]
+    assert as_json(synthesis.schedules(asked, both, {}, []))["latency_us"] == ["12/5", "12/5"]
 
 
 def test_what_has_no_latency_is_an_error() -> None:

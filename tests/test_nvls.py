@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import replace
@@ -14,8 +13,8 @@ from typing import Any
 import programs as pg
 import pytest
 from click.testing import CliRunner
+from command_line import draw
 from programs import inp, out
-from rich.console import Console
 
 from forestcoll import plans
 from forestcoll.common.errors import PlanError, UnsupportedError
@@ -424,12 +423,11 @@ def test_plans_without_the_switch_are_not_promised_its_speed() -> None:
     plain = Fraction(1800, 7)
     assert (made.forest.algbw, made.optimum.bound.algbw, made.in_switches) == (plain, plain, 450)
     assert not any("copy and add" in note for note in made.notes)
-    text = io.StringIO()
-    Console(file=text, width=200).print(synthesis.table(made, {}, {}))
-    assert re.search(r"algbw +1800/7 \(257\.143\) GB/s *\n", text.getvalue())
-    assert re.search(r"bound +1800/7 \(257\.143\) GB/s *\n", text.getvalue())
-    assert "450 GB/s where they copy and add (NVLS, SHARP); here the GPUs do" in text.getvalue()
-    assert "all 8 GPUs together: 3600 GB/s in, for 14 times the data" in text.getvalue()
+    text = draw(synthesis.schedule(made, {}, {}))
+    assert re.search(r"algbw +1800/7 \(257\.143\) GB/s *\n", text)
+    assert re.search(r"bound +1800/7 \(257\.143\) GB/s *\n", text)
+    assert "450 GB/s where they copy and add (NVLS, SHARP); here the GPUs do" in text
+    assert "all 8 GPUs together: 3600 GB/s in, for 14 times the data" in text
     alone = synthesize(machine(), "allreduce", formats=("forest",))
     assert any("but those of --nvls" in note for note in alone.notes)
 

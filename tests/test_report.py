@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from command_line import draw
 from graphs import build
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Bound
 from forestcoll.topology import catalog
-from forestcoll.ui.report import nccl_tests, synthesis, table, words
+from forestcoll.ui.report import runs, synthesis, words
+from forestcoll.ui.report.facts import as_json, grid, line
 
 AG, RS, AR = Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE
 
@@ -165,12 +166,8 @@ def test_linear_program() -> None:
 
 
 def test_tables_do_not_read_ids_as_markup() -> None:
-    stream = io.StringIO()
-    table.write(table.facts([("name", "[red]gpu[/red] [0]")]), stream)
-    assert "[red]gpu[/red] [0]" in stream.getvalue()
-    stream = io.StringIO()
-    table.write(table.columns(("a", "b"), [("1", "two")], right=(0,)), stream)
-    assert stream.getvalue().split() == ["a", "b", "1", "two"]
+    assert draw([line("name", "[red]gpu[/red] [0]")]) == "name  [red]gpu[/red] [0]"
+    assert draw(grid(("a", "bc"), [("123", "2")])) == "a    bc\n123   2"
 
 
 def row(mode: str, **given: object) -> SimpleNamespace:
@@ -186,7 +183,7 @@ def test_nccl_tests_columns() -> None:
     program = cast(Any, SimpleNamespace(collective=AR, n=16, name="ring"))
     both = SimpleNamespace(rows=[row("out-of-place"), row("in-place", busbw=9.6608)], mismatches=[])
     both.wrong = 0
-    lines = nccl_tests.table(program, cast(Any, [both])).splitlines()
+    lines = runs.run_table(program, cast(Any, [both])).splitlines()
     assert lines[0] == "# allreduce, 16 ranks, ring"
     assert lines[1].split() == ["#", "out-of-place", "in-place"]
     assert lines[2].removeprefix("#").split() == [
@@ -207,7 +204,7 @@ def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
         rows=[row("out-of-place", op="none", wrong=7)], mismatches=[f"d{i}" for i in range(7)]
     )
     one.wrong = 7
-    lines = nccl_tests.table(program, cast(Any, [one])).splitlines()
+    lines = runs.run_table(program, cast(Any, [one])).splitlines()
     assert lines[4].split()[3:5] == ["none", "-1"]
     assert lines[4].split()[-4:] == ["-", "-", "-", "N/A"]
     assert "# Out of bounds values : 7 FAILED" in lines
@@ -217,9 +214,7 @@ def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
 def test_plans_say_what_they_take() -> None:
     """Thread blocks, those that move data, scratch, and how the halves of an allreduce meet."""
     made = synthesize(catalog.load("dgx-a100", {"boxes": "2"}), "allreduce")
-    stream = io.StringIO()
-    table.write(synthesis.table(made, {}, {}), stream)
-    text = " ".join(stream.getvalue().split())
+    text = draw(synthesis.schedule(made, {}, {}))
     assert "reduce and broadcast overlap, slice by slice" in text
     needs = made.needs["mscclpp-json"]
     assert 0 < needs.busy < needs.thread_blocks
@@ -228,11 +223,9 @@ def test_plans_say_what_they_take() -> None:
     words_ += f", scratch {float(needs.scratch):.2f} of the input"
     assert f"{words_}; in place" in text
     one_box = synthesize(catalog.load("dgx-a100"), "allreduce", formats=("mscclpp-json",))
-    stream = io.StringIO()
-    table.write(synthesis.table(one_box, {}, {}), stream)
     several = one_box.needs["mscclpp-json"].instances
     assert several > 1
-    assert f", {several} instances" in " ".join(stream.getvalue().split())
-    plans = cast("dict[str, dict[str, object]]", synthesis.summary(made, {}, {})["plans"])
+    assert f", {several} instances" in draw(synthesis.schedule(one_box, {}, {}))
+    plans = as_json(synthesis.schedule(made, {}, {}))["plans"]
     assert plans["mscclpp-json"]["scratch"] == str(needs.scratch)
     assert plans["mscclpp-json"]["steps"] == needs.steps

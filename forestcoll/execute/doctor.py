@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ class Finding:
     what: str
     state: str
     found: str
-
-    def as_dict(self) -> dict[str, str]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def examine() -> list[Finding]:

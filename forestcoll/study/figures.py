@@ -1,6 +1,6 @@
 """What links allow a plan, trees or routes, and what bounds that: all commands ask here.
 
-For copies and sums on the GPUs, unless what is asked about has switches do them. `report.reached`
+For copies and sums on the GPUs, unless what is asked about has switches do them. `report.facts`
 puts it into words.
 """
 

@@ -64,7 +64,7 @@ def optimum(
         from forestcoll.solver.alltoall import file, flows, usual
         from forestcoll.study import explain as explaining
         from forestcoll.ui.report import alltoall as words
-        from forestcoll.ui.report import explanation as exchange
+        from forestcoll.ui.report import explanation
 
         where = files.where_of(output, ("flows",), (), {"flows": file.SUFFIX})
         path = where.paths(f"{topology.name}.{request.collective}").get("flows")
@@ -86,9 +86,8 @@ def optimum(
         return
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
-    shown = (best, topology.name, stages.seconds, path, ways)
-    part = (exchange.summary, exchange.table, why)
-    answer(as_json, words.optimum_summary, words.optimum_table, *shown, explanation=part)
+    result = words.optimum(best, topology.name, stages.seconds, path, ways)
+    answer(as_json, result, explanation=explanation.explanation(why) if why else None)
 
 
 def synthesize(job: files.Job, needed: bool) -> None:
@@ -120,9 +119,8 @@ def synthesize(job: files.Job, needed: bool) -> None:
     if ROUTES in request.files:
         texts[ROUTES] = file.dumps(routes, topology.name)
     paths = job.write_texts(texts, paths)
-    notes = tuple(stages.notes)
-    done = words.Made(routes, topology.name, stages.seconds, paths, tuple(made), notes, bands)
-    job.tell(words.routes_summary, words.routes_table, done)
+    seconds, notes = stages.seconds, stages.notes
+    job.tell(words.routes(routes, topology.name, made, bands, seconds, paths, notes))
 
 
 def _routes(best: Optimum, request: Request, alone: bool, notes: list[str]) -> Routes:

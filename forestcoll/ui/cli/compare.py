@@ -206,7 +206,7 @@ class _Answer:
             return
         first = not self.seen
         new = comparison.rows(found, self.seen, self.names)
-        if new is not None:
+        if new.rows:
             with progress.hidden():
                 if first:
                     draw(comparison.heading(found))
@@ -216,21 +216,21 @@ class _Answer:
 
     def tell(self) -> None:
         """The tables, or the document; nothing where nothing is known."""
-        from forestcoll.ui.report import comparison, reached
+        from forestcoll.ui.report import comparison, facts
 
         found = self.found
         if found is None:
             return
         if self.as_json:
-            limit = None if found.best is None else reached.limit(found.best)
+            limit = None if found.best is None else facts.limit(found.best)
             print_json({**found.summary(), "bottleneck": limit})
         elif self.as_csv:
             put(found.to_csv())
         else:
             if not self.seen:
                 draw(comparison.heading(found))
-            for part in comparison.body(found):
-                draw(part)
+            say("")
+            draw(comparison.body(found))
         if found.partial and (self.as_json or self.as_csv):
             note("partial: what was not played yet is missing")
 
@@ -306,6 +306,7 @@ def degrade(
     from forestcoll.compile.problem import parse_collective
     from forestcoll.study import degrade as losses
     from forestcoll.ui.report import degrade as words
+    from forestcoll.ui.report.facts import Fact, line
 
     topology = machine.load()
     asked = losses.Workload(
@@ -323,15 +324,11 @@ def degrade(
     if picture is not None:
         writing.write_all({picture: words.plot(lost, worst, picture.suffix[1:].lower())}, force)
     index = None if bundle is None else _bundle(lost, Path(bundle), formats, target, dask)
-    if as_json:
-        made = {} if index is None else {"bundle": index}
-        print_json({**words.summary(lost, shown, whole), **made})
-        return
-    draw(words.table(lost, shown, whole))
-    if picture is not None:
-        report(words.written(picture))
-    if index is not None:
-        report(words.bundle_table(index, Path(str(bundle))))
+    answer(as_json, [*words.losses(lost, shown, whole), [Fact("bundle", index)] if index else []])
+    if picture is not None and not as_json:
+        report([line("written", str(picture))])
+    if index is not None and not as_json:
+        report(words.bundle(index, Path(str(bundle))))
 
 
 def _proven_forest(name: str) -> Forest:
@@ -448,7 +445,7 @@ def lab(
     if importlib.util.find_spec("torch") is None:
         import forestcoll.execute.torch  # noqa: F401 (which says so; else only the ranks import it)
     from forestcoll.execute.lab.measurement import Wishes
-    from forestcoll.ui.report import lab as words
+    from forestcoll.ui.report import runs
 
     graph = CapacityGraph.from_topology(topology)
     program = _read(plan) if plan else None
@@ -463,7 +460,7 @@ def lab(
             measured = _all_to_all(topology, graph, program, plan, names, wishes, text)
         else:
             measured = _by_trees(topology, graph, program, plan, names, wishes)
-    answer(as_json, words.summary, words.table, measured)
+    answer(as_json, runs.measured(measured))
     return 1 if any(row.wrong for row in measured.rows) else 0
 
 

@@ -16,7 +16,7 @@ from forestcoll.compile.request import STOCK
 from forestcoll.ui import export as exports
 from forestcoll.ui.cli import writing
 from forestcoll.ui.cli.files import SOURCE, Sink, Source
-from forestcoll.ui.cli.messages import draw, print_json, put, report, show_progress
+from forestcoll.ui.cli.messages import answer, draw, put, report, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
     FORCE,
@@ -33,8 +33,7 @@ from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
     from forestcoll.execute.deploy.runtimes import Runtime
-    from forestcoll.ui.export import Format
-    from forestcoll.ui.export.settings import Order
+    from forestcoll.ui.export import Format, Order
     from forestcoll.ui.view import Subject
 
 RUNTIMES = ("mscclpp", "msccl", "rccl", "torch")
@@ -84,8 +83,6 @@ def export(
     Messages are those of the plan (or of the forest's trees), proven right first. What each format
     holds, and how its tool reads it: docs/check.md.
     """
-    from forestcoll.ui.export.settings import Settings
-
     wanted, where = exports.FORMATS[form], Path(output)
     folder = wanted.folder or output.endswith("/") or where.is_dir()
     if output == "-":
@@ -94,7 +91,7 @@ def export(
         writing.prepare([where], force)
     with show_progress(f"reading {source.file}"):
         subject = source.load()
-    settings = Settings(size, pieces, order, reduce_rate, tree)
+    settings = exports.Settings(size, pieces, order, reduce_rate, tree)
     with show_progress(f"writing {wanted.what}"):
         made = exports.export(subject, form, settings)
     if output == "-":
@@ -114,14 +111,18 @@ def _check_stdout(wanted: Format) -> None:
 
 
 def _tell(wanted: Format, subject: Subject, where: Path, texts: Mapping[Path, bytes]) -> None:
-    from forestcoll.ui.report import table, words
+    from forestcoll.ui.report import words
 
+    what = words.plural(len(texts), "file") + f" in {where}"
     size = words.size(sum(len(data) for data in texts.values()))
-    if len(texts) == 1:
-        rows = [("written", f"{next(iter(texts))} ({size})")]
-    else:
-        rows = [("written", f"{words.plural(len(texts), 'file')} in {where} ({size})")]
-    report(table.facts([("format", wanted.what), *subject.said, *rows]))
+    _tell_subject(subject, f"{what if len(texts) > 1 else next(iter(texts))} ({size})", wanted.what)
+
+
+def _tell_subject(subject: Subject, written: str, form: str = "") -> None:
+    from forestcoll.ui.report.facts import line
+
+    said = [("format", form), *subject.said, ("written", written)]
+    report([line(*each) for each in said])
 
 
 @command(
@@ -148,7 +149,7 @@ def view(
     One HTML file that asks for nothing else: the fabric, trees to step through, link loads, the
     limiting cut, and the time line of a simulated run to play. docs/check.md has the keys.
     """
-    from forestcoll.ui.report import table, words
+    from forestcoll.ui.report import words
     from forestcoll.ui.view.data import collect, page
 
     if output == "-" and sys.stdout.isatty():
@@ -165,8 +166,7 @@ def view(
         text = page(subject.title, collect(subject, size, limit, trees))
     sink.write(text)
     if sink.path is not None:
-        written = ("written", f"{output} ({words.size(len(text.encode()))})")
-        report(table.facts([*subject.said, written]))
+        _tell_subject(subject, f"{output} ({words.size(len(text.encode()))})")
 
 
 @command(
@@ -192,7 +192,7 @@ def deploy(
     fails where the runtime's log does not show them at work.
     """
     from forestcoll.execute import deploy as deployment
-    from forestcoll.ui.report import deploy as words
+    from forestcoll.ui.report import plans as words
 
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -206,12 +206,8 @@ def deploy(
         names = {p.name for p in texts}
         writing.write_all(texts, force, partial(_check_alone, folder / "plans", names))
         written = list(texts)
-    if as_json:
-        print_json(words.summary(made, written))
-        return
     say = report if written else draw  # what is needed is the result where nothing is written
-    say(words.served(made))
-    say(words.facts(made, written))
+    answer(as_json, (words.served(made), words.needs(made, written)), say)
 
 
 def _check_alone(plans: Path, ours: set[str]) -> dict[Path, str]:

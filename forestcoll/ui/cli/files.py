@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.topology import Topology
+    from forestcoll.ui.report.facts import Result
     from forestcoll.ui.view import Subject
 
 SAMPLE = 65_536
@@ -142,11 +143,9 @@ class Job(NamedTuple):
         """Since the command began."""
         return time.perf_counter() - self.began
 
-    def tell(self, summary: Callable[..., Any], table: Callable[..., Any], *made: Any) -> None:
+    def tell(self, result: Result) -> None:
         """What was made, for machines or for people."""
-        messages.answer(
-            self.as_json, summary, table, *made, say=partial(messages.report, err=self.where.stdout)
-        )
+        messages.answer(self.as_json, result, partial(messages.report, err=self.where.stdout))
 
     def write_texts(self, texts: Mapping[Any, str], paths: Mapping[Any, Path]) -> dict[Any, Path]:
         """Writes texts by format to standard output or these files; the files that are there."""
@@ -272,9 +271,10 @@ SOURCE: Any = Several(
 def _figures(made: Any, program: Program | None = None) -> tuple[tuple[str, str], ...]:
     """What is said of what a forest, flows or routes reach."""
     from forestcoll.study.figures import figures_of
-    from forestcoll.ui.report import reached
+    from forestcoll.ui.report.facts import reached
 
-    return tuple(reached.rows(figures_of(made, program)))
+    figures = reached(figures_of(made, program))
+    return tuple(line for fact in figures for line in fact.lines)
 
 
 def _refuse_others(text: str, source: str) -> None:

@@ -9,15 +9,14 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from forestcoll.common.escape import escape
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from forestcoll.ui.report.facts import Result
     from forestcoll.ui.report.progress import StageProgress
 
 _QUIET = "forestcoll.quiet"
@@ -78,37 +77,33 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def draw(table: RenderableType, err: bool = False) -> None:
+def draw(result: Result, err: bool = False) -> None:
     """A result for people; `err` where standard output holds a file."""
-    from forestcoll.ui.report import table as tables
+    from forestcoll.ui.report import facts, table
 
-    tables.write(table, sys.stderr if err else sys.stdout)
+    table.write(facts.as_table(result), sys.stderr if err else sys.stdout)
 
 
-def report(*found: RenderableType, err: bool = False) -> None:
+def report(*results: Result, err: bool = False) -> None:
     """What a command has done, for people: not its result, so nothing under `--quiet`."""
     if not quiet():
-        for table in found:
-            draw(table, err)
+        for result in results:
+            draw(result, err)
 
 
 def answer(
-    as_json: bool,
-    summary: Callable[..., Any],
-    table: Callable[..., RenderableType],
-    *made: Any,
-    say: Callable[[RenderableType], None] = draw,
-    **parts: tuple[Callable[..., Any], Callable[..., RenderableType], Any],
+    as_json: bool, result: Result, say: Callable[[Result], None] = draw, **parts: Result | None
 ) -> None:
     """A command's result, for machines or for people, to whom `say` tells it.
 
-    `parts`: what belongs to it where it was asked for: key -> (summary, table, what it is or None).
+    `parts`: what belongs to it, by the key that it has for machines, where it was asked for.
     """
-    known = {key: part for key, part in parts.items() if part[2] is not None}
+    from forestcoll.ui.report.facts import as_json as plain
+
+    asked = {key: part for key, part in parts.items() if part is not None}
     if as_json:
-        more = {key: summarize(what) for key, (summarize, _, what) in known.items()}
-        print_json({**summary(*made), **more} if more else summary(*made))
+        told = {key: plain(part) for key, part in asked.items()}
+        print_json({**plain(result), **told} if told else plain(result))
         return
-    say(table(*made))
-    for _, tabulate, what in known.values():
-        say(tabulate(what))
+    for part in (result, *asked.values()):
+        say(part)

@@ -16,7 +16,7 @@ from forestcoll.common.errors import ExecutionError, ForestCollError, PlanError,
 from forestcoll.program import REDUCTIONS
 from forestcoll.ui.cli import files
 from forestcoll.ui.cli.files import Sink
-from forestcoll.ui.cli.messages import draw, note, print_json, put, report, show_progress
+from forestcoll.ui.cli.messages import answer, note, print_json, put, report, show_progress
 from forestcoll.ui.cli.options import (
     FORCE,
     HOLDS,
@@ -163,14 +163,16 @@ def run(
     for text in dict.fromkeys(notes + [t for result in results for t in result.notes]):
         note(text)
 
-    from forestcoll.ui.report import nccl_tests
+    from forestcoll.ui.report import facts, runs
 
     if rows is not None:
-        rows.write(nccl_tests.csv(results))
+        rows.write(runs.csv(results))
     if as_json:
-        told = [nccl_tests.summary(j.program, j.results, j.figures, j.band) for j in jobs]
-        of_set = [{"plan": job.plan, **each} for job, each in zip(jobs, told, strict=True)]
-        print_json(of_set if jobs[0].of_set else told[0])
+        told = [runs.run_facts(j.program, j.results, j.figures, j.band) for j in jobs]
+        if jobs[0].of_set:
+            told = [[facts.Fact("plan", j.plan), *own] for j, own in zip(jobs, told, strict=True)]
+        answers = [*map(facts.as_json, told)]
+        print_json(answers if jobs[0].of_set else answers[0])
     else:
         _print_tables(jobs)
     return wrong
@@ -238,11 +240,11 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
 def _print_tables(jobs: list[_Job]) -> None:
     """A table for each plan that has run."""
     from forestcoll.common.escape import escape
-    from forestcoll.ui.report import nccl_tests
+    from forestcoll.ui.report import runs
 
     done = [job for job in jobs if job.results]
     names = [f"# {escape(job.plan)}\n" if job.of_set else "" for job in done]
-    tables = [nccl_tests.table(j.program, j.results, j.figures, j.band) for j in done]
+    tables = [runs.run_table(j.program, j.results, j.figures, j.band) for j in done]
     put("\n".join(name + table for name, table in zip(names, tables, strict=True)))
 
 
@@ -405,7 +407,7 @@ def _tell_pairs(found: Pairs, ranks: int, sink: Sink) -> None:
 
     from forestcoll.topology.calibrate import Measured
     from forestcoll.topology.calibrate.measured import dumps_measured
-    from forestcoll.ui.report import table
+    from forestcoll.ui.report.facts import grid
 
     measured = Measured("forestcoll measure", ranks, found.rates, found.latencies)
     rows = [
@@ -417,7 +419,7 @@ def _tell_pairs(found: Pairs, ranks: int, sink: Sink) -> None:
     ]
     pairs = f"{len(found.rates)} pairs"
     heads = (pairs, "least", "median", "most")
-    report(table.columns(heads, rows, right=(1, 2, 3)), err=sink.path is None)
+    report(grid(heads, rows), err=sink.path is None)
     sink.write(dumps_measured(measured), lambda: f"{ranks} ranks, {pairs}")
 
 
@@ -471,7 +473,7 @@ def time(
     from forestcoll.compile import verdict
     from forestcoll.program.targets import TARGETS
     from forestcoll.solver.alltoall.file import looks_like_one
-    from forestcoll.ui.report import simulation
+    from forestcoll.ui.report import runs
     from forestcoll.ui.view.subject import NO_ORDER
     from forestcoll.verify.simulate import Options
 
@@ -495,10 +497,7 @@ def time(
         )
     play = _time_plan if verdict.is_plan(text) else _time_forest
     played = play(text, plan, topology, sizes, rules, chosen)
-    if as_json:
-        print_json(simulation.summary(*played))
-    else:
-        draw(simulation.table(*played, shown))
+    answer(as_json, runs.simulation(*played, shown))
     return 0
 
 

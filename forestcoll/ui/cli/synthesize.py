@@ -14,7 +14,7 @@ from forestcoll.common.errors import OutputError
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.request import ROUTES, Request
 from forestcoll.ui.cli import alltoall, files, writing
-from forestcoll.ui.cli.messages import answer, complain, draw, note, print_json, show_progress
+from forestcoll.ui.cli.messages import answer, complain, note, show_progress
 from forestcoll.ui.cli.options import (
     ALLTOALL,
     COLLECTIVES,
@@ -92,23 +92,20 @@ def optimum(
 
             why = explaining.explain(asked, progress)
     took = time.perf_counter() - began
-    rank = -1 if asked.root is None else asked.root
-    shown = (topology.name, asked.graph, asked.collective, best, rank, took, switched)
-    part = (explanation.summary, explanation.table, why)
-    answer(as_json, synthesis.optimum_summary, synthesis.optimum_table, *shown, explanation=part)
+    result = synthesis.optimum(topology.name, asked, best, took, switched)
+    answer(as_json, result, explanation=explanation.explanation(why) if why else None)
 
 
 def _optimum_of_groups(topology: Topology, request: Request, began: float, as_json: bool) -> None:
     """The largest algbw that all groups reach at the same time."""
     from forestcoll.compile import together
-    from forestcoll.ui.report import groups as words
+    from forestcoll.ui.report import synthesis
 
     asked = _groups_of(topology, request)
     with show_progress("optimum"):
         best = together.optimum(asked)
         alone = together.alone(asked, best.algbw)
-    shown = (asked, best, alone, time.perf_counter() - began)
-    answer(as_json, words.optimum_summary, words.optimum_table, *shown)
+    answer(as_json, synthesis.groups_optimum(asked, best, alone, time.perf_counter() - began))
 
 
 @command(
@@ -139,12 +136,12 @@ def front(
     topology = machine.load()
 
     from forestcoll.compile.front import front
-    from forestcoll.ui.report import front as words
+    from forestcoll.ui.report import synthesis
 
     asked = {"forests": not rates, "plans": plans, "everything": everything}
     with show_progress("front") as progress:
         points = front(topology, request, **asked, progress=progress)
-    answer(as_json, words.summary, words.table, points)
+    answer(as_json, synthesis.pareto_front(points))
 
 
 @command(
@@ -210,7 +207,7 @@ def _make_one(job: files.Job) -> None:
     with show_progress() as progress:
         made = synthesize(topology, job.request, progress=progress)
     paths = job.write_texts(made.texts, paths)
-    job.tell(words.summary, words.table, made, {"load": loaded, **made.timings}, paths)
+    job.tell(words.schedule(made, {"load": loaded, **made.timings}, paths))
 
 
 def _make_groups(job: files.Job) -> None:
@@ -219,7 +216,7 @@ def _make_groups(job: files.Job) -> None:
     topology = job.machine.load()
 
     from forestcoll.compile import together
-    from forestcoll.ui.report import groups as words
+    from forestcoll.ui.report import synthesis
 
     loaded, request = job.seconds, job.request
     asked = _groups_of(topology, request)
@@ -233,7 +230,7 @@ def _make_groups(job: files.Job) -> None:
             progress=progress,
         )
     paths = job.write_folder(made.texts)
-    job.tell(words.summary, words.table, asked, made, {"load": loaded, **made.timings}, paths)
+    job.tell(synthesis.schedules(asked, made, {"load": loaded, **made.timings}, paths))
 
 
 def _make_set(job: files.Job, low: int, high: int) -> None:
@@ -244,7 +241,7 @@ def _make_set(job: files.Job, low: int, high: int) -> None:
     topology, folder = job.machine.load(), job.where.directory
 
     from forestcoll.compile import plan_set
-    from forestcoll.ui.report import plan_set as words
+    from forestcoll.ui.report import plans as words
 
     earlier = None
     if folder is not None:
@@ -256,7 +253,7 @@ def _make_set(job: files.Job, low: int, high: int) -> None:
         made = plan_set.make(topology, job.request, low, high, progress=progress)
     texts = plan_set.files_of(made)
     job.write_folder(texts, earlier)
-    job.tell(words.summary, words.table, made, texts, {"load": loaded, **made.timings}, folder)
+    job.tell(words.plan_set(made, texts, {"load": loaded, **made.timings}, folder))
 
 
 def _groups_of(topology: Topology, request: Request) -> GroupsProblem:
@@ -297,13 +294,12 @@ def _earlier(directory: Path, formats: Sequence[str], force: bool) -> dict[Path,
 def doctor(as_json: bool = JSON) -> int:
     """Check this installation and this machine."""
     from forestcoll.execute import doctor as clinic
-    from forestcoll.ui.report import table
+    from forestcoll.ui.report.facts import Rows, same
 
     findings = clinic.examine()
-    if as_json:
-        print_json([f.as_dict() for f in findings])
-    else:
-        draw(table.columns(("what", "", "found"), [(f.what, f.state, f.found) for f in findings]))
+    heads = {"what": None, "state": "", "found": None}
+    rows = [[same(key, getattr(f, key), head) for key, head in heads.items()] for f in findings]
+    answer(as_json, Rows("", rows, right=()))
     missing = [f.what for f in findings if f.state == clinic.MISSING]
     if missing:
         return complain(f"needed and missing: {', '.join(missing)}", 1)

@@ -17,7 +17,6 @@ from forestcoll.ui.cli.messages import (
     answer,
     draw,
     note,
-    print_json,
     put,
     report,
     say,
@@ -79,13 +78,11 @@ add_quiet(topology)
 def list_topologies(as_json: bool = JSON) -> None:
     """The catalogue: names, parameters with their defaults."""
     from forestcoll.topology import catalog
-    from forestcoll.ui.report import table
+    from forestcoll.ui.report.facts import Rows, same
 
-    names = catalog.names()
-    if as_json:
-        print_json([{"name": n, "description": catalog.describe(n)} for n in names])
-    else:
-        draw(table.columns(("name", "what"), [(n, catalog.describe(n)) for n in names]))
+    about = {name: catalog.describe(name) for name in catalog.names()}
+    rows = [[same("name", n), same("description", text, "what")] for n, text in about.items()]
+    answer(as_json, Rows("", rows, right=()))
 
 
 @command(
@@ -109,7 +106,7 @@ def show(
     with guard(name, size_of(name)):
         expanded = catalog.load(name, machine.settings)  # its notes are in the table
     about = catalog.describe(name) if name.removesuffix(".yaml") in catalog.names() else ""
-    answer(as_json, topologies.summary, topologies.table, expanded, about)
+    answer(as_json, topologies.topology_facts(expanded, about))
 
 
 @command("forestcoll topology check my-machine.yaml", into=topology)
@@ -234,12 +231,12 @@ def diff(
     Exit code 0: they are equal; 1: they differ. The topologies' own names do not count.
     """
     from forestcoll.topology.difference import compare, group
-    from forestcoll.ui.report import difference
+    from forestcoll.ui.report import topologies
 
     sides = [load(one, set_a), load(two, set_b)]
     groups = group(compare(*sides))
     if groups or as_json:
-        answer(as_json, difference.summary, difference.table, groups)
+        answer(as_json, topologies.differences(groups))
     else:
         say(f"{one} and {two} are equal: {len(sides[0].gpus)} GPUs, the same nodes and links")
     return 1 if groups else 0
@@ -265,14 +262,14 @@ def detect(
     cluster is what comes out. Without any tool, it says what to run where.
     """
     from forestcoll.topology import detect as detecting
-    from forestcoll.ui.report import table
+    from forestcoll.ui.report.facts import line
 
     kept_as = {form.tool_name: form.kept for form in readers.FORMATS if form.kept}
     files = {tool: Path(keep) / name for tool, name in kept_as.items()} if keep else {}
     writing.prepare([*files.values(), *([Path(output)] if output != "-" else [])], force)
     with show_progress("detecting") as progress:
         seen = detecting.detect(settings, lambda name: progress(name, 0.0), alone)
-    draw(table.facts([(step.tool, step.said) for step in seen.steps]), err=True)
+    draw([line(step.tool, step.said) for step in seen.steps], err=True)
     kept = {files[s.tool]: s.text for s in seen.steps if s.text and s.tool in files}
     writing.write_all(kept, force)
     _finish(detecting.need(seen), "forestcoll topology detect", Sink.of(output, force))
@@ -314,14 +311,14 @@ def calibrate(
     from forestcoll.topology import read_text
     from forestcoll.topology.calibrate import calibrate as fit
     from forestcoll.topology.calibrate import loads_measured
-    from forestcoll.ui.report import calibration
+    from forestcoll.ui.report import topologies
 
     sink = Sink.of(output, force)
     nominal = load(name, settings)
     with guard(measured, size_of(measured)):
         fitted = fit(nominal, loads_measured(read_text(measured), measured), tolerance / 100)
-    report(calibration.table(fitted), err=output == "-")
-    notes = (*fitted.notes, *calibration.odd_pairs(fitted))
+    report(topologies.calibration(fitted), err=output == "-")
+    notes = (*fitted.notes, *topologies.odd_pairs(fitted))
     command = f"forestcoll topology calibrate {name} --measured {measured}"
     _finish(fitted.topology, command, sink, notes)
 

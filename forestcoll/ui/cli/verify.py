@@ -14,7 +14,7 @@ from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.request import STOCK
 from forestcoll.program import Collective
 from forestcoll.ui.cli import files
-from forestcoll.ui.cli.messages import complain, note, print_json, quiet, report, say, show_progress
+from forestcoll.ui.cli.messages import complain, draw, note, print_json, quiet, say, show_progress
 from forestcoll.ui.cli.options import (
     HOLDS,
     JSON,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
     from forestcoll.study.figures import Figures
     from forestcoll.topology import Topology
-    from forestcoll.ui.report.plan_set import Row
+    from forestcoll.ui.report.plans import Row
     from forestcoll.verify.simulate import Band
 
 Entry = dict[str, object]
@@ -228,7 +228,7 @@ def _bundle(source: str, as_json: bool) -> Entry:
 def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None:
     """Where two of the plans would answer the same call, or are one for the runtime."""
     from forestcoll.execute.deploy.plans import clashes, namesakes
-    from forestcoll.ui.report import lint as words
+    from forestcoll.ui.report import plans as words
 
     pairs = clashes(plans)
     for one, other in pairs[:LISTED_CLASHES]:
@@ -264,7 +264,8 @@ def _check_set(path: Path, target: str | None) -> None:
 
 def _set(source: str, shown: _Shown) -> Entry:
     from forestcoll.compile import plan_set
-    from forestcoll.ui.report import plan_set as words
+    from forestcoll.ui.report import plans as words
+    from forestcoll.ui.report.facts import line
 
     size = size_of(*Path(source).glob("*"), *Path(source).glob("*/*"))
     with show_progress(f"verifying {source}"), guard(source, size):
@@ -273,12 +274,13 @@ def _set(source: str, shown: _Shown) -> Entry:
     if not shown.as_json:
         _say(source, verdict.lines)
         if rows:
-            report("", words.plans_table(rows), f"us, GB/s: {words.SIMULATED}")
-            report(f"model: {words.model(rows)}", "")
-    found = {"proven": verdict.lines, "figures": verdict.figures}
-    played = {"simulated": words.simulated(rows), "model": words.model(rows)} if rows else {}
-    empty = {"simulated": None, "model": None}
-    return {"file": source, "ok": True, "kind": "plan-set", **found, **empty, **played}
+            say("")
+            draw(([line("us, GB/s", words.SIMULATED), words.set_model(rows)], words.plans(rows)))
+            say("")
+    told = {"simulated": words.simulated(rows) if rows else None}
+    told |= {"model": words.set_model(rows).value}
+    proven = {"proven": verdict.lines, "figures": verdict.figures}
+    return {"file": source, "ok": True, "kind": "plan-set", **proven, **told}
 
 
 def _simulate_set(source: str, proven: list[Proven], shown: _Shown, size: int) -> list[Row]:
@@ -299,7 +301,7 @@ def _play(proven: list[Proven], topology: Topology | None) -> tuple[list[Row], s
     """The plans with what they reach in simulated time, as `synthesize` has it, and a note."""
     from forestcoll.compile.plan_set import ends_of
     from forestcoll.study import predict
-    from forestcoll.ui.report.plan_set import Row
+    from forestcoll.ui.report.plans import Row
 
     rows, text = [], ""
     for plan in proven:
@@ -328,16 +330,16 @@ def _forest(
 
 
 def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Shown) -> Entry:
-    from forestcoll.ui.report import reached, words
+    from forestcoll.ui.report import facts, words
 
     lines = list(verdict.lines)
     entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
     figures = dict(verdict.figures)
     if forest is not None:
         band, found = _known(source, shown, forest)
-        figures |= reached.summary(found)
+        figures |= facts.as_json(facts.reached(found))
         if found is not None and found.bound is not None:
-            lines.append(f"bottleneck: {reached.limit(found)}")
+            lines.append(f"bottleneck: {facts.limit(found)}")
         entry["simulated"] = None if band is None else band.summary()
         if band is not None:
             lines += [f"simulated {words.rates(band)}, the trees alone", f"model: {band.model}"]
@@ -352,10 +354,10 @@ def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Sh
 
 def _say_plan(report: Report, shown: _Shown) -> Entry:
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.ui.report import lint, reached, words
+    from forestcoll.ui.report import facts, plans, words
 
     form = HOLDS[report.target]
-    entry = {**lint.summary(report), "kind": form}
+    entry = {**plans.findings(report), "kind": form}
     proven: list[str] = []
     more: list[str] = []
     if report.program is not None and report.verified is not None:
@@ -364,26 +366,26 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
         entry |= {"figures": dict(verdict.figures)}
         if report.ok:
             band, known = _known(report.source, shown, report.program)
-            more = [] if known is None else [f"allowed by links: {reached.line(known)}"]
+            more = [] if known is None else [f"allowed by links: {facts.allowed(known)}"]
             if known is not None and known.bound is not None:
-                more.append(f"bottleneck: {reached.limit(known)}")
+                more.append(f"bottleneck: {facts.limit(known)}")
             if band is not None:
                 more += [f"simulated {words.band(band)}", f"model: {band.model}"]
-            entry["figures"] = {**verdict.figures, **reached.summary(known)}
+            entry["figures"] = {**verdict.figures, **facts.as_json(facts.reached(known))}
             entry |= {"simulated": None if band is None else band.summary()}
     entry |= {"proven": proven}
     if not report.ok:
-        complaint = lint.complaint(report)
+        complaint = plans.complaint(report)
         entry |= {"error": complaint}
         if shown.as_json or not sys.stdout.isatty():  # on a terminal it stands in the list below
             complain(complaint, 1)
     if shown.as_json:
         return entry
     if report.ok:
-        _say(report.source, [*proven, *more, lint.target(report), *lint.lines(report)])
+        _say(report.source, [*proven, *more, plans.target(report), *plans.lines(report)])
     else:
-        say(f"{report.source}: {lint.title(report)}")
-        for line in (*proven, *lint.lines(report)):
+        say(f"{report.source}: {plans.title(report)}")
+        for line in (*proven, *plans.lines(report)):
             say(f"  {line}")
     return entry
 

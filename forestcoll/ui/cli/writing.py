@@ -1,9 +1,9 @@
 """The one writer of files: all of them whole, or nothing changed, however the run ends.
 
-Everything is written into a staging folder beside its place; earlier files that are to go are kept
-there too, and a journal says what goes where. Then files take their places, the last one (an index)
-last. Without the journal nothing has been touched, or everything is done; with it, what it lists is
-undone: at once after an error, by the next writer after `kill -9`.
+Everything is written into a staging folder beside its place, and a journal says what goes where.
+Earlier files then move into that folder, the last one (an index) first, and the new ones take their
+places, the last one last. Without the journal nothing has been touched, or everything is done; with
+it, what it lists is undone: at once after an error, by the next writer after `kill -9`.
 
 One writer at a time in a folder: it claims the folder by a lock on it (`flock`), which the system
 frees with the process, and by the staging folder inside it, which only one can make. Where the file
@@ -18,7 +18,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -88,7 +87,7 @@ def prepare(paths: Collection[Path], force: bool) -> None:
         home = _home(paths)
         with _told_as_output(home), hold() as held:
             if (home / STAGING / JOURNAL).exists():
-                with claim(home, held, _recover):
+                with claim(home, held):
                     pass
     check_free(paths, force)
 
@@ -124,7 +123,7 @@ def write_all(
         return
     prepare(texts, force)
     home = _home(texts)
-    with _told_as_output(home), hold() as held, claim(home, held, _recover) as staging:
+    with _told_as_output(home), hold() as held, claim(home, held) as staging:
         check_free(texts, force)
         goes = _going(home, texts, {} if earlier is None else earlier())
         staged = {}
@@ -134,7 +133,7 @@ def write_all(
             data = text.encode() if isinstance(text, str) else text
             (staging / f"new-{number}").write_bytes(data)
             staged[path] = f"new-{number}", sha256(data).hexdigest()
-        _carry_out(home, staging, _plan(home, staging, staged, goes))
+        _carry_out(home, staging, _plan(home, staged, goes))
 
 
 def _going(
@@ -178,51 +177,38 @@ def _check_folders(home: Path, path: Path) -> None:
             )
 
 
-def _plan(
-    home: Path, staging: Path, staged: Mapping[Path, tuple[str, str]], goes: Iterable[Path]
-) -> Journal:
-    """What is to be done; earlier files are kept in the staging folder. Changes nothing outside."""
+def _plan(home: Path, staged: Mapping[Path, tuple[str, str]], goes: Iterable[Path]) -> Journal:
+    """What is to be done."""
     changes: list[Change] = []
     for path in [*goes, *staged]:
+        old = f"old-{len(changes)}" if os.path.lexists(path) else None
         new, sha256 = staged.get(path, (None, ""))
-        old = None
-        if os.path.lexists(path):
-            old = f"old-{len(changes)}"
-            _keep(path, staging / old)
-        changes.append(Change(os.fspath(path.relative_to(home)), new, sha256, old))
+        changes.append(Change(str(path.relative_to(home)), new, sha256, old))
     missing = {p for path in staged for p in path.parents if p.is_relative_to(home)}
-    folders = sorted(os.fspath(p.relative_to(home)) for p in missing if not p.exists())
+    folders = sorted(str(p.relative_to(home)) for p in missing if not p.exists())
     return Journal(tuple(changes), tuple(folders))
 
 
-def _keep(path: Path, place: Path) -> None:
-    """The file under a second name; the file itself where the system has links, else a copy."""
-    try:
-        os.link(path, place, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        shutil.copy2(path, place, follow_symlinks=False)
-
-
 def _carry_out(home: Path, staging: Path, journal: Journal) -> None:
-    """Put every file in its place and take the others away, or nothing of it."""
-    single = len(journal.changes) == 1
-    if not single:
+    """Put every file in its place and take the others away, or nothing of it.
+
+    A file that is alone replaces the earlier one, so that there always is one.
+    """
+    *others, last = journal.changes
+    alone = not others
+    if not alone:
         _note(staging, journal)
     try:
-        # The last file makes the others a set: it goes first and comes last.
-        gone = [c for c in journal.changes if c.new is None]
-        last = journal.changes[-1]
-        for change in [last, *gone] if not single and last.old is not None else gone:
-            os.unlink(home / change.path)
+        for change in [] if alone else [last, *others]:
+            if change.old is not None:
+                os.replace(home / change.path, staging / change.old)
         for folder in journal.folders:
             os.mkdir(home / folder)
         for change in journal.changes:
             if change.new is not None:
-                replaces = change.old is not None and (single or change is not last)
+                replaces = alone and change.old is not None
                 place(staging / change.new, home / change.path, replaces)
-        if not single:
+        if not alone:
             os.unlink(staging / JOURNAL)  # from here on it is done
     except BaseException:
         _undo(home, staging, journal)
@@ -316,35 +302,28 @@ def _leads_out(home: Path, path: str) -> bool:
 
 
 @contextmanager
-def claim(home: Path, held: Held, recover: Callable[[Path, Path], None]) -> Iterator[Path]:
+def claim(home: Path, held: Held) -> Iterator[Path]:
     """The staging folder of `home`, while this process alone may write there.
 
     `home` is made if it is missing, and taken away again if the `with` leaves it empty by an
-    exception. `recover(home, staging)` clears what a run that was killed has left. Raises
-    OutputError where another run holds the folder for too long, OSError.
+    exception. What a run that was killed has left is undone first. Raises OutputError where another
+    run holds the folder for too long, OSError.
     """
     made: list[Path] = []
-    lock, staging = None, home / STAGING
+    staging = home / STAGING
     try:
-        lock = _wait(home, made, held, recover)
-        yield staging
+        lock = _wait(home, made, held)
+        try:
+            yield staging
+        finally:
+            if not (staging / JOURNAL).exists():  # else it holds what is yet to be undone
+                remove_staging(staging)
+            os.close(lock)
     except BaseException:
-        _clear(staging, lock)
         for folder in reversed(made):
             with contextlib.suppress(OSError):  # somebody else's files are in it by now
                 folder.rmdir()
         raise
-    else:
-        _clear(staging, lock)
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def _clear(staging: Path, lock: int | None) -> None:
-    """Take the staging folder away, unless it is another's or holds what is yet to be undone."""
-    if lock is not None and not (staging / JOURNAL).exists():
-        remove_staging(staging)
 
 
 def remove_staging(staging: Path) -> None:
@@ -356,7 +335,7 @@ def remove_staging(staging: Path) -> None:
         os.rmdir(staging)
 
 
-def _wait(home: Path, made: list[Path], held: Held, recover: Callable[[Path, Path], None]) -> int:
+def _wait(home: Path, made: list[Path], held: Held) -> int:
     """A file descriptor of `home`, locked if that can be, with a staging folder of our own."""
     began = time.monotonic()
     while True:
@@ -364,14 +343,13 @@ def _wait(home: Path, made: list[Path], held: Held, recover: Callable[[Path, Pat
         _make(home, made)
         with contextlib.suppress(FileNotFoundError):  # another run took its empty folder away
             folder = _open(home)
-            taken = False
             try:
-                taken = _take(home, folder, recover, time.monotonic() - began)
-            finally:
-                if not taken:
-                    os.close(folder)
-            if taken:
-                return folder
+                if _take(home, folder, time.monotonic() - began):
+                    return folder
+            except BaseException:
+                os.close(folder)
+                raise
+            os.close(folder)
         if time.monotonic() - began > WAIT_SECONDS:
             raise OutputError(_words_of_owner(home))
         time.sleep(_TURN)
@@ -394,7 +372,7 @@ def _make(home: Path, made: list[Path]) -> None:
                 made.append(folder)
 
 
-def _take(home: Path, folder: int, recover: Callable[[Path, Path], None], waited: float) -> bool:
+def _take(home: Path, folder: int, waited: float) -> bool:
     """Whether the folder is ours now, after so many seconds."""
     locked = True
     try:
@@ -410,7 +388,7 @@ def _take(home: Path, folder: int, recover: Callable[[Path, Path], None], waited
         os.mkdir(staging, 0o700)
     except FileExistsError:
         if _left_behind(staging, locked, waited > WAIT_SECONDS / 2):
-            recover(home, staging)
+            _recover(home, staging)
         return False
     except FileNotFoundError:
         if home.is_dir() and os.path.samestat(os.fstat(folder), os.stat(home)):
@@ -433,15 +411,13 @@ def _left_behind(staging: Path, locked: bool, late: bool) -> bool:
     process, host = owner
     if host != os.uname().nodename:
         return False
-    if locked:
-        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return True
     except OSError:
-        return False
-    return False
+        pass
+    return locked
 
 
 def _owner(staging: Path) -> tuple[int, str] | None:

@@ -15,19 +15,46 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.arguments import whole
 from forestcoll.common.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from forestcoll.ui.export.settings import Settings
     from forestcoll.ui.view.subject import Kind, Subject
+    from forestcoll.verify.simulate import Options
 
-__all__ = ["FORMATS", "MOST_PIECES", "Format", "export"]
+__all__ = ["FORMATS", "MOST_PIECES", "Format", "Settings", "export"]
 
 MOST_PIECES = 4096
 Files = Mapping[str, bytes]
 """File name -> content."""
+
+
+Order = Literal["connection", "data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`size`: bytes as nccl-tests counts them. Every message is sent in so many `pieces`.
+
+    `order`: messages from one rank to another follow each other ("connection"), or only what their
+    data asks for ("data"). `reduce_rate`: GB/s of sums, None: they take no time. `tree`: the one
+    tree of a forest that is drawn. `options`: of simulated runs.
+    """
+
+    size: int = 2**30
+    pieces: int = 1
+    order: Order = "connection"
+    reduce_rate: float | None = None
+    tree: int | None = None
+    options: Options | None = None
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1, 2**50)
+        whole("pieces", self.pieces, 1, MOST_PIECES)
+        if self.reduce_rate is not None and not 0 < self.reduce_rate < 1e9:
+            raise UnsupportedError(f"reduce_rate {self.reduce_rate}: GB/s, more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +70,6 @@ class Format:
     takes: tuple[Kind, ...] = ("plan", "forest")
     folder: bool = False
     binary: bool = False
-
-    @property
-    def writer(self) -> Callable[[Subject, Settings], Files]:
-        """What makes the files."""
-        module = import_module(f"forestcoll.ui.export.{self.module}")
-        write: Callable[[Subject, Settings], Files] = getattr(module, self.name)
-        return write
 
 
 FABRICS: tuple[Kind, ...] = ("topology", "forest", "plan", "exchange")
@@ -72,13 +92,13 @@ def export(subject: Subject, format: str, settings: Settings) -> Files:
     Raises UnsupportedError where the format does not take what the subject is, or cannot say it.
     """
     form = FORMATS[format]
-    if subject.kind not in form.takes and subject.kind == "exchange":
+    if subject.kind not in form.takes:
         from forestcoll.ui.view.subject import NO_ORDER
 
-        raise UnsupportedError(f"{subject.name}: {NO_ORDER}, and {form.name} is written of those")
-    if subject.kind not in form.takes:
-        raise UnsupportedError(
-            f"{subject.name}: a {subject.kind}; {form.name} is written of a "
-            f"{' or a '.join(form.takes)}"
-        )
-    return form.writer(subject, settings)
+        why = f"a {subject.kind}; {form.name} is written of a {' or a '.join(form.takes)}"
+        if subject.kind == "exchange":
+            why = f"{NO_ORDER}, and {form.name} is written of those"
+        raise UnsupportedError(f"{subject.name}: {why}")
+    module = import_module(f"forestcoll.ui.export.{form.module}")
+    write: Callable[[Subject, Settings], Files] = getattr(module, form.name)
+    return write(subject, settings)

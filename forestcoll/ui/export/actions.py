@@ -8,32 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.escape import file_name
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Tree
-from forestcoll.ui.export import Files
-from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.view import Subject
 from forestcoll.verify.dataflow import Value, dataflow
 
 MOST_ACTIONS = 20_000_000
 
 
-class Kind(Enum):
-    """What an action is."""
-
-    SEND = "send"
-    RECV = "recv"
-    SUM = "sum"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One thing that a rank does; actions are numbered by their places in the rank's list.
 
     `after`: earlier actions of the rank whose data this one needs. `follows`: the earlier send to
@@ -41,7 +30,7 @@ class Action:
     and of no other; of a sum -1, as is `peer`.
     """
 
-    kind: Kind
+    kind: Literal["send", "recv", "sum"]
     bytes: int
     peer: int = -1
     tag: int = -1
@@ -49,18 +38,12 @@ class Action:
     follows: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Actions:
-    """`ranks[r]` lists what rank r does. `root`: of a broadcast or reduce, else -1."""
+class Actions(NamedTuple):
+    """`ranks[r]` lists what rank r does; `messages`: how many are sent in all."""
 
     collective: Collective
-    root: int
-    ranks: tuple[tuple[Action, ...], ...]
-
-    @property
-    def messages(self) -> int:
-        """How many there are in all."""
-        return sum(action.kind is Kind.SEND for rank in self.ranks for action in rank)
+    ranks: list[list[Action]]
+    messages: int
 
 
 def actions(subject: Subject, settings: Settings) -> Actions:
@@ -71,12 +54,12 @@ def actions(subject: Subject, settings: Settings) -> Actions:
     """
     if subject.program is not None:
         flow = dataflow(subject.program)
-        collective, root, n = flow.collective, flow.root, flow.ranks
+        collective, n = flow.collective, flow.ranks
         values, units = flow.values, flow.units
     else:
         assert subject.forest is not None
         forest = subject.forest.expanded()
-        collective, root, n = forest.collective, forest.root, forest.n
+        collective, n = forest.collective, forest.n
         values, units = tuple(_forest_values(forest)), forest.total
     count = len(values) * settings.pieces * 2
     if count > MOST_ACTIONS:
@@ -90,52 +73,44 @@ def actions(subject: Subject, settings: Settings) -> Actions:
             f"{subject.name}: of {settings.size} bytes, messages would have less than one; take "
             f"--size {least} or more" + ", or fewer --pieces" * (settings.pieces > 1)
         )
-    return Actions(collective, root, _Builder(values, units, n, settings).build())
+    ranks, messages = _act(values, units, n, settings)
+    return Actions(collective, ranks, messages)
 
 
-class _Builder:
-    def __init__(self, values: Sequence[Value], units: int, n: int, settings: Settings) -> None:
-        self.values, self.units, self.settings = values, units, settings
-        self.ranks: list[list[Action]] = [[] for _ in range(n)]
-        self.sent: dict[tuple[int, int], int] = {}  # the last send from one rank to another
-        self.tag = 0
+def _act(
+    values: Sequence[Value], units: int, n: int, settings: Settings
+) -> tuple[list[list[Action]], int]:
+    """What each of n ranks does to make the values; how many messages that takes."""
+    ranks: list[list[Action]] = [[] for _ in range(n)]
+    last: dict[tuple[int, int], int] = {}  # the last send from one rank to another
+    tag = 0
 
-    def build(self) -> tuple[tuple[Action, ...], ...]:
-        depth: list[int] = []  # what needs little goes first, so that nothing waits behind it
-        for value in self.values:
-            depth.append(1 + max((depth[k] for k in value.made_from), default=0))
-        order = sorted(range(len(self.values)), key=lambda k: (depth[k], k))
-        for piece in range(self.settings.pieces):
-            made: list[int] = [-1] * len(self.values)  # the action that makes it, -1: an input
-            for k in order:
-                value = self.values[k]
-                if len(value.made_from) == 1:
-                    made[k] = self._message(value, value.made_from[0], made, self._bytes(k, piece))
-                elif value.made_from:
-                    after = tuple(made[s] for s in value.made_from if made[s] >= 0)
-                    action = Action(Kind.SUM, self._bytes(k, piece), after=after)
-                    made[k] = self._add(value.rank, action)
-        return tuple(tuple(rank) for rank in self.ranks)
+    def add(rank: int, action: Action) -> int:
+        ranks[rank].append(action)
+        return len(ranks[rank]) - 1
 
-    def _bytes(self, k: int, piece: int) -> int:
-        value, pieces = self.values[k], self.settings.pieces
-        ends = (value.start * pieces + value.length * (piece + i) for i in (0, 1))
-        low, high = (self.settings.size * end // (self.units * pieces) for end in ends)
-        return high - low
-
-    def _add(self, rank: int, action: Action) -> int:
-        self.ranks[rank].append(action)
-        return len(self.ranks[rank]) - 1
-
-    def _message(self, value: Value, source: int, made: Sequence[int], size: int) -> int:
-        """The receive, once both ends are there."""
-        pair = self.values[source].rank, value.rank
-        after = (made[source],) if made[source] >= 0 else ()
-        follows = self.sent.get(pair, -1) if self.settings.order == "connection" else -1
-        send = Action(Kind.SEND, size, pair[1], self.tag, after, follows)
-        self.sent[pair] = self._add(pair[0], send)
-        self.tag += 1
-        return self._add(pair[1], replace(send, kind=Kind.RECV, peer=pair[0], after=(), follows=-1))
+    depth: list[int] = []  # what needs little goes first, so that nothing waits behind it
+    for value in values:
+        depth.append(1 + max((depth[k] for k in value.made_from), default=0))
+    order = sorted(range(len(values)), key=lambda k: (depth[k], k))
+    pieces = settings.pieces
+    for piece in range(pieces):
+        maker = [-1] * len(values)  # the action that makes it, -1: an input
+        for k in order:
+            value = values[k]
+            ends = (value.start * pieces + value.length * (piece + i) for i in (0, 1))
+            low, high = (settings.size * end // (units * pieces) for end in ends)
+            after = tuple(maker[s] for s in value.made_from if maker[s] >= 0)
+            if len(value.made_from) == 1:
+                pair = values[value.made_from[0]].rank, value.rank
+                follows = last.get(pair, -1) if settings.order == "connection" else -1
+                send = Action("send", high - low, pair[1], tag, after, follows)
+                last[pair] = add(pair[0], send)
+                maker[k] = add(pair[1], Action("recv", high - low, pair[0], tag))
+                tag += 1
+            elif value.made_from:
+                maker[k] = add(value.rank, Action("sum", high - low, after=after))
+    return ranks, tag
 
 
 # --- forests --------------------------------------------------------------------------------------
@@ -222,16 +197,13 @@ def goal(subject: Subject, settings: Settings) -> Files:
     return {f"{file_name(f'{subject.name}.{done.collective}')}.goal": "\n".join(lines).encode()}
 
 
-def _lines(own: tuple[Action, ...], settings: Settings) -> Iterator[str]:
+def _lines(own: Sequence[Action], settings: Settings) -> Iterator[str]:
     for index, action in enumerate(own):
-        if action.kind is Kind.SEND:
-            what = f"send {action.bytes}b to {action.peer} tag {action.tag}"
-        elif action.kind is Kind.RECV:
-            what = f"recv {action.bytes}b from {action.peer} tag {action.tag}"
-        else:
+        way = "to" if action.kind == "send" else "from"
+        what = f"{action.kind} {action.bytes}b {way} {action.peer} tag {action.tag}"
+        if action.kind == "sum":
             what = f"calc {round(sum_time(action, settings))}"
         yield f"l{index + 1}: {what}"
-        for needed in action.after:
-            yield f"l{index + 1} requires l{needed + 1}"
-        if action.follows >= 0:
-            yield f"l{index + 1} requires l{action.follows + 1}"
+        for needed in (*action.after, action.follows):
+            if needed >= 0:
+                yield f"l{index + 1} requires l{needed + 1}"

@@ -17,10 +17,9 @@ import json
 from collections.abc import Iterable
 
 from forestcoll.common.escape import file_name
-from forestcoll.ui.export import Files
-from forestcoll.ui.export.actions import Action, Kind, actions, sum_time
+from forestcoll.ui.export import Files, Settings
+from forestcoll.ui.export.actions import Action, actions, sum_time
 from forestcoll.ui.export.protobuf import data, number, text, varint
-from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
 
 SCHEMA = "0.0.4"
@@ -45,9 +44,8 @@ def chakra(subject: Subject, settings: Settings) -> Files:
     stem = file_name(f"{subject.name}.{found.collective}")
     kind, name = CALLS[found.collective]
     files: dict[str, bytes] = {}
-    total = found.messages
     for rank, own in enumerate(found.ranks):
-        nodes = (_node(index, action, total, settings) for index, action in enumerate(own))
+        nodes = (_node(index, action, found.messages, settings) for index, action in enumerate(own))
         files[f"{stem}.{rank}.et"] = _file(nodes)
         if name is not None:
             call = number(1, 1) + text(2, str(found.collective)) + number(3, COLL)
@@ -87,28 +85,27 @@ def _file(nodes: Iterable[bytes]) -> bytes:
 
 def _node(index: int, action: Action, total: int, settings: Settings) -> bytes:
     """Numbers of nodes are those of the actions, from 1 on: some readers take 0 for none."""
-    sent, received = action.kind is Kind.SEND, action.kind is Kind.RECV
-    name = f"{action.kind.value} {index}"
-    if action.peer >= 0:
-        name = f"{action.kind.value} {'to' if sent else 'from'} rank {action.peer}"
-    out = number(1, index + 1) + text(2, name)
-    out += number(3, SEND if sent else RECV if received else COMP)
+    way = {"send": " to rank", "recv": " from rank", "sum": ""}[action.kind]
+    out = number(1, index + 1) + text(2, f"{action.kind}{way} {action.peer if way else index}")
+    out += number(3, {"send": SEND, "recv": RECV, "sum": COMP}[action.kind])
     if action.follows >= 0:
         out += _numbers(4, (action.follows + 1,))
     if action.after:
         out += _numbers(5, tuple(a + 1 for a in action.after))
-    if not (sent or received):
+    attributes = [("is_cpu_op", BOOL, 0)]
+    if action.kind == "sum":
         out += number(7, round(sum_time(action, settings) / 1000))
-        out += _attribute("is_cpu_op", BOOL, 0)
-        out += _attribute("num_ops", INT64, action.bytes)
-        return out + _attribute("tensor_size", UINT64, action.bytes)
-    out += _attribute("is_cpu_op", BOOL, 0)
-    out += _attribute("comm_dst" if sent else "comm_src", INT32, action.peer)
-    out += _attribute("comm_size", INT64, action.bytes)
-    out += _attribute("comm_tag", INT32, action.tag)
-    out += _attribute("msg_chunk_idx", INT64, action.tag)
-    out += _attribute("msg_chunk_cnt", INT64, 1)
-    return out + _attribute("total_chunk_cnt", INT64, total)
+        attributes += [("num_ops", INT64, action.bytes), ("tensor_size", UINT64, action.bytes)]
+    else:
+        attributes += [
+            ("comm_dst" if action.kind == "send" else "comm_src", INT32, action.peer),
+            ("comm_size", INT64, action.bytes),
+            ("comm_tag", INT32, action.tag),
+            ("msg_chunk_idx", INT64, action.tag),
+            ("msg_chunk_cnt", INT64, 1),
+            ("total_chunk_cnt", INT64, total),
+        ]
+    return out + b"".join(_attribute(*each) for each in attributes)
 
 
 def _numbers(field: int, values: tuple[int, ...]) -> bytes:

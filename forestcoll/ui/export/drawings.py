@@ -14,8 +14,7 @@ from forestcoll.common.escape import escape
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.link_table import LinkTable
 from forestcoll.schedule.forest import Forest
-from forestcoll.ui.export import Files
-from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.svg import draw
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.escape import escape, file_name
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.ui.export import Files
-from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.view import Subject
 
 Wire = tuple[Fraction, Fraction | None]

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from forestcoll.ui.export import Files
+from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.export.protobuf import data, double, fixed64, number, text
-from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.timeline import Row, assign_rows, name_row, rates
 from forestcoll.verify.simulate import Span, Timing

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,16 +10,17 @@ from typing import TYPE_CHECKING
 from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.file import word
 from forestcoll.study.figures import figures_of
-from forestcoll.ui.report import reached, words
+from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import (
     Fact,
     describe_file,
     files,
+    line,
     machine,
     model,
     notes,
+    reached,
     seconds,
-    views,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from forestcoll.verify.simulate import Band
 
 
-def _optimum(
+def optimum(
     best: Optimum,
     name: str,
     timings: Mapping[str, float],
@@ -53,7 +53,7 @@ def _optimum(
         Fact("groups", [len(group) for group in demand.groups]),
         Fact("nanoseconds", None if demand.matrix is None else 1 / best.theta, least, "least time"),
         Fact("algbw", best.algbw, algbw),
-        Fact("", None, busbw, "busbw"),
+        line("busbw", busbw),
         Fact("theta", best.theta, pair, "each pair"),
         _limits(best),
         Fact("bound", best.bound, _proof(best), "proof"),
@@ -63,36 +63,27 @@ def _optimum(
             sources=len(best.folding.sources),
             usual=others,
         ),
-        *(Fact("", None, _usual(way, algbw, best), way) for way, algbw in others.items()),
+        *(line(way, _usual(way, algbw, best)) for way, algbw in others.items()),
         seconds(timings),
         Fact("file", path, "" if path is None else describe_file(path), "written"),
     ]
 
 
-optimum_table, optimum_summary = views(_optimum)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What `synthesize` made of an all-to-all, how long it took, and where it is."""
-
-    found: Routes
-    name: str
-    timings: Mapping[str, float]
-    paths: Mapping[str, Path]
-    plans: tuple[Plan, ...] = ()
-    notes: tuple[str, ...] = ()
-    simulated: Mapping[str, Band] = field(default_factory=dict)
-
-
-def _routes(made: Made) -> list[Fact]:
+def routes(
+    routes: Routes,
+    name: str,
+    plans: Sequence[Plan],
+    bands: Mapping[str, Band],
+    timings: Mapping[str, float],
+    paths: Mapping[str, Path],
+    about: Sequence[str],
+) -> list[Fact]:
     """The routes against their bound, their plans, and what was written."""
-    routes, bands = made.found, made.simulated
-    reach, algbw = reached.facts(figures_of(routes)), routes.algbw
+    reach, algbw = reached(figures_of(routes)), routes.algbw
     pair = words.rate(algbw / routes.optimum.demand.scale)
-    plans = {plan.format: _needs(plan, bands.get(plan.format)) for plan in made.plans}
+    needs = {plan.format: _needs(plan, bands.get(plan.format)) for plan in plans}
     return [
-        *_head("routes", made.name, routes.demand),
+        *_head("routes", name, routes.demand),
         *reach[:3],
         Fact("units", routes.units, f"{words.plural(routes.units, 'unit')}, {pair}", "each pair"),
         Fact("paths", len(routes.routes), paths_of(routes)),
@@ -103,17 +94,14 @@ def _routes(made: Made) -> list[Fact]:
             optimal=algbw == routes.optimum.bound,
             images=routes.images,
             hops=routes.hops,
-            plans=plans,
+            plans=needs,
         ),
-        *(Fact("", None, _plan(plan, bands), plan.format) for plan in made.plans),
+        *(line(plan.format, _plan(plan, bands)) for plan in plans),
         model(bands.values()),
-        seconds(made.timings),
-        *files(made.paths),
-        *notes(made.notes),
+        seconds(timings),
+        *files(paths),
+        *notes(about),
     ]
-
-
-routes_table, routes_summary = views(_routes)
 
 
 def _head(label: str, name: str, demand: Demand) -> list[Fact]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forestcoll.study.comparison.outcome import OURS
-from forestcoll.ui.report import reached, words
-from forestcoll.ui.report import table as tables
-from forestcoll.ui.report.facts import Fact, Part, Rows, as_table, grid, texts
+from forestcoll.ui.report import words
+from forestcoll.ui.report.facts import (
+    Fact,
+    Part,
+    Rows,
+    grid,
+    limit,
+    line,
+    switches,
+    texts,
+)
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from forestcoll.study.comparison import Cell, Comparison
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
@@ -21,22 +28,19 @@ USED = ["schedule", "busiest link", "GB/s", "used"]
 OTHERS = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
 
 
-def heading(result: Comparison) -> RenderableType:
+def heading(result: Comparison) -> list[Fact]:
     """What is compared, and what no schedule exceeds."""
     title = f"{result.collective} on {result.name}, {words.plural(result.ranks, 'rank')}"
-    limit = Fact("", None, reached.limit(result.best) if result.best else "", "bottleneck")
-    return as_table(
-        [
-            Fact("", None, title, "compare"),
-            Fact("", None, words.rate(result.bound), "bound"),
-            limit,
-            reached.switches(result.in_switches),
-            Fact("", None, result.model, "model"),
-        ]
-    )
+    return [
+        line("compare", title),
+        line("bound", words.rate(result.bound)),
+        line("bottleneck", limit(result.best) if result.best else ""),
+        switches(result.in_switches),
+        line("model", result.model),
+    ]
 
 
-def body(result: Comparison, busiest: int = 2) -> list[RenderableType]:
+def body(result: Comparison, busiest: int = 2) -> list[Part]:
     """For each rule of links ours beside the best baseline, and everybody's algbw."""
     parts: list[Part] = []
     for rule in result.rules:
@@ -46,11 +50,7 @@ def body(result: Comparison, busiest: int = 2) -> list[RenderableType]:
             grid(OTHERS, _others(result, rule), range(1, 6)),
             everybody(result, rule),
             texts("fastest", _leads(result, rule)),
-            grid(
-                ("schedule", "busiest link", "GB/s", "used"),
-                _busiest(result, rule, busiest),
-                (2, 3),
-            ),
+            grid(USED, _busiest(result, rule, busiest), (2, 3)),
         ]
     refused = [(e.name, e.why) for e in result.entrants if e.why]
     partial = ["cut off before all was played: what is missing is left out"]
@@ -58,12 +58,10 @@ def body(result: Comparison, busiest: int = 2) -> list[RenderableType]:
         grid(("not here", "why"), refused, ()),
         [*texts("partial", partial * result.partial), *texts("note", result.notes)],
     ]
-    return ["", as_table(parts)]
+    return parts
 
 
-def rows(
-    result: Comparison, seen: set[tuple[str, int]], names: Sequence[str]
-) -> RenderableType | None:
+def rows(result: Comparison, seen: set[tuple[str, int]], names: Sequence[str]) -> Rows:
     """What is known and not `seen` yet, a row for each schedule and size; adds it to `seen`.
 
     `names`: of all schedules that may come.
@@ -74,17 +72,15 @@ def rows(
             cells = [cell for r in result.rules if (cell := result.cell(name, size, r)) is not None]
             rates = [text for cell in cells for text in _rate(cell)]
             made.append([name, words.size(size), *rates, cells[0].plan or "what links allow"])
-    if not made:
-        return None
     heads = ["schedule", "size"]
     wide = [max(map(len, (*names, "schedule"))), 8]
     for rule in result.rules:
         heads += [f"{RULE_WORDS[rule]}, us", "GB/s"]
         wide += [len(heads[-2]), 6]
-    right = range(1, len(heads))
-    first = not seen
+    table = grid([*heads, "plan"], made, range(1, len(heads)))
+    table = replace(table, wide=[*wide, 16], headed=not seen)
     seen.update((cell.name, cell.size) for cell in result.cells)
-    return tables.columns([*heads, "plan"], made, right, [*wide, 16], headed=first)
+    return table
 
 
 def _rate(cell: Cell) -> tuple[str, str]:

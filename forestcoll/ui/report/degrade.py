@@ -8,14 +8,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.ui.report import figures, words
-from forestcoll.ui.report import table as tables
-from forestcoll.ui.report.facts import Fact, Part, Rows, grid, machine, seconds, texts, views
+from forestcoll.ui.report.facts import Fact, Part, Rows, grid, line, machine, same, seconds, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from rich.console import RenderableType
 
     from forestcoll.study.degrade import Loss, Report, Worst
     from forestcoll.verify.simulate import Band
@@ -30,7 +27,7 @@ REASONS = 4
 """Failures of which a reason is given why there is no plan."""
 
 
-def _facts(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[Part]:
+def losses(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[Part]:
     """What the failures of each kind cost, and the worst of all; every failure for machines.
 
     `whole`: what the forest in use reaches while all works, where that is simulated.
@@ -50,7 +47,7 @@ def _facts(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[P
         Fact("optimum", report.optimum, best),
         Fact("classes", classes, of_classes, "looked at"),
         Fact("simulated", whole, "what links allow" + SIMULATED * (whole is not None), "GB/s"),
-        Fact("", None, "" if whole is None else whole.model, "model"),
+        line("model", "" if whole is None else whole.model),
         seconds(report.timings, whole=True),
         Fact("failures", [_entry(loss) for loss in report.losses]),
         *texts("note", slower),
@@ -67,22 +64,19 @@ def _facts(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[P
     ]
 
 
-table, summary = views(_facts)
-
-
 def _worst(worst: Worst, before: Fraction) -> list[Fact]:
     """A row of the worst failures: what is said of it, and what is simulated."""
     loss, none = worst.loss, "none" if worst.loss.reason else ""
     new = none or "at least " * bool(loss.note) + _rate(loss.new, before, "")
     return [
         *machine(**_entry(loss)),
-        Fact("", None, _title(loss), "fails"),
-        Fact("alike", worst.alike, str(worst.alike)),
-        Fact("", None, _rate(loss.old, before, ""), "plan in use, GB/s"),
+        line("fails", _title(loss)),
+        same("alike", worst.alike),
+        line("plan in use, GB/s", _rate(loss.old, before, "")),
         Fact("old_simulated", worst.old, _span(worst.old), "simulated"),
-        Fact("", None, new, "new plan, GB/s"),
+        line("new plan, GB/s", new),
         Fact("new_simulated", worst.new, _span(worst.new), "simulated"),
-        Fact("", None, loss.failure.options, "see it with"),
+        line("see it with", loss.failure.options),
     ]
 
 
@@ -166,22 +160,16 @@ def _clause(reason: str) -> str:
     return reason.partition(":")[0].partition(";")[0]
 
 
-def written(path: Path) -> RenderableType:
-    """A line about a file."""
-    return tables.facts([("written", str(path))])
-
-
-def bundle_table(index: Mapping[str, Any], folder: Path) -> RenderableType:
+def bundle(index: Mapping[str, Any], folder: Path) -> list[Fact]:
     """What a bundle holds."""
     failures, earlier = index["failures"], index["resumed"]
     none = [f"{e['name']}: {_clause(e['reason'])}" for e in failures if e["reason"]]
     if len(none) > 5:
         none[5:] = [f"and {len(none) - 5} more, see {folder}/bundle.json"]
-    rows = [
-        ("bundle", f"{words.plural(len(failures), 'failure')}, {', '.join(index['formats'])}"),
-        ("made now", str(len(failures) - earlier)),
-        *([("there before", str(earlier))] if earlier else []),
-        *(("no plan", text) for text in none),
-        ("written", f"{folder}/bundle.json and a folder for each failure"),
+    return [
+        line("bundle", f"{words.plural(len(failures), 'failure')}, {', '.join(index['formats'])}"),
+        line("made now", str(len(failures) - earlier)),
+        line("there before", str(earlier or "")),
+        *texts("no plan", none),
+        line("written", f"{folder}/bundle.json and a folder for each failure"),
     ]
-    return tables.facts(rows)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import Fact, views
+from forestcoll.ui.report.facts import Fact, line, texts
 
 if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
@@ -24,14 +24,11 @@ SHOWN = 4
 NO_CUT = "no other cut within 5 % round GPUs, boxes and what wide links join"
 
 
-def _facts(why: Explanation | Exchange) -> list[Fact]:
+def explanation(why: Explanation | Exchange) -> list[Fact]:
     """The facts of `optimum --explain`."""
     from forestcoll.study.explain import Explanation
 
     return list(_trees(why) if isinstance(why, Explanation) else _exchange(why))
-
-
-table, summary = views(_facts)
 
 
 def _trees(why: Explanation) -> Iterator[Fact]:
@@ -49,10 +46,8 @@ def _trees(why: Explanation) -> Iterator[Fact]:
         near.setdefault(name(other), other.algbw)
     near.pop(name(why.bound), None)
     yield Fact("nearly", [{"bottleneck": text, "algbw": algbw} for text, algbw in near.items()])
-    for text, algbw in near.items():
-        above = _above(algbw, best, f"{_rate(algbw)}, ")
-        yield Fact("", None, f"{text} ({above})", "nearly")
-    yield Fact("", None, "" if near else NO_CUT, "nearly")
+    above = {text: _above(algbw, best, f"{_rate(algbw)}, ") for text, algbw in near.items()}
+    yield from texts("nearly", [f"{text} ({more})" for text, more in above.items()] or [NO_CUT])
     yield from _wider(graph, why.raised, best, name, "bottleneck", name)
     if more is None:
         yield Fact("one_more_nic")
@@ -94,7 +89,7 @@ def _wider(
             times = f"{words.decimal(each.until)} times their bandwidth"
             text = f"{_rate(each.algbw)} at {times} ({_gain(each.algbw, best)}), "
             text += f"then it is {name(each.then)}"
-        yield Fact("", None, f"{links}: {text}", "raise")
+        yield line("raise", f"{links}: {text}")
 
 
 def _exchange(why: Exchange) -> Iterator[Fact]:
@@ -104,9 +99,9 @@ def _exchange(why: Exchange) -> Iterator[Fact]:
         return list(words.limiting(replace(then, demand=best.demand)))
 
     for key, shares in (("senders", why.senders), ("receivers", why.receivers)):
-        texts = [_share(why, share) for share in shares if share.of_all]
+        told = [_share(why, share) for share in shares if share.of_all]
         values = [{"ranks": share.ranks, "share": share.of_all} for share in shares]
-        yield Fact(key, values, _few(texts, "groups"))
+        yield Fact(key, values, _few(told, "groups"))
     cuts = [
         {
             "nodes": [graph.names[v] for v in sorted(cut.nodes)],
@@ -119,7 +114,7 @@ def _exchange(why: Exchange) -> Iterator[Fact]:
     yield Fact("nearly", cuts, _few(near, "cuts"))
     if not why.small:
         text = "not looked at: little is alike here, and each step would be an optimum"
-        yield Fact("", None, text, "raise")
+        yield line("raise", text)
     yield from _wider(graph, why.raised, best.algbw, lambda then: limits(then)[0], "limits", limits)
     if isinstance(static, str):
         yield Fact("static", static, f"none: {static}", "static plan")
@@ -138,9 +133,9 @@ def _exchange(why: Exchange) -> Iterator[Fact]:
     )
 
 
-def _few(texts: Sequence[str], what: str) -> list[str]:
-    more = [f"{len(texts) - SHOWN} {what} more"] if len(texts) > SHOWN else []
-    return [*texts[:SHOWN], *more]
+def _few(lines: Sequence[str], what: str) -> list[str]:
+    more = [f"{len(lines) - SHOWN} {what} more"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
 
 
 def _ranks(found: Exchange, ranks: Sequence[int]) -> str:
@@ -183,12 +178,12 @@ def _static(why: Exchange, static: Static) -> Iterator[Fact]:
         f"{words.in_time(static.nanoseconds)} over all NICs of a box: {times} ({never})",
         "static plan",
     )
-    texts = [
+    waited = [
         f"{_ranks(why, ranks)}: {words.in_time(time)} for {ways[link]}"
         for (time, link), ranks in sorted(groups.items(), reverse=True)
         if link >= 0
     ]
-    yield Fact("", None, _few(texts, "groups"), "waits")
+    yield line("waits", _few(waited, "groups"))
 
 
 def links_in_words(graph: CapacityGraph, links: Iterable[int]) -> str:

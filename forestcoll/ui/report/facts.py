@@ -6,27 +6,24 @@ draws what has words, `as_json` gives what has a key; all commands tell their re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
+from forestcoll.study.figures import Limit
 from forestcoll.ui.report import table as tables
 from forestcoll.ui.report import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from forestcoll.study.figures import Figures
     from forestcoll.verify.simulate import Band
 
 ENOUGH = 0.005
 """Seconds below which a stage's time is not worth a word."""
-
 OTHERS = range(1, 1000)
 """The columns of a table but the first."""
-
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,54 +44,66 @@ class Fact:
         """What stands beside the text, or above it."""
         return self.key if self.label is None else self.label
 
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, line by line."""
+        texts = [self.text] if isinstance(self.text, str) else self.text or ()
+        return [("" if k else self.head, text) for k, text in enumerate(texts) if text]
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Facts of several things of a kind: a row each, with a head line; for machines under `key`.
 
     `right`: the numbers of the columns that are right-aligned. Columns that are empty are left out.
+    `wide`: least widths, for rows that follow in a table that is not `headed`.
     """
 
     key: str
     rows: Sequence[Sequence[Fact]]
     right: Container[int] = OTHERS
+    wide: Sequence[int] = ()
+    headed: bool = True
+
+    @property
+    def cells(self) -> tuple[list[str], list[list[str]], list[int]]:
+        """Heads, texts, and which columns are right-aligned."""
+        facts = [[fact for fact in row if fact.text is not None] for row in self.rows]
+        columns = list(enumerate(zip(*facts, strict=True)))
+        shown = [(k, column) for k, column in columns if any(fact.text for fact in column)]
+        texts = zip(*([str(fact.text) for fact in column] for _, column in shown), strict=True)
+        right = [i for i, (k, _) in enumerate(shown) if k in self.right]
+        return [column[0].head for _, column in shown], list(map(list, texts)), right
 
 
 Part = Sequence[Fact] | Rows
-Result = Sequence[Fact] | Sequence[Part]
+Result = Part | Sequence[Part]
 
 
-def as_table(result: Result) -> RenderableType:
+def as_table(result: Result) -> tables.Table:
     """What people see: the parts below each other, each as its own table."""
-    from rich.console import Group
+    found = []
+    for part in _parts(result):
+        if isinstance(part, Rows):
+            heads, rows, right = part.cells
+            if rows:
+                found.append(tables.columns(heads, rows, right, part.wide, part.headed))
+        elif lines := [line for fact in part for line in fact.lines]:
+            found.append(tables.facts(lines))
+    return tables.stack(found)
 
-    tables_ = [table for part in _parts(result) if (table := _table(part)) is not None]
-    return Group(*[each for table in tables_ for each in ("", table)][1:])
 
-
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(result: Result) -> Any:
     """What machines read: fractions as strings, whatever has a summary as that."""
+    if isinstance(result, Rows):
+        return [as_json(row) for row in result.rows]
     values: dict[str, Any] = {}
     for part in _parts(result):
         if isinstance(part, Rows):
-            values |= {part.key: [as_json(row) for row in part.rows]} if part.key else {}
+            values |= {part.key: as_json(part)} if part.key else {}
         else:
             values |= {fact.key: plain(fact.value) for fact in part if fact.key}
     return values
-
-
-def views(
-    facts: Callable[P, Result],
-) -> tuple[Callable[P, RenderableType], Callable[P, dict[str, Any]]]:
-    """Two ways to tell the result that `facts` gives: as a table, and as JSON."""
-
-    def table(*args: P.args, **options: P.kwargs) -> RenderableType:
-        return as_table(facts(*args, **options))
-
-    def summary(*args: P.args, **options: P.kwargs) -> dict[str, Any]:
-        return as_json(facts(*args, **options))
-
-    return table, summary
 
 
 def plain(value: Any) -> Any:
@@ -109,29 +118,26 @@ def plain(value: Any) -> Any:
 
 
 def _parts(result: Result) -> Sequence[Part]:
-    flat = result and isinstance(result[0], Fact)
-    return [result] if flat else result  # type: ignore[list-item, return-value]
-
-
-def _table(part: Part) -> RenderableType | None:
-    if not isinstance(part, Rows):
-        lines = [line for fact in part for line in _lines(fact)]
-        return tables.facts(lines) if lines else None
-    cells = [[fact for fact in row if fact.text is not None] for row in part.rows]
-    columns = list(enumerate(zip(*cells, strict=True)))
-    shown = [(k, column) for k, column in columns if any(fact.text for fact in column)]
-    right = [i for i, (k, _) in enumerate(shown) if k in part.right]
-    rows = zip(*([str(fact.text) for fact in column] for _, column in shown), strict=True)
-    heads = [column[0].head for _, column in shown]
-    return tables.columns(heads, list(rows), right) if part.rows else None
-
-
-def _lines(fact: Fact) -> list[tuple[str, str]]:
-    lines = [fact.text] if isinstance(fact.text, str) else fact.text or ()
-    return [("" if k else fact.head, line) for k, line in enumerate(lines) if line]
+    single = isinstance(result, Rows) or (result and isinstance(result[0], Fact))
+    return [result] if single else result  # type: ignore[list-item, return-value]
 
 
 # --- facts of many results ------------------------------------------------------------------------
+
+
+def same(key: str, value: object, label: str | None = None) -> Fact:
+    """A value that is its own text; none where there is nothing."""
+    return Fact(key, value, "" if value is None else str(value), label)
+
+
+def line(label: str, text: str | Sequence[str]) -> Fact:
+    """What is for people alone."""
+    return Fact("", None, text, label)
+
+
+def texts(label: str, lines: Iterable[str]) -> list[Fact]:
+    """Lines for people alone, each with the label."""
+    return [line(label, text) for text in lines]
 
 
 def machine(**values: object) -> list[Fact]:
@@ -144,14 +150,7 @@ def grid(
 ) -> Rows:
     """Rows for people alone."""
     pairs = (zip(heads, row, strict=True) for row in rows)
-    return Rows(
-        "", [[Fact("", None, str(text), head) for head, text in row] for row in pairs], right
-    )
-
-
-def texts(label: str, lines: Iterable[str]) -> list[Fact]:
-    """Lines for people alone, each with the label."""
-    return [Fact("", None, line, label) for line in lines]
+    return Rows("", [[line(head, str(text)) for head, text in row] for row in pairs], right)
 
 
 def notes(lines: Sequence[str]) -> list[Fact]:
@@ -186,3 +185,53 @@ def describe_file(path: Path) -> str:
 def files(paths: Mapping[Any, Path]) -> list[Fact]:
     """What was written, by format."""
     return [Fact("files", paths), *texts("written", map(describe_file, paths.values()))]
+
+
+# --- what links allow a plan, trees or routes, in the words of all commands -----------------------
+
+
+def limit(figures: Figures) -> str:
+    """What bounds it; "" where that is unknown."""
+    if figures.limit is None:
+        return ""
+    if isinstance(figures.limit, Limit):
+        return words.bottleneck(figures.limit.graph, figures.limit.collective, figures.limit.bound)
+    return "; ".join(words.limits_of(figures.limit))
+
+
+def reached(figures: Figures | None, more: str = "", simulated: str = "") -> list[Fact]:
+    """algbw, bound, percent, bottleneck, in_switches; no values where nothing is known.
+
+    `more`, `simulated`: words behind the algbw, and behind its share.
+    """
+    if figures is None:
+        keys = "algbw", "bound", "percent", "bottleneck", "in_switches"
+        return machine(**dict.fromkeys(keys))
+    algbw, bound, why = figures.algbw, figures.bound, limit(figures)
+    if figures.best:
+        more += ", of the best plan; this one's trees are unknown"
+    share, of_optimal = None, ""
+    if bound is not None and not figures.best:
+        share, of_optimal = float(100 * algbw / bound), words.percent(algbw, bound) + simulated
+    return [
+        Fact("algbw", algbw, words.rate(algbw) + more),
+        Fact("bound", bound, "" if bound is None else words.rate(bound)),
+        Fact("percent", share, of_optimal, "of optimal"),
+        Fact("bottleneck", why or None, why),
+        switches(figures.in_switches),
+    ]
+
+
+def switches(algbw: Fraction | None) -> Fact:
+    """What copies and adds on the GPUs could reach in switches; no words where that is unknown."""
+    text = "" if algbw is None else f"{words.in_switches(algbw)}; here the GPUs do"
+    return Fact("in_switches", algbw, text, "switches")
+
+
+def allowed(figures: Figures) -> str:
+    """`"1800/7 (257.143) GB/s, 99.64 % of the bound 8000/31 (258.065) GB/s"`."""
+    text = words.rate(figures.algbw)
+    if figures.bound is None or figures.best:
+        return text
+    share = words.percent(figures.algbw, figures.bound)
+    return f"{text}, {share} of the bound {words.rate(figures.bound)}"

@@ -16,7 +16,8 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.study.comparison import Comparison
 from forestcoll.study.figures import figures_of
 from forestcoll.topology import Topology
-from forestcoll.ui.report import comparison, figures, reached, words
+from forestcoll.ui.report import comparison, figures, words
+from forestcoll.ui.report.facts import reached
 from forestcoll.ui.view.svg import draw
 from forestcoll.verify.simulate import RULE_WORDS
 
@@ -105,7 +106,7 @@ def forest_bundle(forest: Forest) -> Bundle:
     """The fabric with the forest's loads, and its figures."""
     edges = forest.images * sum(len(tree.edges) for tree in forest.trees)
     rows = [
-        *reached.rows(figures_of(forest)),
+        *(line for fact in reached(figures_of(forest)) for line in fact.lines),
         ("trees", f"{len(forest.trees) * forest.images}, {forest.trees_per_root} per root"),
         ("height", words.plural(forest.height, "hop")),
     ]
@@ -138,9 +139,7 @@ def comparison_bundle(result: Comparison) -> Bundle:
     for rule in result.rules:
         title = f"{result.collective} on {result.name}, links {RULE_WORDS[rule]}"
         for rows in (comparison.ours(result, rule), comparison.everybody(result, rule)):
-            heads = [fact.head for fact in rows.rows[0]]
-            cells = [[str(fact.text) for fact in row] for row in rows.rows]
-            tables.append(html_table(title, heads, cells))
+            tables.append(html_table(title, *rows.cells[:2]))
     return {"text/html": "".join(tables)}
 
 

@@ -1,8 +1,8 @@
-"""What `optimum` and `synthesize` found, as a table for people and as JSON for machines."""
+"""What `optimum`, `synthesize` and `front` found, of one group and of several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,22 +11,42 @@ from forestcoll.compile.budget import different_trees
 from forestcoll.program import Collective
 from forestcoll.program.sizes import Sizes
 from forestcoll.study.figures import figures_of
-from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, files, machine, model, notes, seconds, views
+from forestcoll.ui.report import words
+from forestcoll.ui.report.facts import (
+    Fact,
+    Part,
+    Rows,
+    files,
+    line,
+    machine,
+    model,
+    notes,
+    reached,
+    same,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from forestcoll.compile.formats import Format
+    from forestcoll.compile.front import FrontTable, Row
+    from forestcoll.compile.problem import Problem
     from forestcoll.compile.synthesize import Synthesis
+    from forestcoll.compile.together import GroupsProblem, Schedules
     from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.lower import Usage
     from forestcoll.program.targets import PlanFormat
     from forestcoll.schedule.forest import Bound
     from forestcoll.solver import Optimum
+    from forestcoll.solver.groups.split import Split
     from forestcoll.study.figures import Figures
 
+ROWS = 32
+"""Groups that the table names one by one."""
 
-def _facts(
+
+def schedule(
     result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
 ) -> list[Fact]:
     """The forest against its bound, the plans, where the time went, and what was written."""
@@ -35,7 +55,7 @@ def _facts(
     shares = ""
     if result.programs and bands:
         shares = f", {words.shares(bands.values(), bound.algbw)}"
-    reach = reached.facts(figures, _otherwise(result), shares)
+    reach = reached(figures, _otherwise(result), shares)
     alone = bands.get("forest")
     trees = "" if alone is None else f"{words.rates(alone)}, the trees alone"
     height = words.height(forest, result.latency, result.least_height)
@@ -62,7 +82,7 @@ def _facts(
             plan_algbw=result.plan_algbw,
             plans={form: _figures(result, form) for form in result.needs},
         ),
-        *(Fact("", None, _plan(result, form), form) for form in result.programs),
+        *(line(form, _plan(result, form)) for form in result.programs),
         Fact("simulated", alone, trees),
         model(bands.values()),
         seconds(timings),
@@ -71,30 +91,22 @@ def _facts(
     ]
 
 
-table, summary = views(_facts)
-
-
-def _optimum(
-    name: str,
-    graph: CapacityGraph,
-    collective: Collective,
-    best: Optimum,
-    root: int,
-    took: float,
-    switched: Fraction | None = None,
+def optimum(
+    name: str, asked: Problem, best: Optimum, took: float, switched: Fraction | None = None
 ) -> list[Fact]:
     """The optimum of plans, exact and decimal, and why none is faster; then what switches could do.
 
     `switched`: GB/s that plans which copy and add in a switch reach, if there are any.
     """
-    bound, other, unit = best.bound, best.in_switches, "unit" if graph.shares else ""
+    graph, collective, bound, other = asked.graph, asked.collective, best.bound, best.in_switches
+    root = -1 if asked.root is None else asked.root
+    unit = "unit" if graph.shares else ""
     share = ""
     if bound.algbw != best.algbw:
         share = f"{words.rate(bound.algbw)}; {words.percent(best.algbw, bound.algbw)} of it"
         share += " is reached"
     each = "" if collective.rooted and not unit else words.rate(best.rate)
     trees = f"{best.trees_per_root} per {unit or 'root'} at the least"
-    limit = words.bottleneck(graph, collective, bound)
     switches = "" if other is None else _switches(other.algbw, switched)
     return [
         *_head("optimum", name, graph, collective, root),
@@ -102,10 +114,10 @@ def _optimum(
         Fact("bound", bound.algbw, share),
         Fact("rate", best.rate, each, f"per {unit or 'rank'}"),
         Fact("trees_per_root", best.trees_per_root, trees, "trees"),
-        Fact("bottleneck", limit, limit),
+        same("bottleneck", words.bottleneck(graph, collective, bound)),
         Fact("in_switches", None if other is None else other.algbw, switches, "switches"),
         seconds(took),
-        Fact("note", best.note, best.note),
+        same("note", best.note),
         *machine(
             algbw_decimal=float(best.algbw),
             bound_method=bound.method,
@@ -113,9 +125,6 @@ def _optimum(
             nvls_plans=switched,
         ),
     ]
-
-
-optimum_table, optimum_summary = views(_optimum)
 
 
 def _head(
@@ -207,3 +216,152 @@ def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
         "powers_of_two": sizes.powers,
         "simulated": result.bands.get(form),
     }
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def groups_optimum(
+    asked: GroupsProblem, best: Split, alone: Sequence[Fraction], took: float
+) -> list[Fact]:
+    """The common algbw with its bound, and what each group would have alone."""
+    texts = [f"{words.rate(rate)} alone on all links" for rate in alone]
+    return [
+        *_groups_head("optimum", asked, best.algbw, best.bound.algbw),
+        Fact("alone", alone),
+        *_each(asked, texts),
+        seconds(took),
+        *notes([best.note] if best.note else []),
+    ]
+
+
+def schedules(
+    asked: GroupsProblem, result: Schedules, timings: Mapping[str, float], paths: Sequence[Path]
+) -> list[Fact]:
+    """The common algbw, each group's trees, where the time went, and what was written."""
+    done, forests = result.done, result.done.forests
+    texts = [
+        f"{words.plural(len(forest.trees), 'tree')}, {forest.trees_per_root} per root, height "
+        f"{words.height(forest, latency)}"
+        for forest, latency in zip(forests, result.latencies, strict=True)
+    ]
+    written = ""
+    if paths:
+        total = words.size(sum(path.stat().st_size for path in paths))
+        written = f"{words.plural(len(paths), 'file')} in {paths[0].parent} ({total})"
+    return [
+        *_groups_head("schedules", asked, done.algbw, done.bound.algbw),
+        *machine(
+            trees_per_root=[forest.trees_per_root for forest in forests],
+            height=[forest.height for forest in forests],
+            latency_us=result.latencies,
+        ),
+        *_each(asked, texts),
+        seconds(timings, whole=True),
+        Fact("files", paths, written, "written"),
+        *notes(result.notes),
+    ]
+
+
+def _groups_head(label: str, asked: GroupsProblem, algbw: Fraction, bound: Fraction) -> list[Fact]:
+    names = asked.machine.names
+    title = (
+        f"{asked.collective} on {asked.name}, {words.plural(len(asked.members), 'group')} at once"
+    )
+    return [
+        Fact("topology", asked.name, title, label),
+        Fact("collective", asked.collective),
+        Fact("groups", [[names[v] for v in members] for members in asked.members]),
+        Fact("algbw", algbw, f"{words.rate(algbw)} in every group"),
+        Fact("algbw_decimal", float(algbw)),
+        Fact("bound", bound, words.rate(bound)),
+        Fact("optimal", algbw == bound, words.percent(algbw, bound), "of optimal"),
+    ]
+
+
+def _each(asked: GroupsProblem, texts: Sequence[str]) -> list[Fact]:
+    """A line a group: its ranks, then the text."""
+    rows = []
+    for g, (members, text) in enumerate(zip(asked.members, texts, strict=True)):
+        if g == ROWS:
+            rows.append(line("...", f"{len(texts) - ROWS} groups more"))
+            break
+        ranks = words.label(asked.machine, frozenset(members))
+        rows.append(line(f"group {g}", f"{ranks}: {text}"))
+    return rows
+
+
+# --- fronts ---------------------------------------------------------------------------------------
+
+
+def pareto_front(front: FrontTable) -> list[Part]:
+    """A line a point, and what plans need or why there is none."""
+    ranks, best = len(front.graph.ranks), front.optimum.algbw
+    bands = [row.band for row in front.rows if row.band is not None]
+    plans = "thread blocks per rank / channels / steps per thread block"
+    left = f"{words.plural(front.left_out, 'point')} between; --all" if front.left_out else ""
+    title = f"{front.collective} on {front.name}, {words.plural(ranks, 'rank')}"
+    facts = [
+        Fact("topology", front.name, title, "front"),
+        *machine(collective=front.collective, ranks=ranks, optimum_decimal=float(best)),
+        Fact("optimum", best, words.rate(best)),
+        seconds(front.timings, whole=True),
+        line("simulated", "GB/s of the trees alone at 1 GB" if bands else ""),
+        model(bands),
+        Fact("left_out", front.left_out, left, "left out"),
+        line("plans", plans if front.rows[0].needs else ""),
+    ]
+    points = [_point(row, front) for row in front.rows]
+    return [facts, Rows("points", points, right=range(7))]
+
+
+def _point(row: Row, front: FrontTable) -> list[Fact]:
+    """A row; of points without a forest only what the trees per root say."""
+    algbw, late = row.point.algbw, row.latency
+    facts = [
+        same("trees_per_root", row.point.trees, "trees per root"),
+        Fact("algbw", algbw, words.decimal(algbw)),
+        Fact("algbw_decimal", float(algbw)),
+        Fact(
+            "percent",
+            float(100 * row.point.share),
+            words.percent(algbw, front.optimum.algbw),
+            "of optimal",
+        ),
+    ]
+    if row.height is not None:
+        facts += [
+            Fact("simulated", row.band, "" if row.band is None else words.span(row.band)),
+            Fact("height", row.height, _height(row, len(front.graph.ranks))),
+            Fact("height_bound", row.least_height),
+        ]
+    if late is not None:
+        facts.append(Fact("latency_us", late, words.microseconds(late), "latency"))
+        facts.append(Fact("latency_us_decimal", float(late)))
+    if row.height is not None:
+        facts.append(same("different_trees_per_root", row.different, "different"))
+    facts += [line(target, _need(need)) for target, need in row.needs.items()]
+    if row.needs:
+        facts.append(Fact("plans", {target: _needs(need) for target, need in row.needs.items()}))
+    return facts
+
+
+def _needs(need: Usage | str) -> dict[str, object]:
+    if isinstance(need, str):
+        return {"fits": False, "reason": need}
+    keys = ("thread_blocks", "channels", "steps")
+    return {"fits": True, **{key: getattr(need, key) for key in keys}}
+
+
+def _height(row: Row, ranks: int) -> str:
+    """Hops, and behind them the lower bound where it is not met."""
+    least = row.least_height
+    known = least in (None, row.height) or ranks <= words.BOUNDED_FROM
+    return str(row.height) if known else f"{row.height} (>= {least})"
+
+
+def _need(need: Usage | str) -> str:
+    """`"16 / 8 / 40"`, or the figure that is too large."""
+    if isinstance(need, str):
+        return "no: " + need.partition("; ")[0].rpartition(": ")[2]
+    return f"{need.thread_blocks} / {need.channels} / {need.steps}"

@@ -6,17 +6,13 @@ stand below each other, on several lines a row.
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TextIO
 
 from forestcoll.common.escape import escape
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.text import Text
 
 WIDTH = 120
 """Columns when the output is no terminal: files and pipes should not be wrapped for a screen."""
@@ -25,10 +21,27 @@ GAP = 2
 LEAST = 16
 """Columns that a column is made narrow to before columns go to a further line."""
 
+Line = tuple[str, str]
+"""What is bold, and what stands behind it."""
+Table = Callable[[int], Iterable[Line]]
+"""The lines of a table that is so many columns wide."""
 
-def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
     """Two columns, names and values: `algbw   1040/3 (346.667) GB/s`."""
-    return _Facts([(escape(name), escape(value)) for name, value in rows])
+    pairs = [(escape(name), escape(value)) for name, value in rows]
+    left = max((cells(name) for name, _ in pairs), default=0) + GAP
+
+    def lines(width: int) -> Iterator[Line]:
+        for name, value in pairs:
+            if _longest(value) <= width - left:
+                for k, text in enumerate(wrapped(value, width - left)):
+                    yield _fill("" if k else name, left), text
+            else:  # a word that is too long beside the name is not below it
+                yield name, ""
+                yield from (("", " " * GAP + text) for text in wrapped(value, width - GAP))
+
+    return lines
 
 
 def columns(
@@ -37,25 +50,47 @@ def columns(
     right: Sequence[int] = (),
     wide: Sequence[int] = (),
     headed: bool = True,
-) -> RenderableType:
+) -> Table:
     """A table with a head line; the columns numbered in `right` are right-aligned.
 
     `wide`: least widths of the columns, for rows that follow in a table that is not `headed`.
     """
-    return _Columns(heads, [[*map(escape, row)] for row in rows], frozenset(right), wide, headed)
+    body = [[*heads], *([*map(escape, row)] for row in rows)]
+    most = [max(map(cells, column)) for column in zip(*body, strict=True)]
+    most = [max(pair) for pair in zip(most, wide or most, strict=True)]
+    longest = [max(map(_longest, column)) for column in zip(*body, strict=True)]
+
+    def lines(width: int) -> Iterator[Line]:
+        least = [
+            min(own, max(LEAST, min(width - GAP, word)))
+            for own, word in zip(most, longest, strict=True)
+        ]
+        places = list(_arrange(most, least, width))
+        for row in body[not headed :]:
+            for text in _row(row, places, right):
+                yield (text, "") if row is body[0] else ("", text)
+
+    return lines
 
 
-def write(table: RenderableType, stream: TextIO) -> None:
-    """Draw `table` on `stream`; colours follow the terminal and NO_COLOR."""
-    from rich.console import Console
+def stack(tables: Sequence[Table]) -> Table:
+    """Tables below each other, with an empty line between them."""
 
-    console = Console(file=stream, highlight=False)
-    if console.is_terminal:
-        console.print(table, crop=False)
-        return
-    text = io.StringIO()
-    Console(file=text, highlight=False, width=WIDTH).print(table, crop=False)
-    stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    def lines(width: int) -> Iterator[Line]:
+        for k, table in enumerate(tables):
+            yield from [("", "")] * bool(k)
+            yield from table(width)
+
+    return lines
+
+
+def write(table: Table, stream: TextIO) -> None:
+    """Draw `table` on `stream`: bold on terminals alone, and not where NO_COLOR is set."""
+    width = width_of(stream)
+    plain = width is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    for bold, text in table(width or WIDTH):
+        head = bold if plain or not bold else f"\x1b[1m{bold}\x1b[0m"
+        stream.write(f"{head}{text}".rstrip() + "\n")
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -95,79 +130,36 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     return lines
 
 
-def _words(text: str) -> Iterator[str]:
+def _words(text: str) -> list[str]:
     """The words with the spaces behind them; those in front of the first stand with it."""
-    start = 0
-    for k in range(1, len(text)):
-        if text[k] != " " and text[k - 1] == " " and text[start:k].strip():
-            yield text[start:k]
-            start = k
-    yield text[start:]
+    return re.findall(r"^ *[^ ]* *|[^ ]+ *", text)
 
 
 def _longest(text: str) -> int:
-    return max((cells(word) for word in text.split()), default=0)
+    return max(map(cells, text.split()), default=0)
 
 
-@dataclass(frozen=True)
-class _Facts:
-    rows: list[tuple[str, str]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        left = max((cells(name) for name, _ in self.rows), default=0) + GAP
-        for name, value in self.rows:
-            room = options.max_width - left
-            if _longest(value) <= room:
-                for k, text in enumerate(wrapped(value, room)):
-                    yield _line([("" if k else name, left)], text, bold=True)
-            else:  # a word that is too long beside the name is not below it
-                yield _line([(name, 0)], bold=True)
-                for text in wrapped(value, options.max_width - GAP):
-                    yield _line([("", GAP)], text)
-
-
-@dataclass(frozen=True)
-class _Columns:
-    heads: Sequence[str]
-    rows: list[list[str]]
-    right: frozenset[int]
-    wide: Sequence[int]
-    headed: bool = True
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        rows = [[*self.heads], *self.rows]
-        most = [max(cells(row[i]) for row in rows) for i in range(len(self.heads))]
-        most = [max(pair) for pair in zip(most, self.wide or most, strict=True)]
-        least = [
-            min(
-                width,
-                max(LEAST, min(options.max_width - GAP, max(_longest(row[i]) for row in rows))),
-            )
-            for i, width in enumerate(most)
-        ]
-        lines = list(_lines(most, least, options.max_width))
-        for k, row in enumerate(rows):
-            if k or self.headed:
-                yield from self._row(row, lines, bold=not k)
-
-    def _row(self, row: Sequence[str], lines: Sequence[_Widths], bold: bool) -> Iterator[Text]:
-        for number, line in enumerate(lines):
-            indent = [("", GAP)] if number else []
-            columns = [wrapped(row[i], width) for i, width in line]
-            for k in range(max(map(len, columns))):
-                texts = [column[k] if k < len(column) else "" for column in columns]
-                placed = [
-                    (" " * (width - cells(text)) * (i in self.right) + text, width + GAP)
-                    for text, (i, width) in zip(texts, line, strict=True)
-                ]
-                yield _line([*indent, *placed], bold=bold)
+def _fill(text: str, width: int) -> str:
+    return text + " " * (width - cells(text))
 
 
 _Widths = list[tuple[int, int]]
 """Columns of a line, by their numbers, and how wide each is."""
 
 
-def _lines(most: Sequence[int], least: Sequence[int], width: int) -> Iterator[_Widths]:
+def _row(row: Sequence[str], places: Sequence[_Widths], right: Sequence[int]) -> Iterator[str]:
+    """The lines of a row."""
+    for number, line in enumerate(places):
+        columns = [wrapped(row[i], width) for i, width in line]
+        for texts in zip_longest(*columns, fillvalue=""):
+            text = " " * GAP * bool(number)
+            for cell, (i, width) in zip(texts, line, strict=True):
+                before = " " * (width - cells(cell)) * (i in right)
+                text += _fill(before + cell, width + GAP)
+            yield text.rstrip(" ")
+
+
+def _arrange(most: Sequence[int], least: Sequence[int], width: int) -> Iterator[_Widths]:
     """The columns on as few lines as hold them at their least widths, there as wide as they fit."""
     line: list[int] = []
     room = width
@@ -176,8 +168,7 @@ def _lines(most: Sequence[int], least: Sequence[int], width: int) -> Iterator[_W
             yield _narrow(line, most, least, room)
             line, room = [], width - GAP
         line.append(i)
-    if line:
-        yield _narrow(line, most, least, room)
+    yield _narrow(line, most, least, room)
 
 
 def _narrow(line: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> _Widths:
@@ -189,13 +180,3 @@ def _narrow(line: Sequence[int], most: Sequence[int], least: Sequence[int], room
             break
         widths[max(wide, key=lambda i: widths[i])] -= 1
     return list(widths.items())
-
-
-def _line(texts: Sequence[tuple[str, int]], end: str = "", bold: bool = False) -> Text:
-    """Texts filled up to their widths, `bold` or not, and a plain one; nothing of it is wrapped."""
-    from rich.text import Text
-
-    text = "".join(cell + " " * max(0, width - cells(cell)) for cell, width in texts)
-    line = Text(no_wrap=True, overflow="ignore")
-    line.append(text if end else text.rstrip(" "), "bold" if bold else "")
-    return line.append(end)

@@ -1,16 +1,24 @@
-"""A topology in a few lines: what it is made of and how much each GPU can move."""
+"""Topologies in a few lines, what differs between two, and nominal links beside measured ones."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import Fact, notes, texts, views
+from forestcoll.ui.report.facts import Fact, Rows, grid, line, notes, same, texts
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
+    from forestcoll.topology.calibrate import Calibration
+    from forestcoll.topology.difference import Group
+
+SHOWN = 8
+"""Slow links of a kind, and odd pairs, that are told."""
+NAMED = 3
+"""Members of a class of differences that are named."""
 
 
 def census(topology: Topology) -> str:
@@ -21,7 +29,7 @@ def census(topology: Topology) -> str:
     return ", ".join([*parts, words.plural(links, "link")])
 
 
-def _facts(topology: Topology, about: str) -> list[Fact]:
+def topology_facts(topology: Topology, about: str) -> list[Fact]:
     """Name, counts, bandwidth of the GPUs and of the links by kind."""
     nodes, sizes = topology.nodes, " or ".join(map(str, sorted({len(b) for b in topology.boxes})))
     many, (into, out) = len(topology.boxes), _gpu_bandwidth(topology)
@@ -29,22 +37,19 @@ def _facts(topology: Topology, about: str) -> list[Fact]:
         {"name": port.name, "GB/s": port.bandwidth, "near": port.near} for port in topology.adapters
     ]
     return [
-        Fact("name", topology.name, topology.name),
-        Fact("description", about, about, "what"),
+        same("name", topology.name),
+        same("description", about, "what"),
         Fact("gpus", topology.gpus, census(topology), "made of"),
         Fact("switches", [name for name, node in nodes.items() if node.kind == "switch"]),
-        Fact("", None, f"{many} of {sizes} nodes" if many > 1 else "", "boxes"),
+        line("boxes", f"{many} of {sizes} nodes" if many > 1 else ""),
         Fact("gpu_in", into, _spread(into), "GPU in"),
         Fact("gpu_out", out, _spread(out), "GPU out"),
         Fact("links", sum(link.count for link in topology.links)),
         *texts("links", _links(topology)),
-        Fact("", None, _in_fabric(topology), "in-fabric"),
+        line("in-fabric", _in_fabric(topology)),
         Fact("ports", ports, _ports(topology) if ports else ""),
         *notes(topology.notes),
     ]
-
-
-table, summary = views(_facts)
 
 
 def _in_fabric(topology: Topology) -> str:
@@ -94,3 +99,61 @@ def _links(topology: Topology) -> list[str]:
             kinds[f"{' - '.join(sorted(ends))}, {rate} each way"] += link.count
     lines = [f"{count} {kind}" for kind, count in kinds.most_common(8)]
     return lines + ["..."] * (len(kinds) > 8)
+
+
+def differences(groups: Sequence[Group]) -> Rows:
+    """A row a class: what differs, how many, the two sides, some of the names."""
+    rows = []
+    for group in groups:
+        names, alone = group.names, len(group.names) == 1
+        some = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
+        rows.append(
+            [
+                same("differs", group.kind),
+                line("", str(len(names))),
+                Fact("class", group.pattern, names[0] if alone else group.pattern, "where"),
+                Fact("before", group.before or None, group.before or "-", "A"),
+                Fact("after", group.after or None, group.after or "-", "B"),
+                Fact("names", names, "" if alone else some, "such as"),
+            ]
+        )
+    return Rows("", rows, right=(1,))
+
+
+def calibration(fit: Calibration) -> Rows:
+    """A row a class of links, and one for each link that is off its class."""
+    rows = []
+    for one in fit.classes:
+        links = str(one.links)
+        if one.measured_links < one.links:
+            links = f"{one.measured_links} of {one.links}"
+        rows.append(
+            (
+                one.name,
+                links,
+                words.decimal(one.nominal),
+                words.decimal(one.measured),
+                words.percent(one.measured, one.nominal),
+                "" if one.latency is None else words.decimal(one.latency),
+            )
+        )
+        for (src, dst), rate in one.slow[:SHOWN]:
+            percent = words.percent(rate, one.nominal)
+            rows.append((f"  {src} -> {dst}", "1", "", words.decimal(rate), percent, ""))
+        if len(one.slow) > SHOWN:
+            rows.append((f"  and {len(one.slow) - SHOWN} more", "", "", "", "", ""))
+    heads = ("links", "measured", "nominal", "measured GB/s", "", "us")
+    return grid(heads, rows)
+
+
+def odd_pairs(fit: Calibration) -> list[str]:
+    """What to say of pairs that the links do not explain, the worst first."""
+    worst = sorted(fit.odd, key=lambda one: one.measured / one.expected)
+    said = [
+        f"{one.src} -> {one.dst} measured {one.measured:.4g} GB/s where its links give "
+        f"{one.expected:.4g}: look at this pair; it changes no link"
+        for one in worst[:SHOWN]
+    ]
+    if len(worst) > SHOWN:
+        said.append(f"{len(worst) - SHOWN} more pairs are off by more than 15 %")
+    return said

@@ -1,0 +1,261 @@
+"""Times of plans: nccl-tests' table of runs on this machine, simulated runs, the lab's."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from forestcoll.common.escape import escape
+from forestcoll.ui.report import words
+from forestcoll.ui.report.facts import (
+    Fact,
+    Part,
+    Rows,
+    grid,
+    limit,
+    machine,
+    notes,
+    reached,
+    same,
+    texts,
+)
+from forestcoll.verify.simulate import RULE_WORDS
+
+if TYPE_CHECKING:
+    from forestcoll.execute.lab.measurement import Measured, Report
+    from forestcoll.execute.result import Row, RunResult
+    from forestcoll.program import Program
+    from forestcoll.study.figures import Figures
+    from forestcoll.verify.simulate import Band, Timing
+
+MODES = ("out-of-place", "in-place")
+DETAILS = 5
+"""Wrong elements that are spelled out."""
+_LEFT = "{:>12}  {:>12}  {:>8}  {:>6}  {:>4}"
+_RIGHT = "  {:>10}  {:>7}  {:>7}  {:>6}"
+_PERCENT = "  {:>17}"
+COLUMNS = (
+    *("size", "count", "type", "redop", "root", "mode"),
+    *("time_us", "algbw", "busbw", "wrong", "predicted_us", "percent_of_predicted"),
+)
+"""Columns of a CSV."""
+
+
+def run_table(
+    program: Program,
+    results: Sequence[RunResult],
+    figures: Figures | None = None,
+    band: Band | None = None,
+) -> str:
+    """Head, one line a size, and the closing averages; wrong elements are listed below.
+
+    `figures`: what the links of the machine allow that the plan is for; `band`: what the plan
+    reaches there in simulated time. Where rows have a percentage of their simulated time, those
+    come last, so that who reads nccl-tests' columns by number finds them in their places.
+    """
+    rows = [row for result in results for row in result.rows]
+    shared = any(row.predicted_us is not None for row in rows)
+    names = _LEFT.format("size", "count", "type", "redop", "root")
+    units = _LEFT.format("(B)", "(elements)", "", "", "")
+    width = len(_RIGHT.format("", "", "", ""))
+    percent = _PERCENT.format("of predicted (%)") if shared else ""
+    lines = [
+        f"# {program.collective.value}, {program.n} ranks, {program.name or 'unnamed plan'}",
+        "#" + " " * len(names) + "".join(mode.center(width) for mode in MODES) + percent,
+        "#" + names + _RIGHT.format("time", "algbw", "busbw", "#wrong") * 2,
+        "#" + units + _RIGHT.format("(us)", "(GB/s)", "(GB/s)", "") * 2,
+    ]
+    if shared:
+        lines[2] += _PERCENT.format("out-of-  in-place")
+    lines.extend(" " + _line(result.rows, shared) for result in results)
+    wrong = sum(result.wrong for result in results)
+    average = sum(row.busbw for row in rows) / len(rows) if rows else 0.0
+    lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+    lines.append(f"# Avg bus bandwidth    : {average:.4g}")
+    if figures is not None:
+        elsewhere = "" if shared else " (on its machine; the times are this processor's)"
+        lines.append(f"# Allowed by links     : {_prediction(figures)}{elsewhere}")
+        if figures.bound is not None:
+            share = "" if figures.best else f", {words.percent(figures.algbw, figures.bound)}"
+            lines.append(f"# Bound                : {words.exact(figures.bound)} GB/s{share}")
+            lines.append(f"# Bottleneck           : {limit(figures)}")
+    if band is not None:
+        lines.append(f"# Simulated algbw      : {words.band(band)}")
+        lines.append(f"# Model                : {band.model}")
+    lines.extend(f"# wrong: {text}" for text in _details(results))
+    return "".join(f"{escape(line.rstrip())}\n" for line in lines)
+
+
+def csv(results: Sequence[RunResult]) -> str:
+    """The rows for spreadsheets: a head, a line a row; what there is not is left empty."""
+    stream = io.StringIO()
+    writer = csv_format.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for result in results:
+        for row in result.rows:
+            start = row.size, row.count, row.dtype, row.op, row.root, row.mode, row.time_us
+            end = row.algbw, row.busbw, row.wrong, row.predicted_us, row.of_predicted
+            writer.writerow((*start, *end))
+    return stream.getvalue()
+
+
+def run_facts(
+    program: Program,
+    results: Sequence[RunResult],
+    figures: Figures | None = None,
+    band: Band | None = None,
+) -> list[Fact]:
+    """The same for machines."""
+    rows = (row for result in results for row in result.rows)
+    return machine(
+        collective=program.collective,
+        ranks=program.n,
+        name=program.name,
+        rows=[{**asdict(row), "percent_of_predicted": row.of_predicted} for row in rows],
+        predicted=None if figures is None else _prediction(figures),
+        **{fact.key: fact.value for fact in reached(figures)},
+        simulated=band,
+        wrong=_details(results),
+        notes=list(dict.fromkeys(note for result in results for note in result.notes)),
+    )
+
+
+def _prediction(figures: Figures) -> str:
+    return f"{words.exact(figures.algbw)} GB/s, {figures.source}"
+
+
+def _line(rows: Iterable[Row], predicted: bool) -> str:
+    by_mode: dict[str, Row] = {row.mode: row for row in rows}
+    first = next(iter(by_mode.values()))
+    text = _LEFT.format(first.size, first.count, first.dtype, first.op, first.root)
+    for mode in MODES:
+        row = by_mode.get(mode)
+        if row is None:
+            text += _RIGHT.format("-", "-", "-", "N/A")
+        else:
+            text += _RIGHT.format(
+                f"{row.time_us:.2f}", f"{row.algbw:.3f}", f"{row.busbw:.3f}", _count(row)
+            )
+    if predicted:
+        text += _PERCENT.format("  ".join(f"{_share(by_mode.get(mode)):>7}" for mode in MODES))
+    return text
+
+
+def _share(row: Row | None) -> str:
+    share = row.of_predicted if row else None
+    return "-" if share is None else f"{share:.3g}" if share >= 0.001 else "0.000"
+
+
+def _count(row: Row) -> int | str:
+    return "N/A" if row.wrong is None else row.wrong
+
+
+def _details(results: Iterable[RunResult]) -> list[str]:
+    texts = [str(text) for result in results for text in result.mismatches]
+    more = len(texts) - DETAILS
+    return texts[:DETAILS] + ([f"... and {more} more"] if more > 0 else [])
+
+
+# --- simulated runs -------------------------------------------------------------------------------
+
+
+def simulation(
+    title: str, figures: Figures, timings: Sequence[Timing], model: str, shown: int = 0
+) -> list[Part]:
+    """A row for each size and rule, and the `shown` busiest links of each; equal ones once."""
+    shares = [100 * timing.algbw / float(figures.algbw) for timing in timings]
+    both = list(zip(timings, shares, strict=True))
+    rates = [
+        (
+            timing,
+            (
+                words.duration(timing.time),
+                f"{timing.algbw:.5g} GB/s",
+                f"{timing.busbw:.5g} GB/s",
+                f"{share:.1f} %",
+            ),
+        )
+        for timing, share in both
+    ]
+    links = [(timing, tuple(_busiest(timing, shown))) for timing in timings]
+    used = [[*row[:2], *use] for row in _fold(links) for use in row[2:]]
+    head = [
+        same("simulated", title),
+        *reached(figures),
+        same("model", model),
+        Fact("timings", [{**timing.summary(), "percent": share} for timing, share in both]),
+    ]
+    return [
+        head,
+        grid(("size", "links", "time", "algbw", "busbw", "of algbw"), _fold(rates), range(2, 6)),
+        grid(("size", "links", "busiest", "bandwidth", "used"), used, (3, 4)),
+    ]
+
+
+def _fold(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
+    """Size, rules and what is said of them: rules of a size that differ in nothing share a row."""
+    rules: dict[tuple[int, tuple[Any, ...]], list[str]] = {}
+    for timing, said in rows:
+        name = RULE_WORDS[timing.rule] if timing.rule else "own"
+        rules.setdefault((timing.size, said), []).append(name)
+    return [[words.size(size), ", ".join(names), *said] for (size, said), names in rules.items()]
+
+
+def _busiest(timing: Timing, most: int) -> Iterator[tuple[str, str, str]]:
+    """The busiest links with their bandwidth and use; those alike are one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for use in timing.busiest:
+        said = f"{use.bandwidth:.4g} GB/s", f"{100 * use.utilisation:.1f} %"
+        alike.setdefault(said, []).append(f"{use.src} -> {use.dst}")
+    for (bandwidth, used), names in islice(alike.items(), most):
+        more = f" and {len(names) - 1} alike" if len(names) > 1 else ""
+        yield f"{names[0]}{more}", bandwidth, used
+
+
+# --- the lab --------------------------------------------------------------------------------------
+
+
+def measured(report: Report) -> list[Part]:
+    """A line a schedule: theory, measurement, and how many times faster the plan is.
+
+    For machines bytes a second; `links`: bytes on them over those of theory.
+    """
+    title = f"{report.collective} on {report.name}, {words.plural(report.ranks, 'rank')}"
+    scale = f"{float(report.scale) / 1e6:.4g} Mbit/s for each GB/s"
+    head = [
+        Fact("topology", report.name, title, "lab"),
+        *machine(collective=report.collective, ranks=report.ranks, packet=report.packet),
+        Fact(
+            "bits_per_gbyte",
+            float(report.scale),
+            f"{scale}; packets of {report.packet} bytes",
+            "scale",
+        ),
+        *notes(report.notes),
+    ]
+    wrong = [f"{row.name}: {text}" for row in report.rows for text in row.texts]
+    rows = [_schedule(report, row) for row in report.rows]
+    return [head, Rows("rows", rows), texts("wrong", wrong)]
+
+
+def _schedule(report: Report, row: Measured) -> list[Fact]:
+    theory, measured = report.ratios(row)
+    faster = ["" if row is report.rows[0] else f"{ratio:.2f} x" for ratio in (measured, theory)]
+    return [
+        same("schedule", row.name),
+        Fact("algbw", row.algbw, words.decimal(row.algbw), "GB/s"),
+        Fact("predicted", row.predicted, f"{row.predicted / 1e6:.3f}", "predicted MB/s"),
+        Fact("measured", row.measured, f"{row.measured / 1e6:.3f}", "measured MB/s"),
+        Fact("of_predicted", row.share, f"{100 * row.share:.1f} %", "of predicted"),
+        Fact("size", row.size, words.size(row.size)),
+        Fact("seconds", row.seconds, words.seconds(row.seconds), "time"),
+        Fact("plan_faster_measured", measured, faster[0], "plan is faster"),
+        Fact("plan_faster_theory", theory, faster[1], "theory"),
+        Fact("links", row.links, f"{row.links[0]:.2f}-{row.links[1]:.2f}"),
+        same("wrong", row.wrong),
+        *machine(processors_busy=row.busy, wrong_elements=row.texts),
+    ]
