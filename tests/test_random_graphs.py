@@ -31,14 +31,14 @@ from random_problems import (
 
 from forestcoll.common.errors import InfeasibleError
 from forestcoll.compile.verdict import verify_text
-from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule import forest_file
 from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.dual import check_dual
 from forestcoll.schedule.forest import Bound, Forest
 from forestcoll.solver import Optimum, multicast, optimum, solve
-from forestcoll.solver.task import balance
+from forestcoll.solver.task import analyse
 
 SEEDS = 250
 BLOCK = 25
@@ -88,7 +88,7 @@ def agree(graph: CapacityGraph, collective: Collective, root: int | None) -> str
     best = optimum(graph, collective, root)
     assert proven_bound(graph, best.bound, collective, root) == best.bound.algbw == best.algbw
     forward = graph.reverse() if collective.reduces else graph
-    balanced = forward if is_balanced(forward) else balance(forward, root).graph
+    balanced = analyse(forward, root).graph
     assert feeds_everybody(balanced, best.rate, root)
 
     twin = reference.forest(balanced, Collective(_FORWARD[collective]), root)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric
 from forestcoll.schedule.forest import Bound
-from forestcoll.solver.fixed_trees import fixed_capacities
+from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint, fixed_joint, joint
 from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
@@ -107,7 +107,7 @@ def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
 def fix_same(graph: CapacityGraph, trees: int) -> Fraction:
     """GB/s of reduce-scatter, then allgather, with `trees` trees per root each."""
     tasks = plan(graph).gather, plan(graph).scatter
-    return 1 / sum((_alone(task, trees) for task in tasks), Fraction(0))
+    return 1 / sum((1 / fit_trees(task, trees).algbw for task in tasks), Fraction(0))
 
 
 def _nearness(boxed: Joint) -> str:
@@ -118,12 +118,6 @@ def _nearness(boxed: Joint) -> str:
         f"both phases over the same {sum(boxed.supply)} trees, which are low: for so many ranks no "
         "more trees are sought to come nearer to the bound"
     )
-
-
-def _alone(task: Task, trees: int) -> Fraction:
-    """Seconds for a GB of a phase that has the links for itself, with `trees` trees per root."""
-    links, _, u = fixed_capacities(task, trees)
-    return u / (task.roots * trees * links.unit)
 
 
 def _fewer(graph: CapacityGraph, best: Joint) -> Joint:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -84,16 +84,24 @@ def _balance(
     return links, capacity, max(map(Fraction, capacity, links.capacity))
 
 
-def fit_trees(
-    task: Task, trees: int | Literal["auto"]
-) -> tuple[int, CapacityGraph, list[int], Fraction]:
-    """(k, links, trees that each of them carries, algbw)."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`trees` a root, whole numbers on every link: `capacity` on those of `links`, at `algbw`."""
+
+    trees: int
+    links: CapacityGraph
+    capacity: list[int]
+    algbw: Fraction  # GB/s
+
+
+def fit_trees(task: Task, trees: int | Literal["auto"]) -> Fit:
+    """The task with so many trees a root, "auto": as many as its optimum takes."""
     if trees == "auto":
         capacity = task.capacities()
         require_size(capacity, 1)
-        return task.trees_per_root, task.graph, capacity, task.algbw
+        return Fit(task.trees_per_root, task.graph, capacity, task.algbw)
     links, capacity, u = fixed_capacities(task, trees)
-    return trees, links, capacity, task.roots * trees / u * links.unit
+    return Fit(trees, links, capacity, task.roots * trees / u * links.unit)
 
 
 def _floors(u: Fraction, capacity: Iterable[int]) -> list[int]:

@@ -13,39 +13,30 @@ is the one that allows for copies and sums in whatever way.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
-from forestcoll.graph.capacity_graph import CapacityGraph, require_size
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.schedule.forest import Bound, Forest, Path, Tree, check
-from forestcoll.schedule.group import Flow, Group, span_switches
+from forestcoll.schedule.forest import Forest, Path, Phase, Tree, check
 from forestcoll.schedule.group import find_group_symmetries as symmetries_found
+from forestcoll.schedule.group import span_switches, whole_group
 from forestcoll.solver.allreduce import plan
+from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.groups.forests import pack_flow
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
 from forestcoll.solver.shallow.height import forest_bound
-from forestcoll.solver.task import Optimum, Task, analyse
+from forestcoll.solver.task import Optimum, Packed, Task, analyse, assemble, forward
 
 RANKS = 256
 """Ranks up to which trees that use the fabric are looked for."""
 FEWER = 64
 """Ranks up to which they are looked for even if they can be better in their number alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Half:
-    """Broadcast trees over ranks (reduce trees turned round), `total` units of weight in all."""
-
-    trees: list[Tree]
-    total: int
-    algbw: Fraction
 
 
 def better(
@@ -98,26 +89,24 @@ def forest(
         return None
     if collective is Collective.ALLREDUCE:
         return _allreduce(graph, name)
-    forward = graph.reverse() if collective.reduces else graph
-    task = _task(forward, root)
+    task = _task(forward(graph, collective), root)
     if task is None:
         return None
-    k, capacity = task.trees_per_root, task.capacities()
-    require_size(capacity, 1)
-    trees = pack(task.graph, capacity, task.supply(k))
-    half = _Half(contract(trees, forward), k * task.roots, task.algbw)
-    bound = analyse(forward, root).bound
-    return _check_forest(graph, collective, [half], task.algbw, bound, name, root)
+    fit = fit_trees(task, "auto")
+    trees = contract(pack(task.graph, fit.capacity, task.supply(fit.trees)), graph)
+    packed = Packed(trees, fit.trees * task.roots, task.algbw)
+    bound = analyse(forward(graph, collective), root).bound
+    made = assemble(name, graph, collective, {collective.phases[0]: packed}, bound, root)
+    return _check_forest(made, task.algbw)
 
 
 def _optimum(graph: CapacityGraph, collective: Collective, root: int | None) -> Optimum | None:
     if collective is not Collective.ALLREDUCE:
-        forward = graph.reverse() if collective.reduces else graph
-        task = _task(forward, root)
+        way = forward(graph, collective)
+        task = _task(way, root)
         if task is None:
             return None
-        rate = task.rate * task.graph.unit
-        bound = analyse(forward, root).bound
+        rate, bound = task.rate * task.graph.unit, analyse(way, root).bound
         return Optimum(task.algbw, rate, task.trees_per_root, bound)
     made = _allreduce(graph, "")
     if made is None or made.bound is None:
@@ -161,26 +150,10 @@ def contract(trees: Iterable[Tree], graph: CapacityGraph) -> list[Tree]:
     return [Tree(root, "broadcast", weight, paths) for (root, paths), weight in merged.items()]
 
 
-def _check_forest(
-    graph: CapacityGraph,
-    collective: Collective,
-    halves: Sequence[_Half],
-    algbw: Fraction,
-    bound: Bound,
-    name: str,
-    root: int | None = None,
-) -> Forest | None:
-    """The forest of these halves, reduce trees first; None where it is slower than `algbw`."""
-    total = math.lcm(*(half.total for half in halves))
-    trees: list[Tree] = []
-    for number, half in enumerate(halves):
-        scale = total // half.total
-        heavy = [replace(tree, weight=tree.weight * scale) for tree in half.trees]
-        turned = collective.reduces and number == 0
-        trees += [tree.turned() for tree in heavy] if turned else heavy
-    made = Forest(name, graph, collective, total, tuple(trees), bound, -1 if root is None else root)
+def _check_forest(forest: Forest, algbw: Fraction) -> Forest | None:
+    """The forest, once it is checked; None where it is slower than `algbw` (GB/s)."""
     try:
-        return made if check(made) >= algbw else None
+        return forest if check(forest) >= algbw else None
     except ForestError as error:
         raise RuntimeError(f"internal error: {error}") from None
 
@@ -190,7 +163,7 @@ def _check_forest(
 
 def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
     """Both halves at once. Equal parts of all ranks are tried first: they make fewer trees."""
-    group = Group(graph, tuple(range(len(graph.tail))), 0)
+    group = whole_group(graph)
     alike = symmetries_found(graph, [group], Collective.ALLREDUCE)
     bound = plan(graph).bound
     made: Forest | None = None
@@ -204,19 +177,16 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
         if not algbw:  # a switch that trees should span is out of reach
             break
         if made is None or algbw > made.algbw:
-            out, back = model.flows(solution)
-            halves = [_pack_half(flow, graph, algbw) for flow in (back, out)]  # reduce trees first
-            made = _check_forest(graph, Collective.ALLREDUCE, halves, algbw, bound, name) or made
+            phases: dict[Phase, Packed] = {}
+            for flow in reversed(model.flows(solution)):  # reduce trees first
+                packed = pack_flow(flow, algbw, "auto")
+                trees = contract(packed.trees, graph)
+                phases[flow.phase] = replace(packed, trees=trees, algbw=algbw)
+            both = assemble(name, graph, Collective.ALLREDUCE, phases, bound)
+            made = _check_forest(both, algbw) or made
         if made is not None and made.algbw == bound.algbw:
             break
     return made
-
-
-def _pack_half(flow: Flow, graph: CapacityGraph, algbw: Fraction) -> _Half:
-    """The trees of a half, over the ranks alone."""
-    done = pack_flow(flow, algbw, "auto")
-    forward = graph.reverse() if flow.phase == "reduce" else graph
-    return _Half(contract(done.trees, forward), done.total, algbw)
 
 
 def without_loops(path: Path) -> Path:

@@ -9,8 +9,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fix_joint, fix_same, plan
 from forestcoll.solver.compact.forests import regular_allreduce
-from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.task import ALIKE_FROM, Optimum, analyse
+from forestcoll.solver.fixed_trees import fit_trees
+from forestcoll.solver.task import ALIKE_FROM, Optimum, analyse, forward
 
 
 def optimum(
@@ -25,7 +25,7 @@ def optimum(
     root = check_root(graph, collective, root)
     if collective is Collective.ALLREDUCE:
         return _allreduce(graph, patient)
-    task = analyse(graph.reverse() if collective.reduces else graph, root)
+    task = analyse(forward(graph, collective), root)
     return Optimum(
         algbw=task.algbw,
         rate=task.rate * task.graph.unit,
@@ -55,9 +55,7 @@ def fixed_algbw(
     if collective is Collective.ALLREDUCE:
         joint = fix_joint(graph, trees)
         return fix_same(graph, trees) if joint is None else joint.algbw
-    task = analyse(graph.reverse() if collective.reduces else graph, root)
-    links, _, u = fixed_capacities(task, trees)
-    return task.roots * trees / u * links.unit
+    return fit_trees(analyse(forward(graph, collective), root), trees).algbw
 
 
 def check_root(graph: CapacityGraph, collective: Collective, root: int | None) -> int | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from forestcoll.graph.capacity_graph import CapacityGraph, require_size
 from forestcoll.graph.symmetry.components import find_structures
 from forestcoll.schedule.forest import Tree, all_images, scan
 from forestcoll.solver.compact.forests import pack_compact
+from forestcoll.solver.fixed_trees import Fit
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import check_loads, pack, pack_quickly, prefer, spread_evenly
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
-from forestcoll.solver.task import PATIENT, Task
+from forestcoll.solver.task import PATIENT, Packed, Task
 
 LITTLE = 1
 """Heights above the lower bound that are worth a search where links are dealt out beforehand, and
@@ -26,62 +25,56 @@ class SlowError(Exception):
     """Only packers that take minutes, and make tall trees, are left."""
 
 
-def pack_phase(
-    task: Task,
-    k: int,
-    links: CapacityGraph,
-    capacity: list[int],
-    algbw: Fraction,
-    patient: bool = True,
-) -> tuple[int, list[Tree]]:
-    """(trees per root, broadcast trees of `task`): `k` or twice as many, at `algbw` GB/s or more.
+def pack_phase(task: Task, fit: Fit, patient: bool = True) -> Packed:
+    """Broadcast trees of `task` that `fit`, or twice as many a root, at its algbw or more.
 
-    `links`, `capacity`: how many trees each link carries, balanced at every switch. Regular fabrics
-    with several tiers of switches are packed by orbits: removing those switches is slow and makes
-    tall trees. Irregular ones are searched for low trees; others are packed in general. Raises
-    SlowError instead of that where many ranks make it slow, unless `patient`. With many roots,
-    paths are dealt out over parallel switches; chains from one root are better as they are.
+    Regular fabrics with several tiers of switches are packed by orbits: removing those switches is
+    slow and makes tall trees. Irregular ones are searched for low trees; others are packed in
+    general. Raises SlowError instead of that where many ranks make it slow, unless `patient`. With
+    many roots, paths are dealt out over parallel switches; chains from one root are better as they
+    are.
     """
-    found = _pack_quickly(task, k, links, capacity, algbw)
+    k, ranks, deal = fit.trees, len(fit.links.ranks), task.root is None
+    found = _pack_quickly(task, fit)
     if found is not None:
-        alike = task.root is None and len(links.ranks) <= BOTH_WAYS
-        return k, spread_evenly(task.given, found) if alike else found
-    if suits(task.given, task.root):
-        found = pack_irregular(Wanted.of(task, 2 * k, algbw))  # with more room for whole numbers
+        deal &= ranks <= BOTH_WAYS
+    elif suits(task.given, task.root):
+        found = pack_irregular(Wanted.of(task, 2 * k, fit.algbw))  # more room for whole numbers
         if found is not None:
-            return 2 * k, found
-        if not patient and len(links.ranks) > PATIENT:
+            k, deal = 2 * k, False
+        elif not patient and ranks > PATIENT:
             raise SlowError
-    packed = pack(links, capacity, task.supply(k))
-    return k, packed if task.root is not None else spread_evenly(task.given, packed)
+    if found is None:
+        found = pack(fit.links, fit.capacity, task.supply(k))
+    return Packed(spread_evenly(task.given, found) if deal else found, k * task.roots, fit.algbw)
 
 
-def _pack_quickly(
-    task: Task, k: int, links: CapacityGraph, capacity: list[int], algbw: Fraction
-) -> list[Tree] | None:
+def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
     """The trees by what suits the fabric; None where only the general packers are left."""
-    supply = task.supply(k)
-    ranks = set(links.ranks)
-    ends = links.ends
-    tiers = any(u not in ranks and v not in ranks for u, v in ends)
+    k, links, capacity = fit.trees, fit.links, fit.capacity
+    supply, ranks = task.supply(k), set(links.ranks)
+    few = len(ranks) <= BOTH_WAYS
+    tiers = any(u not in ranks and v not in ranks for u, v in links.ends)
     regular, height = None, 0
     if tiers and task.root is None and not links.shares:
         packed = pack_compact(links, k, capacity)
         if packed is not None:
             regular, height = all_images(links, *packed), scan(links, packed[0])[1]
     if not suits(task.given, task.root):
-        return None if regular is None else _pack_both_ways(links, capacity, supply, regular)
+        if regular is None or not few:
+            return regular
+        return prefer(links, [pack(links, capacity, supply), regular])
     quick = regular
     if not tiers:
         height, quick = pack_quickly(links, capacity, supply) or (0, None)
         if quick is not None and find_structures(links):
             return quick
-    small = regular is not None and len(ranks) <= BOTH_WAYS
+    small = regular is not None and few
     if quick is not None and not small:
         many = not tiers and sum(supply) * len(ranks) > QUICK_PARENTS
         if many or height <= (2 if tiers else 2 + LITTLE):
             return quick
-    wanted = Wanted.of(task, k, algbw)
+    wanted = Wanted.of(task, k, fit.algbw)
     if quick is not None and not small and height <= wanted.least:
         return quick
     low = pack_irregular(wanted)
@@ -96,17 +89,13 @@ def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> l
     """
     require_size(capacity, 1)
     require_size(supply, 1)
-    trees = _pack_part(graph, capacity, supply)
+    trees = None
+    if suits(graph, None) and sum(map(bool, supply)) > 1:
+        trees = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
+    if trees is None:
+        trees = pack(graph, capacity, supply)
     check_loads(graph, capacity, trees)
     return trees
-
-
-def _pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
-    if suits(graph, None) and sum(map(bool, supply)) > 1:
-        low = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
-        if low is not None:
-            return low
-    return pack(graph, capacity, supply)
 
 
 def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree]] | None:
@@ -130,15 +119,3 @@ def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree
     second = [c - load for c, load in zip(room, loads, strict=True)]
     back = pack_irregular(Wanted.on(graph.reverse(), second, supply), LITTLE)
     return None if back is None else (back, out)
-
-
-def _pack_both_ways(
-    links: CapacityGraph,
-    capacity: list[int],
-    supply: list[int],
-    regular: list[Tree],
-) -> list[Tree]:
-    """By orbits, and in general where that is quick: the better of both on small fabrics."""
-    if len(links.ranks) > BOTH_WAYS:
-        return regular
-    return prefer(links, [pack(links, capacity, supply), regular])

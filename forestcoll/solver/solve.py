@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.schedule.forest import Bound, Forest, Tree, check
+from forestcoll.schedule.forest import Bound, Forest, Phase
 from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.phase_packing import pack_both, pack_part, pack_phase
 from forestcoll.solver.shallow.rehanging import suits
-from forestcoll.solver.task import Task, analyse
+from forestcoll.solver.task import Packed, Task, analyse, assemble, check_promise, forward
 
 SLACK = Fraction(249, 250)
 """What is left of an algbw at least where less is enough: the rest is room for low trees."""
@@ -46,25 +45,17 @@ def solve(
     UnsupportedError (numbers too large, root or number of trees out of range).
     """
     root = check_root(graph, collective, root)
-    report = _Stages(progress, phases=2 if collective is Collective.ALLREDUCE else 1)
+    report = _Stages(progress, len(collective.phases))
+    report("optimum", 0.0)
     if collective is Collective.ALLREDUCE:
         phases, bound = _allreduce(graph, trees, report, patient)
     else:
-        reverse = collective.reduces
-        forward = graph.reverse() if reverse else graph
-        phase = _Phase.of_graph(forward, root, trees, report, enough, patient)
-        phases, bound = [phase.reverse() if reverse else phase], phase.bound
+        task = analyse(forward(graph, collective), root)
+        packed = _pack(task, trees, report, patient, enough)
+        phases, bound = {collective.phases[0]: packed}, task.bound
     report("checking", 1.0)
-    forest = Forest(
-        name=name,
-        graph=graph,
-        collective=collective,
-        total=phases[0].total,
-        trees=tuple(tree for phase in phases for tree in phase.trees),
-        bound=bound,
-        root=-1 if root is None else root,
-    )
-    _prove(forest, phases)
+    forest = assemble(name, graph, collective, phases, bound, root)
+    check_promise(forest, 1 / sum((1 / phase.algbw for phase in phases.values()), Fraction(0)))
     return forest
 
 
@@ -81,122 +72,56 @@ class _Stages:
             self._progress(stage, min(1.0, (self.done + part) / self._phases))
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """The trees of one direction: `total` units in all, `algbw` promised if alone on the links."""
-
-    trees: list[Tree]
-    total: int
-    algbw: Fraction
-    bound: Bound
-
-    @classmethod
-    def of_graph(
-        cls,
-        graph: CapacityGraph,
-        root: int | None,
-        trees: int | Literal["auto"],
-        report: _Stages,
-        enough: Fraction | None,
-        patient: bool,
-    ) -> _Phase:
-        """Broadcast trees on `graph`."""
-        report("optimum", 0.0)
-        return cls.of_task(analyse(graph, root), trees, report, patient, enough)
-
-    @classmethod
-    def of_task(
-        cls,
-        task: Task,
-        trees: int | Literal["auto"],
-        report: _Stages,
-        patient: bool,
-        enough: Fraction | None = None,
-    ) -> _Phase:
-        """The trees of a task whose optimum is known."""
-        k, links, capacity, algbw = fit_trees(task, trees)
-        if enough is not None and trees != "auto" and suits(task.given, task.root):
-            algbw = min(algbw, max(enough, algbw * SLACK))
-        report("packing", 0.2)
-        k, packed = pack_phase(task, k, links, capacity, algbw, patient)
-        report.done += 1
-        return cls(packed, k * task.roots, algbw, task.bound)
-
-    def reverse(self) -> _Phase:
-        """The same trees with data flowing the other way, towards the roots."""
-        return replace(self, trees=[tree.turned() for tree in self.trees])
-
-    def scale(self, total: int) -> _Phase:
-        """The same shares in units of 1 / `total`, a multiple of the present one."""
-        factor = total // self.total
-        trees = [replace(tree, weight=tree.weight * factor) for tree in self.trees]
-        return replace(self, trees=trees, total=total)
+def _pack(
+    task: Task,
+    trees: int | Literal["auto"],
+    report: _Stages,
+    patient: bool,
+    enough: Fraction | None = None,
+) -> Packed:
+    """The trees of a task whose optimum is known."""
+    fit = fit_trees(task, trees)
+    if enough is not None and trees != "auto" and suits(task.given, task.root):
+        fit = replace(fit, algbw=min(fit.algbw, max(enough, fit.algbw * SLACK)))
+    report("packing", 0.2)
+    packed = pack_phase(task, fit, patient)
+    report.done += 1
+    return packed
 
 
 def _allreduce(
     graph: CapacityGraph, trees: int | Literal["auto"], report: _Stages, patient: bool
-) -> tuple[list[_Phase], Bound]:
+) -> tuple[dict[Phase, Packed], Bound]:
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
-    report("optimum", 0.0)
     chosen = plan(graph)
     joint = chosen.joint if trees == "auto" else fix_joint(graph, trees)
     if joint is not None:
         return _joint(graph, joint, report), chosen.bound
-    gather = _Phase.of_task(chosen.gather, trees, report, patient)
-    if chosen.scatter is chosen.gather:
-        report.done += 1
-        scatter = gather
-    else:
-        scatter = _Phase.of_task(chosen.scatter, trees, report, patient)
-    total = math.lcm(gather.total, scatter.total)
-    return [scatter.reverse().scale(total), gather.scale(total)], chosen.bound
+    gather = scatter = _pack(chosen.gather, trees, report, patient)
+    if chosen.scatter is not chosen.gather:
+        scatter = _pack(chosen.scatter, trees, report, patient)
+    return {"reduce": scatter, "broadcast": gather}, chosen.bound
 
 
-def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
+def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> dict[Phase, Packed]:
     """The trees of both phases, each over its own part of the links."""
-    total, algbw = sum(joint.supply), 2 * joint.algbw  # in half the time each, if they took turns
-    if joint.trees:
-        report("checking", 0.9)
-        phase = _Phase(list(joint.trees), total, algbw, joint.bound)
-        return [phase.reverse(), phase]
-    low = pack_both(graph, joint)
-    if low is not None:
-        report("checking", 0.9)
-        phases = [_Phase(trees, total, algbw, joint.bound) for trees in low]
-        return [phases[0].reverse(), phases[1]]
-    gather = _part(graph, joint.carried[0])
-    scatter = _part(graph.reverse(), joint.carried[1])
-    out = _pack(gather, joint, report)
-    if scatter.links == gather.links:
+    both = (joint.trees, joint.trees) if joint.trees else pack_both(graph, joint)
+    if both is None:
+        # per phase the links that carry anything, with what they carry as their capacity
+        out, back = (
+            way.keep([e for e, units in enumerate(carried) if units], carried)
+            for way, carried in zip((graph, graph.reverse()), joint.carried, strict=True)
+        )
+        report("packing", 0.2)
+        spread = gathered = pack_part(out, list(out.capacity), list(joint.supply))
         report.done += 1
-        back = out
-    else:
-        back = _pack(scatter, joint, report)
-    phases = [_Phase(trees, total, algbw, joint.bound) for trees in (back, out)]
-    return [phases[0].reverse(), phases[1]]
-
-
-def _pack(part: CapacityGraph, joint: Joint, report: _Stages) -> list[Tree]:
-    report("packing", 0.2)
-    trees = pack_part(part, list(part.capacity), list(joint.supply))
+        if back.links != out.links:
+            report("packing", 0.2)
+            gathered = pack_part(back, list(back.capacity), list(joint.supply))
+        both = gathered, spread
     report("checking", 0.9)
-    report.done += 1
-    return trees
-
-
-def _part(graph: CapacityGraph, carried: Sequence[int]) -> CapacityGraph:
-    """The links that carry anything, with what they carry as their capacity."""
-    return graph.keep([e for e, units in enumerate(carried) if units], carried)
-
-
-def _prove(forest: Forest, phases: list[_Phase]) -> None:
-    """Checks the whole forest; RuntimeError where it is slower than the phases promised.
-
-    One link that carries more than it may is enough for that. No trees here let switches copy or
-    add, so no load is counted once for many.
-    """
-    check(forest)
-    reached = forest.plain_algbw
-    promised = 1 / sum((1 / phase.algbw for phase in phases), Fraction(0))
-    if reached < promised:
-        raise RuntimeError(f"internal error: the forest reaches {reached} GB/s, not {promised}")
+    total, algbw = sum(joint.supply), 2 * joint.algbw  # in half the time each, if they took turns
+    return {
+        "reduce": Packed(both[0], total, algbw),
+        "broadcast": Packed(both[1], total, algbw),
+    }

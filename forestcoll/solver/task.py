@@ -25,7 +25,8 @@ down, so only those that a max-flow finds violated are added; its dual is the pr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -33,11 +34,11 @@ from forestcoll.common.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph, is_balanced, require_size
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.components import alike_ranks
+from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound
-from forestcoll.schedule.forest import Bound
+from forestcoll.schedule.forest import Bound, Forest, Phase, Tree, check
 from forestcoll.schedule.group import scale, whole_group
-from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
 
 Cut = frozenset[int]
@@ -159,22 +160,75 @@ class Task:
         return math.gcd(self.rate.numerator, *self.graph.capacity)
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Broadcast trees of one phase (those of a reduction on the reversed graph).
+
+    `total`: the weight of all of them; `algbw`: GB/s at least, alone on the links that they have.
+    """
+
+    trees: Sequence[Tree]
+    total: int
+    algbw: Fraction
+
+
+def assemble(
+    name: str,
+    graph: CapacityGraph,
+    collective: Collective,
+    phases: Mapping[Phase, Packed],
+    bound: Bound | None = None,
+    root: int | None = None,
+    group: SymmetryGroup | None = None,
+) -> Forest:
+    """The forest of these phases, one after the other as they are listed; not checked yet."""
+    total = math.lcm(*(packed.total for packed in phases.values()))
+    trees = [
+        replace(
+            tree.turned() if phase == "reduce" else tree,
+            weight=tree.weight * (total // packed.total),
+        )
+        for phase, packed in phases.items()
+        for tree in packed.trees
+    ]
+    at = -1 if root is None else root
+    return Forest(name, graph, collective, total, tuple(trees), bound, at, group)
+
+
+def check_promise(forest: Forest, algbw: Fraction) -> None:
+    """Checks the whole forest; RuntimeError where it is slower than `algbw` (GB/s), as promised.
+
+    One link that carries more than it may is enough for that. No trees here let switches copy or
+    add, so no load is counted once for many.
+    """
+    check(forest)
+    if forest.plain_algbw < algbw:
+        raise RuntimeError(
+            f"internal error: the forest reaches {forest.plain_algbw} GB/s, not {algbw}"
+        )
+
+
+def forward(graph: CapacityGraph, collective: Collective) -> CapacityGraph:
+    """The graph on which the trees of a collective are broadcast trees, those of a phase alone."""
+    return graph.reverse() if collective.phases == ("reduce",) else graph
+
+
 @lru_cache(maxsize=4)
 def analyse(graph: CapacityGraph, root: int | None) -> Task:
     """The optimum of allgather (root None) or of broadcast from rank `root`.
 
-    A switch without copying cannot send more than it receives; where in and out differ, the best
-    balanced part of the capacities takes the graph's place (`balance`).
+    For reduce-scatter and reduce pass the reversed graph. A switch without copying cannot send more
+    than it receives; where in and out differ, the best balanced part of the capacities takes the
+    graph's place. Where the plain cut can still be reached, the bound is that cut ("cut"); else it
+    is the dual ("linear-program"). Multicast and aggregation are not used, but the bound allows for
+    them: where a copying switch could do better than balanced traffic, it is larger than the rate.
+    Raises InfeasibleError when some rank cannot reach another.
     """
     require_size(graph.capacity, sum(graph.parts))
-    task = _plain_cut(graph, root)
-    if is_balanced(graph):
-        return task
-    trimmed = _trim(task)
-    if trimmed is not None:
-        return trimmed
-    balanced = balance(graph, root)
-    return Task(balanced.graph, graph, root, balanced.rate / balanced.graph.unit, balanced.bound)
+    rate, cut = least_cut(graph, root)
+    roots = sum(graph.parts) if root is None else 1
+    task = Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
+    return task if is_balanced(graph) else _trim(task) or _balance(task)
 
 
 def _trim(task: Task) -> Task | None:
@@ -194,64 +248,18 @@ def _trim(task: Task) -> Task | None:
     )
     if capacity is None:
         return None
-    unit = graph.unit / q
-    trimmed = scale(graph, capacity, unit)
-    return Task(trimmed, graph, task.root, p * unit / trimmed.unit, task.bound)
+    trimmed = scale(graph, capacity, graph.unit / q)
+    return replace(task, graph=trimmed, rate=p * graph.unit / q / trimmed.unit)
 
 
-def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
-    """The least cut, taking every switch for one that may copy."""
-    rate, cut = least_cut(graph, root)
-    roots = sum(graph.parts) if root is None else 1
-    return Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
-
-
-@dataclass(frozen=True, slots=True)
-class Balanced:
-    """A graph with in = out at every non-rank, and the optimum that it shares with the original.
-
-    `rate` is GB/s per rank (allgather) or GB/s in all (broadcast); `bound.algbw` is N * rate or it.
-    """
-
-    graph: CapacityGraph
-    rate: Fraction
-    bound: Bound
-
-
-def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
-    """Balanced sub-capacities that keep the true optimum of allgather, with its proof.
-
-    With `root` (a rank number) the optimum is that of broadcast from there. For reduce-scatter and
-    reduce pass the reversed graph. A balanced graph comes back unchanged. Where the plain cut can
-    still be reached, the bound is that cut ("cut"); else it is the dual ("linear-program").
-    Multicast and aggregation are not used, but the bound allows for them: where a copying switch
-    could do better than balanced traffic, it is larger than the rate.
-    Raises InfeasibleError when some rank cannot reach another.
-    """
-    best, cut = least_cut(graph, root)
-    shares = sum(graph.parts) if root is None else 1
-    plain = Bound(best * graph.unit * shares, "cut", (cut,))
-    if is_balanced(graph):
-        return Balanced(graph, best * graph.unit, plain)
-    links = fill(graph, {})
-    used = [links[pair] for pair in graph.ends]
-    if _reaches(graph, used, best, root):
-        return Balanced(scale(graph, used, graph.unit), best * graph.unit, plain)
+def _balance(task: Task) -> Task:
+    """The optimum over balanced sub-capacities, by the linear program."""
+    graph, root = task.graph, task.root
     collective = Collective.ALLGATHER if root is None else Collective.BROADCAST
     model = Model(graph, [whole_group(graph, root)], collective, (), any_size=True)
     solution = model.solve()
-    trimmed, rate = model.flows(solution)[0].graph, model.algbw(solution) / shares
-    if rate == best * graph.unit:
-        return Balanced(trimmed, rate, plain)
-    return Balanced(trimmed, rate, as_bound(graph, model.prove(solution), collective))
-
-
-def _reaches(graph: CapacityGraph, used: list[int], rate: Fraction, root: int | None) -> bool:
-    """Whether every rank receives all data at `rate` units over links that carry `used`."""
-    p, q = rate.numerator, rate.denominator
-    supply = [0] * graph.n
-    for number, (v, part) in enumerate(zip(graph.ranks, graph.parts, strict=True)):
-        supply[v] = p * part if root is None else p * (number == root)
-    capacity = [units * q for units in used]
-    links = (graph.n, graph.tail, graph.head, capacity)
-    return _kernel.violated(*links, supply, graph.ranks) is None
+    trimmed, rate = model.flows(solution)[0].graph, model.algbw(solution) / task.roots
+    bound = task.bound
+    if rate * task.roots != bound.algbw:
+        bound = as_bound(graph, model.prove(solution), collective)
+    return Task(trimmed, graph, root, rate / trimmed.unit, bound)

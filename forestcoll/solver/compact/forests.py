@@ -29,10 +29,10 @@ from forestcoll.graph.symmetry.components import find_structures
 from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.program import Collective
 from forestcoll.schedule.certificate import check_parts
-from forestcoll.schedule.forest import Bound, Forest, Tree, check, in_order
+from forestcoll.schedule.forest import Bound, Forest, Tree, in_order
 from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.task import Optimum, analyse
+from forestcoll.solver.task import Optimum, Packed, analyse, assemble, check_promise, forward
 
 COMPACT_FROM = 2_048
 """Above that many ranks, compact forests are made where that is possible and nothing else asked."""
@@ -75,28 +75,26 @@ def solve_compact(
         return None
     if collective is Collective.ALLREDUCE and not is_symmetric(graph):
         return None
-    task = analyse(graph.reverse() if collective is Collective.REDUCE_SCATTER else graph, None)
-    k, links, capacity, algbw = fit_trees(task, trees)
-    if links is not task.given:
+    task = analyse(forward(graph, collective), None)
+    fit = fit_trees(task, trees)
+    if fit.links is not task.given:
         return None  # a part of the links that is balanced at every switch may be less regular
-    packed = pack_compact(links, k, capacity)
+    packed = pack_compact(fit.links, fit.trees, fit.capacity)
     if packed is None:
         return None
     out, group = packed
-    out = [replace(t, edges=in_order(t.root, t.phase, t.edges)) for t in out]
-    common = math.gcd(k * task.roots, *(tree.weight for tree in out))
-    out = [replace(tree, weight=tree.weight // common) for tree in out]
-    back = [tree.turned() for tree in out] if collective.reduces else []
+    total = fit.trees * task.roots
+    common = math.gcd(total, *(tree.weight for tree in out))
+    out = [
+        replace(t, edges=in_order(t.root, t.phase, t.edges), weight=t.weight // common) for t in out
+    ]
+    bound, algbw = task.bound, fit.algbw
     if collective is Collective.ALLREDUCE:
-        bound, algbw = regular_bound(graph, task.bound), algbw / 2
-    else:
-        bound, out = task.bound, back or out
-        back = []
-    total = k * task.roots // common
-    forest = Forest(name, graph, collective, total, (*back, *out), bound, group=group)
-    reached = check(forest)
-    if reached < algbw:
-        raise RuntimeError(f"internal error: the forest reaches {reached} GB/s, not {algbw}")
+        bound, algbw = regular_bound(graph, bound), algbw / 2
+    phase = Packed(out, total // common, algbw)
+    phases = dict.fromkeys(collective.phases, phase)
+    forest = assemble(name, graph, collective, phases, bound, group=group)
+    check_promise(forest, algbw)
     return forest
 
 

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import Collective
-from forestcoll.schedule.forest import Forest, Tree, check
+from forestcoll.schedule.forest import Forest, Phase, check
 from forestcoll.schedule.group import Flow, Group, Together, check_together, view_groups
-from forestcoll.solver.fixed_trees import fixed_capacities
+from forestcoll.solver.fixed_trees import Fit, fit_trees
 from forestcoll.solver.groups.split import Split, split
 from forestcoll.solver.optimum import optimum
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.phase_packing import pack_part
-from forestcoll.solver.task import Task, analyse
+from forestcoll.solver.task import Packed, Task, analyse, assemble
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Trees a root that are tried before as many as the optimum of a group's share takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Broadcast trees of a flow, `total` units of weight in all, at `algbw` on its share."""
-
-    trees: list[Tree]
-    total: int
-    algbw: Fraction
 
 
 def solve_together(
@@ -66,12 +57,13 @@ def pack_forests(
     """The second half of `together`: trees for links that are shared out."""
     found = [pack_flow(flow, shares.algbw, trees) for flow in shares.flows]
     algbw = min(shares.algbw, *(one.algbw for one in found))
-    made = []
-    for g, group in enumerate(views):
-        own = [
-            (flow, one) for flow, one in zip(shares.flows, found, strict=True) if flow.group == g
-        ]
-        made.append(_forest(group, own, collective, algbw, f"{name}-group{g}"))
+    own: list[dict[Phase, Packed]] = [{} for _ in views]
+    for flow, one in zip(shares.flows, found, strict=True):
+        own[flow.group][flow.phase] = one
+    made = [
+        _forest(group, phases, collective, algbw, f"{name}-group{g}")
+        for g, (group, phases) in enumerate(zip(views, own, strict=True))
+    ]
     done = Together(
         machine, tuple(views), collective, relays, algbw, tuple(made), shares.bound, shares.note
     )
@@ -91,79 +83,69 @@ def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Pack
                 "the groups share the links best with parts that differ from rank to rank, so a "
                 "number of trees per root cannot be chosen: leave --trees away"
             )
-        return _pack_exactly(flow, algbw)
+        supply, capacity = _units(flow)
+        return Packed(pack_part(graph, capacity, supply), sum(supply), algbw)
     task = analyse(graph, root)
     if trees != "auto":
-        return _trees(task, trees, *fixed_capacities(task, trees))
+        return _pack(task, fit_trees(task, trees))
     for k in TRIED:
         if k >= task.trees_per_root:
             break
-        links, capacity, u = fixed_capacities(task, k)
-        if task.roots * k / u * links.unit >= algbw:
-            return _trees(task, k, links, capacity, u)
+        fit = fit_trees(task, k)
+        if fit.algbw >= algbw:
+            return _pack(task, fit)
     if task.algbw < algbw:
         raise RuntimeError(f"internal error: a share of {task.algbw} GB/s, {algbw} promised")
-    k = task.trees_per_root
-    if _pack_exactly(flow, algbw, dry=True).total < k * task.roots:
-        return _pack_exactly(flow, algbw)
-    return _trees(task, k, task.graph, task.capacities(), k / task.rate)
+    supply, capacity = _units(flow)
+    if sum(supply) < task.trees_per_root * task.roots:
+        return Packed(pack_part(graph, capacity, supply), sum(supply), algbw)
+    return _pack(task, fit_trees(task, "auto"))
 
 
-def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> Packed:
-    """`k` trees per root in links that carry `capacity` of them in time u."""
-    trees = pack_part(links, capacity, task.supply(k))
-    return Packed(trees, k * task.roots, task.roots * k / u * links.unit)
+def _pack(task: Task, fit: Fit) -> Packed:
+    trees = pack_part(fit.links, fit.capacity, task.supply(fit.trees))
+    return Packed(trees, fit.trees * task.roots, fit.algbw)
 
 
-def _pack_exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
-    """Trees in the whole units in which all that starts and all links are; `dry` only counts."""
+def _units(flow: Flow) -> tuple[list[int], list[int]]:
+    """(supply, capacity) in the whole units in which all that starts and all links are."""
     scale = math.lcm(*(amount.denominator for amount in flow.supply))
     supply = [int(amount * scale) for amount in flow.supply]
     capacity = [units * scale for units in flow.graph.capacity]
     common = math.gcd(*supply, *capacity)
-    supply = [amount // common for amount in supply]
-    capacity = [units // common for units in capacity]
-    if dry:
-        return Packed([], sum(supply), algbw)
-    return Packed(pack_part(flow.graph, capacity, supply), sum(supply), algbw)
+    return [amount // common for amount in supply], [units // common for units in capacity]
 
 
 def _forest(
     group: Group,
-    flows: Sequence[tuple[Flow, Packed]],
+    phases: Mapping[Phase, Packed],
     collective: Collective,
     algbw: Fraction,
     name: str,
 ) -> Forest:
     """The group's forest on the bandwidth that its trees take at `algbw`."""
-    total = math.lcm(*(half.total for _, half in flows))
-    trees = []
-    for flow, half in flows:
-        for tree in half.trees:
-            heavy = replace(tree, weight=tree.weight * (total // half.total))
-            trees.append(heavy.turned() if flow.phase == "reduce" else heavy)
-    whole = Forest(name, group.graph, collective, total, tuple(trees))
+    whole = assemble(name, group.graph, collective, phases)
     loads = {
-        (u, v): Fraction(load, total) * algbw
-        for u, v, load in zip(group.graph.tail, group.graph.head, whole.loads(), strict=True)
+        ends: Fraction(load, whole.total) * algbw
+        for ends, load in zip(group.graph.ends, whole.loads(), strict=True)
         if load
     }
     graph, place = _reserve(group.graph, loads, name)
     moved = tuple(
-        Tree(
-            place[tree.root],
-            tree.phase,
-            tree.weight,
-            tuple(tuple(place[v] for v in path) for path in tree.edges),
+        replace(
+            tree,
+            root=place[tree.root],
+            edges=tuple(tuple(place[v] for v in path) for path in tree.edges),
         )
-        for tree in trees
+        for tree in whole.trees
     )
     root = group.root if collective.rooted else None
     if collective is Collective.ALLREDUCE:
         bound = allreduce_bound(graph)
     else:
         bound = optimum(graph, collective, root).bound
-    forest = Forest(name, graph, collective, total, moved, bound, -1 if root is None else root)
+    at = -1 if root is None else root
+    forest = replace(whole, graph=graph, trees=moved, bound=bound, root=at)
     reached = check(forest)
     if reached != algbw:
         raise RuntimeError(f"internal error: {name} reaches {reached} GB/s, not {algbw}")
