@@ -8,15 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError, did_you_mean
 from forestcoll.topology import Link, Topology, cut_in_words, find_cut, show
 from forestcoll.topology.globs import is_glob, matcher
 from forestcoll.topology.numbers import add, decimal
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Relays = Literal["none", "idle", "all"]
 
@@ -37,10 +34,10 @@ class CapacityGraph:
     multicast: tuple[bool, ...]  # per node: switch that copies in the fabric
     aggregation: tuple[bool, ...]  # per node: switch that adds in the fabric
     ranks: tuple[int, ...]  # node of rank 0, 1, ...
-    tail: tuple[int, ...]
-    head: tuple[int, ...]
-    capacity: tuple[int, ...]
-    unit: Fraction  # GB/s of one unit of capacity
+    tail: tuple[int, ...] = ()
+    head: tuple[int, ...] = ()
+    capacity: tuple[int, ...] = ()
+    unit: Fraction = Fraction(1)  # GB/s of one unit of capacity
     shares: tuple[int, ...] = ()  # per rank its part of the data; empty: equal parts
 
     @staticmethod
@@ -74,18 +71,14 @@ class CapacityGraph:
         if len(nodes) < len(topology.nodes):
             links = [link for link in links if link.src in nodes and link.dst in nodes]
         number = {name: i for i, name in enumerate(nodes)}
-        tail, head, bandwidth = _arcs(links, number)
-        return CapacityGraph._of_arcs(
-            name=topology.name,
+        bare = CapacityGraph(
             names=tuple(nodes),
             gpu=tuple(node.kind == "gpu" for node in nodes.values()),
             multicast=tuple(node.multicast for node in nodes.values()),
             aggregation=tuple(node.aggregation for node in nodes.values()),
             ranks=tuple(number[name] for name in chosen),
-            tail=tail,
-            head=head,
-            bandwidth=bandwidth,
         )
+        return bare._link(topology.name, *_arcs(links, number))
 
     @staticmethod
     def from_bandwidths(
@@ -102,50 +95,23 @@ class CapacityGraph:
 
         Raises `TopologyError` when the capacities in that unit would leave 62 bits.
         """
-        return CapacityGraph._of_arcs(
-            names=names,
-            gpu=gpu,
-            multicast=multicast,
-            aggregation=aggregation,
-            ranks=ranks,
-            tail=[tail for tail, _ in bandwidths],
-            head=[head for _, head in bandwidths],
-            bandwidth=list(bandwidths.values()),
-            name=name,
-        )
+        bare = CapacityGraph(names, gpu, multicast, aggregation, ranks)
+        ends = [tail for tail, _ in bandwidths], [head for _, head in bandwidths]
+        return bare._link(name, *ends, list(bandwidths.values()))
 
-    @staticmethod
-    def _of_arcs(
-        *,
-        names: tuple[str, ...],
-        gpu: tuple[bool, ...],
-        multicast: tuple[bool, ...],
-        aggregation: tuple[bool, ...],
-        ranks: tuple[int, ...],
-        tail: Sequence[int],
-        head: Sequence[int],
-        bandwidth: Sequence[Fraction],
-        name: str,
+    def _link(
+        self, name: str, tail: list[int], head: list[int], bandwidth: list[Fraction]
     ) -> CapacityGraph:
-        """The graph of these links, between different nodes each, of which there may be millions.
+        """The same nodes with these links between different ones, of which there may be millions.
 
         Most links of a large fabric share a few numbers, as objects too: by them it is quick.
         """
         numbers = {id(value): value for value in bandwidth}
         counts = Counter(map(id, bandwidth))
-        unit = _common_unit(name, [(numbers[i], count) for i, count in counts.items()], len(ranks))
+        unit = _common_unit(name, [(numbers[i], n) for i, n in counts.items()], len(self.ranks))
         units = {i: (value / unit).numerator for i, value in numbers.items()}
-        return CapacityGraph(
-            names=names,
-            gpu=gpu,
-            multicast=multicast,
-            aggregation=aggregation,
-            ranks=ranks,
-            tail=tuple(tail),
-            head=tuple(head),
-            capacity=tuple([units[id(value)] for value in bandwidth]),
-            unit=unit,
-        )
+        capacity = tuple([units[id(value)] for value in bandwidth])
+        return replace(self, tail=tuple(tail), head=tuple(head), capacity=capacity, unit=unit)
 
     def __hash__(self) -> int:
         """Of a few numbers: there may be millions, and graphs are keys of caches."""
@@ -246,17 +212,12 @@ class CapacityGraph:
 
     def reverse(self) -> CapacityGraph:
         """The same graph with every link turned round (multicast and aggregation trade places)."""
-        return CapacityGraph(
-            names=self.names,
-            gpu=self.gpu,
+        return replace(
+            self,
             multicast=self.aggregation,
             aggregation=self.multicast,
-            ranks=self.ranks,
             tail=self.head,
             head=self.tail,
-            capacity=self.capacity,
-            unit=self.unit,
-            shares=self.shares,
         )
 
     def leaving(self, nodes: frozenset[int]) -> Fraction:
@@ -278,25 +239,6 @@ class CapacityGraph:
         names = self.names
         inside = frozenset(names[v] for v in cut)
         return cut_in_words(inside, [names[v] for v in self.ranks], order=names)
-
-    def to_networkx(self) -> nx.DiGraph[Any]:
-        """Nodes 0..n-1 (name, gpu, multicast, aggregation, rank or None), edges with `capacity`."""
-        import networkx as nx
-
-        graph: nx.DiGraph[Any] = nx.DiGraph(unit=self.unit)
-        rank = {node: i for i, node in enumerate(self.ranks)}
-        for node, name in enumerate(self.names):
-            graph.add_node(
-                node,
-                name=name,
-                gpu=self.gpu[node],
-                multicast=self.multicast[node],
-                aggregation=self.aggregation[node],
-                rank=rank.get(node),
-            )
-        for t, h, c in self.arcs:
-            graph.add_edge(t, h, capacity=c)
-        return graph
 
 
 def _arcs(

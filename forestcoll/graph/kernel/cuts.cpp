@@ -6,13 +6,6 @@
 namespace forestcoll {
 namespace {
 
-std::vector<int> list(const std::vector<char>& inside, int nodes) {
-  std::vector<int> out;
-  for (int v = 0; v < nodes; ++v)
-    if (inside[v]) out.push_back(v);
-  return out;
-}
-
 Amount leaving(const Digraph& graph, const std::vector<char>& inside) {
   Amount sum = 0;
   for (int e = 0; e < graph.arcs(); ++e)
@@ -49,52 +42,41 @@ int number(const std::vector<std::uint64_t>& look, std::vector<int>& colour) {
 
 }  // namespace
 
+std::vector<int> list(const std::vector<char>& inside) {
+  std::vector<int> out;
+  for (std::size_t v = 0; v < inside.size(); ++v)
+    if (inside[v]) out.push_back(static_cast<int>(v));
+  return out;
+}
+
 // Discrete Newton: as long as some sink cannot receive everything at the rate x, its minimum cut has a
 // smaller ratio, the next x. A sink that could receive all of it at a larger x needs no second look.
-// All flow goes to the first sink; from there it is sent on to the second, and so on.
-CutRatio best_ratio(const Digraph& graph, const std::vector<int>& ranks,
-                    const std::vector<Amount>& parts, const std::vector<int>& sinks) {
-  const Amount total = std::accumulate(parts.begin(), parts.end(), Amount{0});
+CutRatio best_ratio(const Digraph& graph, const Demand& demand) {
+  const Amount total = demand.total();
   const std::vector<Amount> into = entering(graph);
   CutRatio best;
   int start = -1;  // the descent begins with the cut around all nodes but this one
-  for (int i : sinks) {
-    const Amount held = total - parts[i];
+  for (int v : demand.sinks) {
+    const Amount held = total - demand.supply[v];
     if (held == 0) continue;
-    if (start >= 0 && static_cast<Wide>(into[ranks[i]]) * best.held >=
-                          static_cast<Wide>(best.leaving) * held)
+    if (start >= 0 && static_cast<Wide>(into[v]) * best.held >= static_cast<Wide>(best.leaving) * held)
       continue;
-    start = ranks[i];
-    best = {into[start], held, {}};
+    start = v;
+    best = {into[v], held, {}};
   }
   std::vector<char> inside(graph.nodes, 1);
   inside[start] = 0;
-  best.inside = list(inside, graph.nodes);
-  Residual net(graph.nodes + 1);
-  const int source = graph.nodes;
-  for (int e = 0; e < graph.arcs(); ++e) net.add_arc(graph.tail[e], graph.head[e], 0);
-  for (int v : ranks) net.add_arc(source, v, 0);
-  int at = source;  // where all flow is; the source: nowhere yet
-  Amount p = 0;
-  for (std::size_t i = 0; i < sinks.size() && best.leaving > 0;) {
-    if (at == source) {
-      const Amount g = std::gcd(best.leaving, best.held), q = best.held / g;
-      p = best.leaving / g;
-      for (int e = 0; e < graph.arcs(); ++e) net.set_capacity(2 * e, graph.capacity[e] * q);
-      for (std::size_t r = 0; r < ranks.size(); ++r)
-        net.set_capacity(2 * (graph.arcs() + static_cast<int>(r)), p * parts[r]);
-      net.reset();
-    }
-    const int sink = ranks[sinks[i]];
-    if (net.push(at, sink, total * p) == total * p) {
-      at = sink;
-      ++i;
-      continue;
-    }
-    inside = net.reached(at);
-    best = {leaving(graph, inside), 0, list(inside, graph.nodes)};
-    for (std::size_t r = 0; r < ranks.size(); ++r) best.held += inside[ranks[r]] ? parts[r] : 0;
-    at = source;
+  best.inside = list(inside);
+  DemandCheck check(graph, demand);
+  for (int from = 0; best.leaving > 0;) {
+    const Amount g = std::gcd(best.leaving, best.held), q = best.held / g;
+    std::vector<Amount> capacity = graph.capacity;
+    for (Amount& units : capacity) units *= q;
+    const auto violation = check.violated(capacity, from, best.leaving / g);
+    if (!violation) break;
+    best = {leaving(graph, violation->inside), 0, list(violation->inside)};
+    for (int v : best.inside) best.held += demand.supply[v];
+    from = violation->sink;
   }
   return best;
 }
@@ -109,7 +91,7 @@ CutRatio least_flow(const Digraph& graph, int source, const std::vector<int>& si
     if (sink == source) continue;
     net.reset();
     const Amount flow = net.push(source, sink, best.leaving);
-    if (flow < best.leaving) best = {flow, 1, list(net.reached(source), graph.nodes)};
+    if (flow < best.leaving) best = {flow, 1, list(net.reached(source))};
   }
   return best;
 }
@@ -118,22 +100,24 @@ DemandCheck::DemandCheck(const Digraph& graph, const Demand& demand)
     : demand_(demand), total_(demand.total()), source_(graph.nodes), net_(graph.nodes + 1) {
   for (int e = 0; e < graph.arcs(); ++e) net_.add_arc(graph.tail[e], graph.head[e], 0);
   for (int v = 0; v < graph.nodes; ++v)
-    if (demand.supply[v] > 0) net_.add_arc(source_, v, demand.supply[v]);
+    if (demand.supply[v] > 0) feeds_.emplace_back(net_.add_arc(source_, v, 0), demand.supply[v]);
 }
 
 // All flow goes to the first sink; from there it is sent on to the second, and so on: a flow of the
 // whole supply from sink to sink exists in the residual exactly if the next sink can have it all.
-std::optional<Violation> DemandCheck::violated(const std::vector<Amount>& capacity, int from) {
+std::optional<Violation> DemandCheck::violated(const std::vector<Amount>& capacity, int from,
+                                               Amount times) {
   for (std::size_t e = 0; e < capacity.size(); ++e) net_.set_capacity(2 * static_cast<int>(e), capacity[e]);
+  for (const auto& [arc, supply] : feeds_) net_.set_capacity(arc, supply * times);
   net_.reset();
   int at = source_;
   for (std::size_t i = from; i < demand_.sinks.size(); ++i) {
     const int sink = demand_.sinks[i];
-    const Amount flow = net_.push(at, sink, total_);
-    if (flow < total_) {
+    const Amount missing = times * total_ - net_.push(at, sink, times * total_);
+    if (missing > 0) {
       std::vector<char> inside = net_.reached(at);
       inside.resize(source_);
-      return Violation{static_cast<int>(i), total_ - flow, std::move(inside)};
+      return Violation{static_cast<int>(i), missing, std::move(inside)};
     }
     at = sink;
   }

@@ -24,11 +24,12 @@ struct Violation {
   std::vector<char> inside;  // per node
 };
 
-// The least leaving(S) / parts in S over the sets S that hold some but not all of the ranks, and a part.
-// `parts`: per rank. Every rank is alike to one of `sinks`, which are positions among the ranks: no
-// other rank needs a flow.
-CutRatio best_ratio(const Digraph& graph, const std::vector<int>& ranks,
-                    const std::vector<Amount>& parts, const std::vector<int>& sinks);
+// The nodes of a set.
+std::vector<int> list(const std::vector<char>& inside);
+
+// The least leaving(S) / supply in S over the sets S that hold some but not all of the ranks, and a
+// part of the supply. Every rank is alike to one of the sinks: no other rank needs a flow.
+CutRatio best_ratio(const Digraph& graph, const Demand& demand);
 
 // The least maximum flow from `source` to any of `sinks`, with the source side of its cut.
 CutRatio least_flow(const Digraph& graph, int source, const std::vector<int>& sinks);
@@ -42,14 +43,16 @@ class DemandCheck {
   // `graph` gives the arcs; capacities are read afresh by every call of `violated`.
   DemandCheck(const Digraph& graph, const Demand& demand);
 
-  // The first violation at or after sink number `from`, or nothing.
-  std::optional<Violation> violated(const std::vector<Amount>& capacity, int from = 0);
+  // The first violation at or after sink number `from`, or nothing; of the supply `times` over.
+  std::optional<Violation> violated(const std::vector<Amount>& capacity, int from = 0,
+                                    Amount times = 1);
 
  private:
   const Demand& demand_;
   Amount total_;
   int source_;
   Residual net_;
+  std::vector<std::pair<int, Amount>> feeds_;  // (arc from the source, supply)
 };
 
 // Colours 0, 1, ... by which nodes differ: two of the same colour started with the same one, and have

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "graph.hpp"
@@ -42,6 +41,12 @@ class Residual {
   Amount left(int arc) const { return left_[arc]; }
   void set_left(int arc, Amount amount) { left_[arc] = amount; }
 
+  // `units` more flow over an arc.
+  void carry(int arc, Amount units) {
+    left_[arc] -= units;
+    left_[arc ^ 1] += units;
+  }
+
   // Routes up to `limit` more units from `source` to `target`; returns how many found a way.
   Amount push(int source, int target, Amount limit) {
     thread_local unsigned phases = 0;
@@ -66,31 +71,6 @@ class Residual {
           queue_.push_back(head_[e]);
         }
     return inside;
-  }
-
-  // Takes back `amount` units that flow from `source` to `target`, arc by arc; `log` says how much of
-  // which arc, for `replay`. False (and part of it taken back) where less flows.
-  bool cancel(int source, int target, Amount amount, std::vector<std::pair<int, Amount>>& log) {
-    while (amount > 0) {
-      if (!trace(source, target)) return false;
-      Amount units = amount;
-      for (int e : path_) units = std::min(units, left_[e ^ 1]);
-      for (int e : path_) {
-        left_[e] += units;
-        left_[e ^ 1] -= units;
-        log.emplace_back(e, units);
-      }
-      amount -= units;
-    }
-    return true;
-  }
-
-  // Lets flow again what `cancel` took back.
-  void replay(const std::vector<std::pair<int, Amount>>& log) {
-    for (const auto& [e, units] : log) {
-      left_[e] -= units;
-      left_[e ^ 1] += units;
-    }
   }
 
  private:
@@ -121,22 +101,6 @@ class Residual {
     return false;
   }
 
-  // Fills path_ with arcs that carry flow from `source` to `target`. Arcs have even numbers.
-  bool trace(int source, int target) {
-    std::fill(level_.begin(), level_.end(), -1);  // here: the arc by which a node was reached
-    queue_.assign(1, source);
-    for (std::size_t i = 0; i < queue_.size() && level_[target] < 0; ++i)
-      for (int e = first_[queue_[i]]; e >= 0; e = next_[e])
-        if ((e & 1) == 0 && left_[e ^ 1] > 0 && level_[head_[e]] < 0 && head_[e] != source) {
-          level_[head_[e]] = e;
-          queue_.push_back(head_[e]);
-        }
-    path_.clear();
-    if (level_[target] < 0) return false;
-    for (int v = target; v != source; v = head_[level_[v] ^ 1]) path_.push_back(level_[v]);
-    return true;
-  }
-
   // A blocking flow in the level graph, at most `limit`. Iterative: a path may be as long as the graph.
   Amount advance(int source, int target, Amount limit) {
     Amount sent = 0;
@@ -148,8 +112,7 @@ class Residual {
         for (int e : path_) amount = std::min(amount, left_[e]);
         std::size_t keep = path_.size();
         for (std::size_t i = path_.size(); i-- > 0;) {
-          left_[path_[i]] -= amount;
-          left_[path_[i] ^ 1] += amount;
+          carry(path_[i], amount);
           if (left_[path_[i]] == 0) keep = i;
         }
         sent += amount;

@@ -64,13 +64,6 @@ void define_uncapacitated(nb::module_& m, const char* name, Result (*body)(const
       "nodes"_a, "tail"_a, "head"_a, names...);
 }
 
-Ints listed(const std::vector<char>& inside) {
-  Ints list;
-  for (std::size_t v = 0; v < inside.size(); ++v)
-    if (inside[v]) list.push_back(static_cast<int>(v));
-  return list;
-}
-
 // ------------------------------------------------------------------------------ cuts and flows
 
 std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Ints& ranks,
@@ -83,16 +76,13 @@ std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Int
   require_amounts(graph.capacity, std::max<Amount>(1, std::accumulate(parts.begin(), parts.end(), Amount{0})),
                   "a capacity is negative",
                   "capacities, times the number of ranks, add up to 2^62 or more");
-  require(std::count_if(parts.begin(), parts.end(), [](Amount part) { return part > 0; }) > 0,
-          "no rank has a part");
-  Ints position(graph.nodes, -1), places;
-  for (std::size_t i = 0; i < ranks.size(); ++i) position[ranks[i]] = static_cast<int>(i);
-  for (int v : sinks.empty() ? ranks : sinks) {
-    require(0 <= v && v < graph.nodes && position[v] >= 0, "a sink is no rank");
-    places.push_back(position[v]);
-  }
+  Demand asked{Amounts(graph.nodes, 0), sinks.empty() ? ranks : sinks};
+  for (std::size_t i = 0; i < ranks.size(); ++i) asked.supply[ranks[i]] = parts[i];
+  require(asked.total() > 0, "no rank has a part");
+  const std::vector<char> rank = marked(ranks, graph.nodes);
+  for (int v : asked.sinks) require(0 <= v && v < graph.nodes && rank[v], "a sink is no rank");
   nb::gil_scoped_release release;
-  CutRatio best = best_ratio(graph, ranks, parts, places);
+  CutRatio best = best_ratio(graph, asked);
   return {best.leaving, best.held, std::move(best.inside)};
 }
 
@@ -117,7 +107,7 @@ std::optional<std::tuple<int, Ints>> find_violation(const Digraph& graph, const 
   nb::gil_scoped_release release;
   const auto violation = DemandCheck(graph, asked).violated(graph.capacity);
   if (!violation) return std::nullopt;
-  return std::tuple{asked.sinks[violation->sink], listed(violation->inside)};
+  return std::tuple{asked.sinks[violation->sink], list(violation->inside)};
 }
 
 Ints find_colours(const Digraph& graph, const Ints& colour) {

@@ -11,74 +11,10 @@
 namespace forestcoll {
 namespace {
 
-// `weight` equal trees that span the nodes with depth[v] >= 0 so far.
-struct Growing {
-  int root = 0;
-  Amount weight = 0;
+// Equal trees that span the nodes with depth[v] >= 0 so far.
+struct Growing : Batch {
   int spanned = 1;
-  std::vector<int> parent, depth;
-  std::vector<char> refused;  // per arc: no unit of this batch may ever use it
-};
-
-// A flow that proves that node y can still be entered by every batch that has not reached it: the
-// source feeds each of them its weight, a batch feeds the nodes that it spans, and all of it arrives
-// at y. It is kept up to date while batches take arcs into y.
-class Inflow {
- public:
-  Inflow(const Digraph& graph, const std::vector<Amount>& left, const std::vector<Growing>& batches,
-         int y)
-      : y_(y), source_(graph.nodes), net_(graph.nodes + 1) {
-    for (int e = 0; e < graph.arcs(); ++e)  // what leaves y again would only go round in circles
-      net_.add_arc(graph.tail[e], graph.head[e], graph.tail[e] == y ? 0 : left[e]);
-    Amount total = 0;
-    for (const Growing& batch : batches) {
-      add(batch);
-      if (batch.depth[y] >= 0) continue;
-      net_.add_arc(source_, node_.back(), batch.weight);
-      total += batch.weight;
-    }
-    if (net_.push(source_, y, total) < total)
-      throw InternalError("the demand was not met when packing began");
-  }
-
-  // Takes the share of batch i away and asks how many trees could enter y from x over arc e instead,
-  // at most `wanted`: every set that holds y and not x must keep enough links for the batches that
-  // have not reached it. Follow with `refuse` or `accept`.
-  Amount try_arc(std::size_t i, Amount weight, int x, Amount wanted) {
-    taken_.clear();
-    if (!net_.cancel(node_[i], y_, weight, taken_)) throw InternalError("a batch has lost its flow");
-    return net_.push(x, y_, wanted);
-  }
-
-  // Only after `try_arc` gave 0: nothing but the batch's own flow has changed.
-  void refuse() { net_.replay(taken_); }
-
-  // Arc e belongs to trees of batch i now: y has been reached, so the batch has no flow any more. The
-  // flow that came from x ends with e, which carries as much: the shortest way is tried first.
-  void accept(Amount units, int e) {
-    net_.set_left(2 * e + 1, net_.left(2 * e + 1) - units);
-    if (net_.left(2 * e + 1) < 0) throw InternalError("an arc was taken without its flow");
-  }
-
-  // A batch that has come off another one.
-  void admit(const Growing& batch) {
-    add(batch);
-    if (net_.push(node_.back(), y_, batch.weight) < batch.weight)
-      throw InternalError("a batch cannot enter a node");
-  }
-
- private:
-  void add(const Growing& batch) {
-    node_.push_back(net_.add_node());
-    if (batch.depth[y_] >= 0) return;
-    for (std::size_t v = 0; v < batch.depth.size(); ++v)
-      if (batch.depth[v] >= 0) net_.add_arc(node_.back(), static_cast<int>(v), kInfinite);
-  }
-
-  int y_, source_;
-  Residual net_;
-  std::vector<int> node_;  // per batch
-  std::vector<std::pair<int, Amount>> taken_;
+  std::vector<int> depth;
 };
 
 // `units` of batch number `batch` may take arc `arc`.
@@ -88,65 +24,73 @@ struct Entry {
   Amount units = 0;
 };
 
-// Which batches can enter node y at once, by arcs that start at nodes they span (depth up to `level`).
-// One flow answers for all: every batch that has not reached y sends its weight there, straight over
-// such an arc where it can. What arrives straight may be taken, for the rest of the flow still shows
-// how all others can enter y later.
+// How batches can enter node y: a source feeds each that has not reached y its weight, a batch feeds the
+// nodes that it spans, and all of it has to arrive at y. A flow like that proves that every set that
+// holds y keeps enough links.
 class Entrance {
  public:
-  Entrance(const Digraph& graph, const std::vector<Amount>& left, const std::vector<int>& into,
-           const std::vector<Growing>& batches, int y, int level)
-      : into_(into), net_(graph.nodes + 1) {
-    const int source = graph.nodes;
-    for (int e = 0; e < graph.arcs(); ++e)
+  // `without`: number of a batch that is left out, if any.
+  Entrance(const Digraph& graph, const std::vector<Amount>& left, const std::vector<Growing>& batches,
+           int y, std::size_t without = ~std::size_t{0})
+      : graph_(graph), left_(left), batches_(batches), y_(y), source_(graph.nodes),
+        net_(graph.nodes + 1) {
+    for (int e = 0; e < graph.arcs(); ++e)  // what leaves y again would only go round in circles
       net_.add_arc(graph.tail[e], graph.head[e], graph.tail[e] == y ? 0 : left[e]);
-    for (int e : into) transport_.add_column(left[e]);
-    Amount total = 0;
     for (std::size_t i = 0; i < batches.size(); ++i) {
-      const Growing& batch = batches[i];
-      if (batch.depth[y] >= 0) continue;
-      total += batch.weight;
-      Row& row = rows_.emplace_back();
-      row.batch = i;
+      if (batches[i].depth[y] >= 0 || i == without) continue;
+      missing_ += batches[i].weight;
       const int node = net_.add_node();
-      row.feed = net_.add_arc(source, node, batch.weight);
+      Row& row = rows_.emplace_back(Row{i, net_.add_arc(source_, node, batches[i].weight), {}, {}});
       for (int v = 0; v < graph.nodes; ++v)
-        if (batch.depth[v] >= 0) row.arcs.push_back({v, net_.add_arc(node, v, kInfinite)});
-      for (int c = 0; c < static_cast<int>(into.size()); ++c) {
-        const int depth = batch.depth[graph.tail[into[c]]];
-        if (depth >= 0 && depth <= level && left[into[c]] > 0) {
-          transport_.add_option(c);
-          row.open.push_back({c, row.arc(graph.tail[into[c]])});
-        }
-      }
-      transport_.end_row(batch.weight);
+        if (batches[i].depth[v] >= 0) row.arcs.push_back({v, net_.add_arc(node, v, kInfinite)});
     }
-    transport_.solve(false);
-    for (std::size_t r = 0; r < rows_.size(); ++r)
-      transport_.read(static_cast<int>(r), [&](int c, Amount units) {
-        for (const auto& [column, arc] : rows_[r].open)
-          if (column == c) carry(rows_[r], c, arc, units);
-        total -= units;
-      });
-    if (net_.push(source, y, total) < total)
-      throw InternalError("the demand was not met when packing began");
   }
 
-  std::vector<Entry> entries() const {
+  // Which batches can enter y at once, by arcs `into` y that start at nodes they span (depth up to
+  // `level`). One flow answers for all: every batch goes straight over such an arc where it can. What
+  // arrives straight may be taken, for the rest of the flow still shows how all others can enter later.
+  std::vector<Entry> entries(const std::vector<int>& into, int level) {
+    Transport transport;
+    for (int e : into) transport.add_column(left_[e]);
+    for (Row& row : rows_) {
+      const Growing& batch = batches_[row.batch];
+      for (int c = 0; c < static_cast<int>(into.size()); ++c) {
+        const int depth = batch.depth[graph_.tail[into[c]]];
+        if (depth < 0 || depth > level || left_[into[c]] == 0) continue;
+        transport.add_option(c);
+        row.open.push_back({c, row.arc(graph_.tail[into[c]])});
+      }
+      transport.end_row(batch.weight);
+    }
+    transport.solve(false);
+    for (std::size_t r = 0; r < rows_.size(); ++r)
+      transport.read(static_cast<int>(r), [&](int c, Amount units) {
+        for (const auto& [column, arc] : rows_[r].open)
+          if (column == c)
+            for (int a : {rows_[r].feed, arc, 2 * into[c]}) net_.carry(a, units);
+        missing_ -= units;
+      });
+    fill();
     std::vector<Amount> room;
-    for (int e : into_) room.push_back(net_.left(2 * e + 1));
+    for (int e : into) room.push_back(net_.left(2 * e + 1));
     std::vector<Entry> list;
     for (const Row& row : rows_) {
-      std::vector<std::pair<Amount, int>> straight;
+      const std::size_t first = list.size();
       for (const auto& [column, arc] : row.open)
         if (const Amount units = std::min(net_.left(arc ^ 1), room[column]); units > 0)
-          straight.emplace_back(units, column);
-      for (const auto& [units, column] : straight) {
-        room[column] -= units;
-        list.push_back({row.batch, into_[column], units});
+          list.push_back({row.batch, column, units});
+      for (std::size_t i = first; i < list.size(); ++i) {
+        room[list[i].arc] -= list[i].units;
+        list[i].arc = into[list[i].arc];
       }
     }
     return list;
+  }
+
+  // How many trees, at most `wanted`, can enter y from x beside all batches that are not left out.
+  Amount units_from(int x, Amount wanted) {
+    fill();
+    return net_.push(x, y_, wanted);
   }
 
  private:
@@ -161,16 +105,17 @@ class Entrance {
     }
   };
 
-  void carry(const Row& row, int column, int arc, Amount units) {
-    for (int a : {row.feed, arc, 2 * into_[column]}) {
-      net_.set_left(a, net_.left(a) - units);
-      net_.set_left(a ^ 1, net_.left(a ^ 1) + units);
-    }
+  void fill() {
+    if (net_.push(source_, y_, missing_) < missing_)
+      throw InternalError("the demand was not met when packing began");
   }
 
-  const std::vector<int>& into_;
+  const Digraph& graph_;
+  const std::vector<Amount>& left_;
+  const std::vector<Growing>& batches_;
+  int y_, source_;
+  Amount missing_ = 0;  // units that have no flow yet
   Residual net_;
-  Transport transport_;
   std::vector<Row> rows_;
 };
 
@@ -181,14 +126,9 @@ class Packer {
     for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
     for (int r = 0; r < graph.nodes; ++r) {
       if (supply[r] == 0) continue;
-      Growing batch;
-      batch.root = r;
-      batch.weight = supply[r];
-      batch.parent.assign(graph.nodes, -1);
-      batch.depth.assign(graph.nodes, -1);
-      batch.depth[r] = 0;
-      batch.refused.assign(graph.arcs(), 0);
-      batches_.push_back(std::move(batch));
+      const std::vector<int> none(graph.nodes, -1);
+      batches_.push_back({{r, supply[r], none}, 1, none});
+      batches_.back().depth[r] = 0;
     }
   }
 
@@ -206,9 +146,7 @@ class Packer {
         for (int y : order) progress |= visit(y, level);
       if (!progress && level >= graph_.nodes) throw InternalError("a tree could not be completed");
     }
-    std::vector<Batch> done;
-    for (Growing& batch : batches_) done.push_back({batch.root, batch.weight, std::move(batch.parent)});
-    return done;
+    return {batches_.begin(), batches_.end()};
   }
 
  private:
@@ -218,7 +156,7 @@ class Packer {
   }
 
   bool open(const Growing& batch, int e, int level) const {
-    return left_[e] > 0 && !batch.refused[e] && batch.depth[graph_.head[e]] < 0 &&
+    return left_[e] > 0 && batch.depth[graph_.head[e]] < 0 &&
            batch.depth[graph_.tail[e]] >= 0 && batch.depth[graph_.tail[e]] <= level;
   }
 
@@ -233,7 +171,7 @@ class Packer {
   bool enter(int y, int level) {
     if (!any_open(y, level)) return false;
     const std::vector<Entry> entries =
-        Entrance(graph_, left_, into_[y], batches_, y, level).entries();
+        Entrance(graph_, left_, batches_, y).entries(into_[y], level);
     std::size_t of = batches_.size(), part = 0;  // what is left of batch `of` is batch `part`
     for (const Entry& entry : entries) {
       if (entry.batch != of) part = of = entry.batch;
@@ -242,10 +180,10 @@ class Packer {
     return !entries.empty();
   }
 
-  // Gives y a parent in every batch that may have one. A refusal is final: a tight set stays tight.
+  // Gives y a parent in every batch that may have one: every set that holds y and not the arc's start
+  // must keep enough links for the batches that have not reached it.
   bool visit(int y, int level) {
     if (!any_open(y, level)) return false;
-    Inflow inflow(graph_, left_, batches_, y);
     std::vector<int> arcs = into_[y];
     const std::size_t count = batches_.size(), shift = random_() % count;
     bool progress = false;
@@ -254,20 +192,11 @@ class Packer {
       std::stable_sort(arcs.begin(), arcs.end(), [&](int a, int b) { return left_[a] > left_[b]; });
       for (int e : arcs) {
         if (!open(batches_[i], e, level)) continue;
-        const Amount weight = batches_[i].weight;
+        Entrance entrance(graph_, left_, batches_, y, i);
         const Amount units =
-            inflow.try_arc(i, weight, graph_.tail[e], std::min(left_[e], weight));
-        if (units == 0) {
-          batches_[i].refused[e] = 1;
-          inflow.refuse();
-          continue;
-        }
-        inflow.accept(units, e);
-        const std::size_t rest = take(i, e, units);
-        if (rest != i) {  // what is left of the batch goes its own way
-          batches_[rest].refused[e] = 1;
-          inflow.admit(batches_[rest]);
-        }
+            entrance.units_from(graph_.tail[e], std::min(left_[e], batches_[i].weight));
+        if (units == 0) continue;
+        take(i, e, units);  // what is left of the batch goes its own way
         progress = true;
         break;
       }

@@ -24,16 +24,19 @@ struct Alike {
 // The orbits, or nothing where the elements do not keep graph and supply or leave a node in place.
 std::optional<Alike> alike(const Digraph& graph, const std::vector<Amount>& supply,
                            const Elements& elements) {
-  std::map<std::pair<int, int>, int> number;
-  for (int e = 0; e < graph.arcs(); ++e) number[{graph.tail[e], graph.head[e]}] = e;
-  if (static_cast<int>(number.size()) < graph.arcs()) return std::nullopt;  // parallel arcs
+  ArcIndex number;
+  for (int e = 0; e < graph.arcs(); ++e) {
+    int& arc = number.insert(graph.tail[e], graph.head[e]);
+    if (arc >= 0) return std::nullopt;  // parallel arcs
+    arc = e;
+  }
   Alike found{std::vector<int>(graph.arcs(), -1), {}, {}, &elements};
   for (int e = 0; e < graph.arcs(); ++e) {
     if (found.orbit[e] >= 0) continue;
     for (const std::vector<int>& image : elements) {
-      const auto it = number.find({image[graph.tail[e]], image[graph.head[e]]});
-      if (it == number.end() || graph.capacity[it->second] != graph.capacity[e]) return std::nullopt;
-      found.orbit[it->second] = static_cast<int>(found.room.size());
+      const int to = number.find(image[graph.tail[e]], image[graph.head[e]]);
+      if (to < 0 || graph.capacity[to] != graph.capacity[e]) return std::nullopt;
+      found.orbit[to] = static_cast<int>(found.room.size());
     }
     found.room.push_back(graph.capacity[e]);
   }

@@ -44,8 +44,8 @@ class Splitter {
   const Digraph& graph() const { return graph_; }
 
   Amount capacity(int u, int v) const {
-    const auto found = index_.find(key(u, v));
-    return found == index_.end() ? 0 : graph_.capacity[found->second];
+    const int a = index_.find(u, v);
+    return a < 0 ? 0 : graph_.capacity[a];
   }
 
   std::vector<Port> ports_in(int w) const { return ports(in_[w], graph_.tail); }
@@ -99,21 +99,18 @@ class Splitter {
     int tail, head, left, right;
   };
 
-  std::uint64_t key(int u, int v) const {
-    return static_cast<std::uint64_t>(u) * graph_.nodes + v;
-  }
-
   int arc(int u, int v) {
-    const auto [it, fresh] = index_.try_emplace(key(u, v), graph_.arcs());
-    if (fresh) {
-      out_[u].push_back(graph_.arcs());
-      in_[v].push_back(graph_.arcs());
+    int& a = index_.insert(u, v);
+    if (a < 0) {
+      a = graph_.arcs();
+      out_[u].push_back(a);
+      in_[v].push_back(a);
       graph_.tail.push_back(u);
       graph_.head.push_back(v);
       graph_.capacity.push_back(0);
       units_.emplace_back();
     }
-    return it->second;
+    return a;
   }
 
   std::vector<Port> ports(const std::vector<int>& arcs, const std::vector<int>& end) const {
@@ -221,7 +218,7 @@ class Splitter {
   const Demand& demand_;
   const std::vector<char>& relay_;
   Digraph graph_;
-  std::unordered_map<std::uint64_t, int> index_;
+  ArcIndex index_;
   std::vector<std::vector<int>> out_, in_;
   std::vector<std::vector<PathUnits>> units_;  // per arc
   std::vector<Origin> origin_;
