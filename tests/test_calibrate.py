@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable
@@ -10,11 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from test_readings import text_of
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Node, Topology, catalog, load_topology
 from forestcoll.topology.calibrate import Measured, calibrate, loads_measured
-from forestcoll.topology.calibrate.measured import dumps_measured
 from forestcoll.ui import cli
 
 H100 = catalog.machine("dgx-h100")
@@ -34,130 +33,15 @@ def matrix(ranks: int, values: dict[Pair, float], corner: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_nvbandwidth() -> None:
-    out = pairs(3, lambda i, j: 100 + 10 * i + j)
-    text = (
-        "nvbandwidth Version: v0.8\nRunning host_to_device_memcpy_ce.\n"
-        "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1         2\n"
-        " 0     55.63     55.64     55.65\n\nSUM host_to_device_memcpy_ce 166.9\n\n"
-    )
-    with pytest.raises(TopologyError, match=r"m\.txt:6: row 1 of 'memcpy CE CPU\(row\) -> GPU"):
-        loads_measured(text, "m.txt")
-    text = text.replace("         1         2\n 0     55.63     55.64     55.65", "\n 0     55.63")
-    reads = "Running device_to_device_memcpy_read_ce.\nmemcpy CE GPU(row) -> GPU(column) bandwidth"
-    writes = (
-        "Running device_to_device_memcpy_write_ce.\nmemcpy CE GPU(row) <- GPU(column) bandwidth"
-    )
-    late = "Running x_latency_sm.\nDevice to Device Latency SM GPU(row) <-> GPU(column) (ns)"
-    both = "Running x_total.\nmemcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)"
-    text += f"{reads} (GB/s)\n{matrix(3, out)}\nSUM x 1\n"
-    assert loads_measured(text, "m.txt").rates == out
-    better = {(j, i): rate + (5 if i == 1 else -5) for (i, j), rate in out.items()}
-    text += f"{writes} (GB/s)\n{matrix(3, better)}\n"
-    text += f"{both}\n{matrix(3, pairs(3, lambda i, j: 999))}\n"
-    text += f"{late}\n{matrix(3, pairs(3, lambda i, j: 650))}\n"
-    found = loads_measured(text, "m.txt")
-    assert found.ranks == 3
-    assert found.rates == {(i, j): rate + (5 if i == 1 else 0) for (i, j), rate in out.items()}
-    assert set(found.latencies.values()) == {0.65}
-
-
-def test_nvbandwidth_as_json() -> None:
-    rows = [["N/A", "101.5"], ["102.5", "N/A"]]
-    case = {
-        "name": "device_to_device_memcpy_write_ce",
-        "bandwidth_description": "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)",
-        "bandwidth_matrix": rows,
-    }
-    text = json.dumps({"nvbandwidth": {"testcases": [case, {"status": "Waived"}]}})
-    assert loads_measured(text, "m").rates == {(1, 0): 101.5, (0, 1): 102.5}
-
-
-P2P = """\
-[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
-P2P Connectivity Matrix
-     D\\D     0     1
-     0\t     1     1
-     1\t     1     1
-Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)
-   D\\D     0      1
-     0 767.56  11.12
-     1  11.13 769.39
-Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
-   D\\D     0      1
-     0 767.16  48.38
-     1  48.39 768.51
-Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)
-   D\\D     0      1
-     0 770.51  96.46
-     1  96.48 771.10
-P2P=Disabled Latency Matrix (us)
-   GPU     0      1
-     0   1.78  17.56
-     1  17.34   1.63
-
-   CPU     0      1
-     0   4.23  11.56
-     1  11.23   4.14
-P2P=Enabled Latency (P2P Writes) Matrix (us)
-   GPU     0      1
-     0   1.79   2.02
-     1   2.01   1.63
-"""
-
-
-def test_p2p_bandwidth_latency_test() -> None:
-    found = loads_measured(P2P, "m")
-    assert found.rates == {(0, 1): 48.38, (1, 0): 48.39}
-    assert found.latencies == {(0, 1): 2.02, (1, 0): 2.01}
-
-
-SENDRECV = """\
-# nThread 1 nGpus 4 minBytes 8 maxBytes 268435456
-#  Rank  0 Group  0 Pid  9 on host device  0 [0x1b] NVIDIA H100
-#  Rank  1 Group  0 Pid  9 on host device  1 [0x43] NVIDIA H100
-#  Rank  2 Group  0 Pid  9 on host device  2 [0x52] NVIDIA H100
-#       size         count      type   redop    root     time   algbw   busbw #wrong
-           8             2     float    none      -1    13.06    0.00    0.00      0    12.9    0.00    0.00    N/A
-   134217728      33554432     float    none      -1    362.1  370.66  370.66      0   361.2  371.5   371.5     N/A
-   268435456      67108864     float    none      -1    725.9  369.80  369.80      0   725.0  370.2   370.2     N/A
-# Avg bus bandwidth    : 100
-"""  # noqa: E501
+P2P = text_of("measured", "p2p bandwidth latency test")
+SENDRECV = text_of("measured", "sendrecv of nccl tests")
 
 
 def test_sendrecv_of_nccl_tests() -> None:
-    found = loads_measured(SENDRECV, "m")
-    assert found.rates == {(0, 1): 370.66, (1, 2): 370.66, (2, 0): 370.66}
-    assert found.together
-    result = calibrate(H100, found)
+    result = calibrate(H100, loads_measured(SENDRECV, "m"))
     assert set(result.topology.directed().values()) == {Fraction(371)}
     assert any("measured at once" in note for note in result.notes)
     assert any("10 links were not measured themselves" in note for note in result.notes)
-
-
-def test_our_own_format() -> None:
-    measured = Measured("forestcoll measure", 3, {(0, 1): 10.5, (2, 0): 9.0}, {(0, 1): 3.5})
-    found = loads_measured(dumps_measured(measured), "m")
-    assert (found.rates, found.latencies, found.ranks) == (measured.rates, measured.latencies, 3)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("hello", "m: not the output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf"),
-        (P2P[: P2P.index("Bidir") - 9], r"m:13: row 1 of 'Unidirectional P2P=Enabled"),
-        (P2P[: P2P.index("Unidirectional P2P=E")], "no bandwidth between two GPUs in it"),
-        (SENDRECV.replace("Rank  1", "Run 1").replace("Rank  2", "Run"), "1 ranks in its header"),
-        ('{"nvbandwidth": 5}', "nvbandwidth: no list of testcases"),
-        ('{"format": "forestcoll.measured/1"}', "not a file of format 'forestcoll.measured/1'"),
-        ('{"format": "forestcoll.measured/1", "ranks": 2, "pairs": [{"from": 0, "to": 2}]}',
-         r"pairs\[0\]: 'from' and 'to' must be two ranks"),
-        ('{"format": "forestcoll.measured/1", ', "m: not JSON"),
-    ],
-)  # fmt: skip
-def test_bad_files(text: str, message: str) -> None:
-    with pytest.raises(TopologyError, match=message):
-        loads_measured(text, "m")
 
 
 LONG = {

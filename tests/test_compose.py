@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from real_files import read_as, real
+from test_readings import text_of
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -182,13 +183,7 @@ def test_the_ndr_fabric_with_its_119_hosts() -> None:
     check_connected(topology)
 
 
-FABRIC = """\
-Switch\t65 "S-00a0"\t\t# "leaf" enhanced port 0 lid 1 lmc 0
-[1]\t"H-00c1"[1](c1) \t\t# "n1 mlx5_0" lid 11 4xHDR
-[2]\t"H-00c2"[1](c2) \t\t# "n1 mlx5_1" lid 12 4xHDR
-[3]\t"H-00c3"[1](c3) \t\t# "n2 mlx5_0" lid 13 4xHDR
-[4]\t"H-00c4"[1](c4) \t\t# "n2 mlx5_1" lid 14 2xHDR
-"""
+FABRIC = text_of("ibnetdiscover", "two hosts of two ports")
 
 
 def join(of: Topology, *ports: str, text: str = FABRIC, use: str = "") -> Topology:
@@ -262,19 +257,7 @@ def write(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-DUMP = (
-    '<system version="1"><cpu numaid="0">'
-    + "".join(
-        f'<pci busid="0000:{i}0:00.0" class="0x060400" link_speed="32 GT/s" link_width="16">'
-        f'<pci busid="0000:{i}1:00.0" class="0x030200" link_speed="32 GT/s" link_width="16">'
-        f'<gpu dev="{i}" sm="90" rank="{i}" gdr="1">'
-        '<nvlink target="0000:f0:00.0" count="18" tclass="0x068000"/></gpu></pci>'
-        f'<pci busid="0000:{i}2:00.0" class="0x020700" link_speed="32 GT/s" link_width="16"><nic>'
-        f'<net name="mlx5_{i}" dev="{i}" speed="200000" port="1"/></nic></pci></pci>'
-        for i in range(2)
-    )
-    + "</cpu></system>"
-)
+DUMP = text_of("nccl-xml", "two GPUs and two ports").strip()
 
 
 def test_files_of_a_machine_and_a_fabric(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from test_compose import DUMP, FABRIC
-from test_readers_hwloc_xml import TWO_SOCKETS
+from test_readings import text_of
 
 from forestcoll.topology import detect as detecting
 from forestcoll.topology import load_topology
 from forestcoll.ui import cli
 
+TWO_SOCKETS = text_of("hwloc-xml", "pcie and sockets")
 MATRIX = """\
 \tGPU0\tGPU1\tmlx5_0\tCPU Affinity
 GPU0\t X \tNV18\tPIX\t0-7

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,16 +134,6 @@ def test_a_rank_without_links_is_named() -> None:
     CapacityGraph.from_topology(chain(1, 1), ["a0", "a2"], "idle").check_connected()
     bare = CapacityGraph.from_topology(Topology("t", nodes, ()))
     assert bare.capacity == ()
-
-
-def test_networkx_view_has_the_same_flows() -> None:
-    graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "2"}))
-    view = graph.to_networkx()
-    assert view.graph["unit"] == graph.unit == 25
-    assert view.nodes[0]["name"] == "box0/gpu0"
-    assert view.nodes[9]["rank"] == 8
-    assert view.nodes[8]["rank"] is None
-    assert nx.maximum_flow_value(view, 0, 9) == 8  # the uplinks of box 0
 
 
 def test_reverse_and_leaving() -> None:

@@ -137,7 +137,7 @@ BUDGETS: dict[str, int] = {
     "common": 3_800,
     "program": 10_400,
     "topology": 54_500,
-    "graph": 63_600,
+    "graph": 62_000,
     "schedule": 15_600,
     "solver": 79_300,
     "verify": 56_300,

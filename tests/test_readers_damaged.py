@@ -16,14 +16,13 @@ from pathlib import Path
 import pytest
 from dump_mutations import mutate
 from real_files import FOLDER
-from test_calibrate import P2P, SENDRECV
+from test_readings import text_of
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.topology import catalog
 from forestcoll.topology.calibrate import calibrate, loads_measured
 
 SECONDS, MEMORY = 10, 2**30
-FIXTURES = Path(__file__).parent / "fixtures"
 
 SETTINGS = {  # what lets a reader come as far as it can
     "ibnetdiscover": {"unnamed": "each"},
@@ -33,39 +32,27 @@ SETTINGS = {  # what lets a reader come as far as it can
 }
 
 MEASURED = {
-    "p2p": P2P,
-    "sendrecv": SENDRECV,
-    "nvbandwidth": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n"
-    + P2P[P2P.index("   D") :],
-    "own": '{"format": "forestcoll.measured/1", "ranks": 2, "pairs": [{"from": 0, "to": 1, '
-    '"GB/s": 40.5, "us": 2.5}, {"from": 1, "to": 0, "GB/s": 40.5, "us": null}]}',
-    "json": '{"nvbandwidth": {"testcases": [{"bandwidth_description": "memcpy CE GPU(row) <- '
-    'GPU(column) bandwidth (GB/s)", "bandwidth_matrix": [["N/A", "101.5"], ["102.5", "N/A"]]}]}}',
+    fact: text_of("measured", fact)
+    for fact in (
+        "p2p bandwidth latency test",
+        "sendrecv of nccl tests",
+        *(f"a small file of {form}" for form in ("nvbandwidth", "own", "json")),
+    )
 }
-
-INFRAGRAPH = b"""\
-devices:
-- name: host
-  components: [{name: xpu, choice: xpu, count: 4}, {name: sw, choice: switch, count: 1}]
-  links: [{name: nv, physical: {bandwidth: {gigabytes_per_second: 450}}}]
-  edges: [{ep1: {component: xpu}, ep2: {component: "sw[0]"}, scheme: many2many, link: nv}]
-instances: [{name: h, device: host, count: 2}]
-links: [{name: eth, physical: {bandwidth: {gigabits_per_second: 400}}}]
-edges:
-- {ep1: {instance: "h[0:2]", component: "sw"}, ep2: {instance: h, component: sw}, scheme: ring,
-   link: eth}
-"""
+SMALL = {
+    "mesh.xml": text_of("nccl-xml", "mesh of nvlinks"),
+    "two-sockets.xml": text_of("nccl-xml", "pcie is taken where there is no nvlink"),
+    "infragraph.yaml": text_of("infragraph", "slips infragraph"),
+}
 
 
 def files() -> list[tuple[str, bytes]]:
     """(name, content) of everything to damage."""
-    small = [
-        (str(path.relative_to(FIXTURES)), path.read_bytes()) for path in FIXTURES.glob("*.xml")
-    ]
+    found = [(name, text.encode()) for name, text in SMALL.items()]
     if FOLDER.is_dir():
         real = [p for p in sorted(FOLDER.rglob("*")) if p.is_file() and p.suffix != ".md"]
-        small += [(str(path.relative_to(FOLDER)), path.read_bytes()) for path in real]
-    return [*small, ("infragraph.yaml", INFRAGRAPH)]
+        found += [(str(path.relative_to(FOLDER)), path.read_bytes()) for path in real]
+    return found
 
 
 def settings_of(name: str) -> dict[str, str]:

@@ -195,7 +195,8 @@ class Packer {
         Entrance entrance(graph_, left_, batches_, y, i);
         const Amount units =
             entrance.units_from(graph_.tail[e], std::min(left_[e], batches_[i].weight));
-        if (units == 0) continue;
+        if (units == 0)
+          continue;  // no set that holds y can spare it
         take(i, e, units);  // what is left of the batch goes its own way
         progress = true;
         break;
