@@ -49,88 +49,17 @@ def port(name: str, *near: str, rate: Fraction | int | None = 25) -> Adapter:
 
 FOUR = machine(*(port(f"mlx5_{i}", f"gpu{i}") for i in range(4)))
 SHARED = machine(port("mlx5_0", "gpu0", "gpu1"), port("mlx5_1", "gpu2", "gpu3"))
-TWO_EACH = machine(*(port(f"mlx5_{i}", f"gpu{i // 2}") for i in range(4)), gpus=2)
 
 
 def boxes(of: Topology, count: int, **settings: str) -> Topology:
     return compose.compose_boxes(of, {"boxes": str(count), **settings})
 
 
-def test_one_switch() -> None:
-    topology = boxes(FOUR, 3)
-    assert topology.name == "node-3"
-    assert topology.gpus == tuple(f"box{b}/gpu{g}" for b in range(3) for g in range(4))
-    directed = topology.directed()
-    assert all(directed[gpu, "fabric"] == 25 for gpu in topology.gpus)
-    assert not topology.adapters
-    assert "3 boxes of node, 4 ports each" in topology.notes
-    assert boxes(FOUR, 1) == FOUR
-    check_connected(topology)
-
-
-def test_a_shared_port_is_a_switch_of_its_own() -> None:
-    directed = boxes(SHARED, 2).directed()
-    assert directed["box1/mlx5_0", "fabric"] == 25
-    assert directed["box1/gpu0", "box1/mlx5_0"] == 25
-    assert directed["box1/gpu1", "box1/mlx5_0"] == 25
-    assert ("box1/gpu0", "fabric") not in directed
-
-
-def test_rails() -> None:
-    topology = boxes(TWO_EACH, 2, fabric="rail")
-    directed = topology.directed()
-    assert directed["box0/gpu0", "rail0"] == directed["box0/gpu0", "rail1"] == 25
-    assert directed["rail0", "spine"] == 50
-    two = boxes(TWO_EACH, 2, fabric="rail", rails="2", spine="0").directed()
-    assert two["box0/gpu0", "rail0"] == 50  # both ports of a GPU on one rail
-    assert ("rail0", "spine") not in two
-    over = boxes(TWO_EACH, 2, fabric="rail", oversubscription="2").directed()
-    assert over["rail3", "spine"] == 25
-    with pytest.raises(TopologyError, match="node: 5 rails for 4 ports a box"):
-        boxes(TWO_EACH, 2, fabric="rail", rails="5")
-
-
-def test_a_fat_tree() -> None:
-    topology = boxes(FOUR, 5, fabric="fat-tree", hosts_per_leaf="2", spines="4")
-    directed = topology.directed()
-    assert {n for n in topology.nodes if n.startswith("leaf")} == {"leaf0", "leaf1", "leaf2"}
-    assert directed["box3/gpu2", "leaf1"] == 25
-    assert directed["leaf0", "spine3"] == 50  # 2 boxes x 4 ports x 25, over 4 spines
-    assert directed["leaf2", "spine0"] == 25  # one box alone
-    check_connected(topology)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"fabric": "rail"}, "node: fabric: how many boxes? Give --set boxes=N as well"),
-        ({"boxes": "0"}, "node: boxes=0 is not a whole number between 1 and 100,000"),
-        ({"boxes": "two"}, "node: boxes=two is not a whole number"),
-        ({"boxes": "99999"}, "node: 99,999 boxes are more than 200,000 nodes"),
-        ({"boxes": "2", "rails": "2"}, "node: rails is for fabric=rail, not for single"),
-        ({"boxes": "2", "oversubscription": "2"}, "oversubscription is for fabric=rail and fat-tr"),
-        ({"boxes": "2", "fabric": "rail", "oversubscription": "1/2"}, "must be 1 or more"),
-        ({"boxes": "2", "fabric": "rails"}, "fabric=rails: it is one of single, rail, fat-tree"),
-        ({"boxes": "2", "ports": "eth*"}, "machine 'node': ports: 'eth*' matches nothing"),
-    ],
-)
-def test_wrong_settings(settings: dict[str, str], message: str) -> None:
-    with pytest.raises(TopologyError) as caught:
-        compose.compose_boxes(FOUR, settings)
-    assert message in str(caught.value)
-
-
 def test_ports_that_cannot_serve() -> None:
-    with pytest.raises(TopologyError, match="machine 'node' has no network ports, so nothing"):
-        boxes(machine(), 2)
     with pytest.raises(TopologyError, match="the rate of nic0 is not in its dump: give it w"):
         boxes(machine(port("nic0", "gpu0", rate=None)), 2)
     with pytest.raises(TopologyError, match="no GPU is near port 'nic0'; leave it out"):
         boxes(machine(port("nic0")), 2)
-    slow = machine(port("mlx5_0", "gpu0"), port("eth0", "gpu1", rate=Fraction(1, 8)))
-    assert any("eth0: far slower than the other ports, left out" in n for n in boxes(slow, 2).notes)
-    asked = boxes(slow, 2, ports="eth0").directed()
-    assert asked["box0/gpu1", "fabric"] == Fraction(1, 8)
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])

@@ -23,14 +23,14 @@ from real_files import FOLDER, read_as
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.text_file import digest
-from forestcoll.topology import Topology, catalog, dumps_topology, loads_topology, readers
+from forestcoll.topology import Topology, catalog, compose, dumps_topology, loads_topology, readers
 from forestcoll.topology.calibrate import Measured, loads_measured
 from forestcoll.topology.readers.fabric import Fabric
 
 ROWS = Path(__file__).parent / "readings"
 FORMS = {form.name for form in readers.FORMATS}
 SECONDS = 20
-MANY = 30
+MANY = 40
 """Lines beyond which those are told together that differ in numbers alone."""
 
 
@@ -103,6 +103,13 @@ def told(found: Topology | Fabric | Measured) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
 
 
+def kind_of_line(line: str) -> str:
+    """What a line says, whatever the numbers in names: those of a link's rate stay."""
+    words = line.split(" ")
+    names = 3 if words[1] in ("-", "->") else len(words)
+    return " ".join([*(re.sub("[0-9]+", "*", word) for word in words[:names]), *words[names:]])
+
+
 def read(form: str, settings: dict[str, str], text: str) -> Topology | Fabric | Measured:
     """What the reader makes of it; a topology outlives being written."""
     if form == "measured":
@@ -112,7 +119,10 @@ def read(form: str, settings: dict[str, str], text: str) -> Topology | Fabric | 
     elif form == "real":
         found = catalog.load(text, settings)
     else:
-        found = read_as(form, text, "f", settings, catalog.machine)
+        own, network = compose.split_settings(settings)
+        found = read_as(form, text, "f", own, catalog.machine)
+        if network:
+            found = compose.compose_boxes(found, network)
     if isinstance(found, Topology):
         assert loads_topology(dumps_topology(found)) == found
     return found
@@ -128,7 +138,7 @@ def say(form: str, settings: dict[str, str], text: str) -> list[str]:
         assert "\n" not in lines[0]
     else:
         if len(lines) > MANY:
-            kinds = Counter(re.sub(r"[0-9]+(?=\S* )", "*", line) for line in lines)
+            kinds = Counter(map(kind_of_line, lines))
             whole = f"digest of all {digest(chr(10).join(lines))[:16]}"
             lines = [*(f"{count} of {kind}" for kind, count in kinds.items()), whole]
         recognised = readers.format_of(text)
