@@ -19,17 +19,15 @@ import secrets
 import tempfile
 import time
 import traceback
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import lint_mutations_json
-import lint_mutations_xml
-import yaml
+import edits
+import programs
 
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError
@@ -50,152 +48,19 @@ from forestcoll.ui import cli
 from forestcoll.verify import verify
 
 FIXTURES = Path(__file__).parent / "fixtures"
-HUGE = "@huge@"  # stands for a number of 5,000 digits, which Python would not write
-VALUES: list[Any] = [
-    *(0, 1, -1, 2, 7, 16, 128, 2**31, 2**32, 2**63, 10**30, HUGE, 1.5, 1e400, float("nan")),
-    *("", "x", "i", "s", "gpu0", "0", "-1", "1/0", "1/3", "9" * 5000, "1/" + "7" * 390, "nan"),
-    *("a\0b", "\ud800", "\u202ex", "\x1b[2K", "a\nb", "..", "/etc/passwd", "a" * 5000, "*", "é"),
-    *("{0..9}", "{i}", "0..99999", "i*i", "2**64", "boxes+1", "<", "&amp;", '"', "-", "~"),
-    *(None, True, False, [], {}, [[]], [0] * 50, {"x": {}}, [None], ["x", "x"]),
-]
-Change = Callable[[str, random.Random], str]
-
-
-# --- how texts are changed ------------------------------------------------------------------------
-
-
-def spots(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of everything in a JSON value."""
-    found: list[tuple[Any, Any]] = []
-    open_: list[Any] = [value]
-    while open_:
-        one = open_.pop()
-        keys = (
-            list(one) if isinstance(one, dict) else range(len(one)) if isinstance(one, list) else ()
-        )
-        found += [(one, key) for key in keys]
-        open_ += [one[key] for key in keys]
-    return found
-
-
-def copy_of(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def spoil(value: Any, dice: random.Random) -> None:
-    """Changes one to three places of a JSON value."""
-    for _ in range(dice.randint(1, 3)):
-        places = spots(value)
-        if not places:
-            return
-        where, key = dice.choice(places)
-        act = dice.randrange(8)
-        if act == 0:
-            where[key] = dice.choice(VALUES)
-        elif act == 1:
-            where.pop(key)
-        elif act == 2 and type(where[key]) is int:
-            where[key] += dice.choice((-1, 1))
-        elif act == 3:
-            other, place = dice.choice(places)
-            where[key] = copy_of(other[place])
-        elif act == 4:
-            other, place = dice.choice(places)
-            where[key], other[place] = copy_of(other[place]), copy_of(where[key])
-        elif act == 5 and isinstance(where, dict):
-            where[dice.choice(["x", "", "a\0", *where])] = where.pop(key)
-        elif isinstance(where, list):
-            one = copy_of(dice.choice(where))
-            where[key:key] = [one] * dice.choice((1, 1, 1, 2, 50))
-
-
-def sealed_json(text: str, dice: random.Random) -> str:
-    """The same, half of them sealed anew, as by whoever wants it believed."""
-    changed = any_json(text, dice)
-    if dice.random() < 0.5:
-        with contextlib.suppress(ValueError, AttributeError):  # no object, or no JSON
-            return json.dumps(seal(json.loads(changed)))
-    return changed
-
-
-def any_json(text: str, dice: random.Random) -> str:
-    value = json.loads(text)
-    spoil(value, dice)
-    spoilt = json.dumps(value, ensure_ascii=dice.random() < 0.7)
-    spoilt = spoilt.replace(f'"{HUGE}"', "9" * 5000)
-    return spoilt.replace("Infinity", "1e999") if dice.random() < 0.5 else spoilt
-
-
-def any_yaml(text: str, dice: random.Random) -> str:
-    value = yaml.safe_load(text)
-    spoil(value, dice)
-    spoilt = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**6)
-    return str(spoilt).replace(f"'{HUGE}'", "9" * 5000)
-
-
-def any_xml(text: str, dice: random.Random) -> str:
-    top = ET.fromstring(text)
-    for _ in range(dice.randint(1, 3)):
-        one = dice.choice(list(top.iter()))
-        act = dice.randrange(5)
-        key = dice.choice(list(one.attrib) or ["id"])
-        if act == 0:
-            one.set(key, str(dice.choice(VALUES)) if dice.random() < 0.5 else any_value(top, dice))
-        elif act == 1:
-            one.attrib.pop(key, None)
-        elif act == 2 and one.get(key, "").lstrip("-").isdigit():
-            one.set(key, str(int(one.get(key, "0")) + dice.choice((-1, 1))))
-        elif len(one):
-            child = dice.choice(list(one))
-            one.remove(child) if dice.random() < 0.5 else one.append(child)
-    return lint_mutations_xml.write(top).replace(HUGE, "9" * 5000)
-
-
-def any_value(top: ET.Element, dice: random.Random) -> str:
-    """The value of some attribute somewhere."""
-    return dice.choice([value for one in top.iter() for value in one.attrib.values()] or [""])
-
-
-def any_text(text: str, dice: random.Random) -> str:
-    start = dice.randrange(len(text))
-    end = min(len(text), start + dice.choice((0, 1, 2, 5, 40, len(text))))
-    act = dice.randrange(3)
-    if act == 0:
-        words = [
-            "",
-            "<",
-            ">",
-            '"',
-            "{",
-            "[" * 2000,
-            "]",
-            "\t",
-            "\0",
-            "é",
-            "\xa0",
-            "\ufeff",
-            "9" * 5000,
-        ]
-        return text[:start] + dice.choice(words) + text[end:]
-    if act == 1:  # a piece twice
-        return text[:end] + text[start:]
-    other = dice.randrange(len(text))
-    return text[:start] + text[other : other + end - start] + text[end:]
-
-
 # --- what is mutated ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: whole ones, how they are changed, and what is made of a mutant.
+    """A kind of file: whole ones, and what is made of a mutant.
 
     `bases`: name -> files by their names; the first is mutated, the others lie beside it.
     """
 
     bases: Callable[[], dict[str, dict[str, str]]]
-    change: Change
     command: tuple[str, ...] = ("verify",)
+    sealed: bool = False  # half of them are sealed anew, as by whoever wants it believed
     check: Callable[[Path, str], str] = lambda path, said: ""
 
 
@@ -281,12 +146,14 @@ def alltoall() -> dict[str, dict[str, str]]:
     return _alone(made, ".json")
 
 
-def xml_plans() -> dict[str, dict[str, str]]:
-    return _alone({n: lint_mutations_xml.base_text(n) for n in lint_mutations_xml.BASES}, ".xml")
-
-
-def json_plans() -> dict[str, dict[str, str]]:
-    return _alone({n: lint_mutations_json.base_text(n) for n in lint_mutations_json.BASES}, ".json")
+def plan_files(style: str) -> dict[str, dict[str, str]]:
+    """Plans of all small programs of the style."""
+    texts = {
+        name: plans.dumps(program, programs.format_of(program))
+        for name, program in programs.all_good().items()
+        if program.style == style
+    }
+    return _alone(texts, ".xml" if style == "fifo" else ".json")
 
 
 def sets() -> dict[str, dict[str, str]]:
@@ -338,15 +205,15 @@ def check_forest(path: Path, said: str) -> str:
 
 
 FORMATS: dict[str, Format] = {
-    "topology": Format(topologies, any_yaml, ("topology", "check")),
-    "nccl-xml": Format(dumps, any_xml, ("topology", "check")),
-    "forest": Format(forests, any_json, check=check_forest),
-    "groups": Format(groups, any_json),
-    "alltoall": Format(alltoall, any_json),
-    "msccl-xml": Format(xml_plans, any_xml, check=check_plan),
-    "mscclpp-json": Format(json_plans, any_json, check=check_plan),
-    "plan-set": Format(sets, sealed_json, ("verify", "--json")),
-    "bundle": Format(bundles, sealed_json, ("verify", "--json")),
+    "topology": Format(topologies, ("topology", "check")),
+    "nccl-xml": Format(dumps, ("topology", "check")),
+    "forest": Format(forests, check=check_forest),
+    "groups": Format(groups),
+    "alltoall": Format(alltoall),
+    "msccl-xml": Format(partial(plan_files, "fifo"), check=check_plan),
+    "mscclpp-json": Format(partial(plan_files, "onesided"), check=check_plan),
+    "plan-set": Format(sets, ("verify", "--json"), sealed=True),
+    "bundle": Format(bundles, ("verify", "--json"), sealed=True),
 }
 
 
@@ -377,8 +244,11 @@ def mutant(name: str, seed: int) -> tuple[str, str]:
     dice = random.Random(f"{name} {seed}")
     base = dice.choice(sorted(bases(name)))
     whole = next(iter(bases(name)[base].values()))
-    change = any_text if dice.random() < 0.2 else FORMATS[name].change
-    return base, change(whole, dice)
+    text = edits.mutant(whole, dice)
+    if FORMATS[name].sealed and dice.random() < 0.5:
+        with contextlib.suppress(ValueError, AttributeError):  # no object, or no JSON
+            text = json.dumps(seal(json.loads(text)))
+    return base, text
 
 
 def try_one(name: str, seed: int, folder: Path, tally: Tally) -> None:
