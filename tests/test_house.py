@@ -142,7 +142,7 @@ BUDGETS: dict[str, int] = {
     "solver": 79_300,
     "verify": 56_300,
     "plans": 38_050,
-    "lower": 39_400,
+    "lower": 37_700,
     "compile": 33_000,
     "study": 21_200,
     "execute": 91_700,

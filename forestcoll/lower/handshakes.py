@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from forestcoll.program import Instruction, Op, Step
 
@@ -22,6 +22,7 @@ Kind = Literal["memory", "port"]
 KINDS: tuple[Kind, ...] = ("memory", "port")
 Boxes = Sequence[str]  # per rank the box that holds it
 NOP = Instruction(Op.NOP)
+T = TypeVar("T")
 
 
 def kind_of(rank: int, peer: int, boxes: Boxes) -> Kind:
@@ -48,7 +49,7 @@ def near_masks(boxes: Boxes, width: int = 2) -> list[int]:
     return [inside[box] for box in boxes]
 
 
-def batches(items: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+def batches(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
     """The items in groups of at most `size`."""
     for low in range(0, len(items), size):
         yield tuple(items[low : low + size])

@@ -19,11 +19,10 @@ What a rank does for a tree are jobs. Each has a level above all that it waits f
 block does its jobs by level: the lowest that is not done can always go on, however jobs are dealt
 out. A job that writes plain memory which another writes too is `fixed` in one block with it.
 
-Thread blocks: trees over the same chunks are a unit. Units go to classes, the lightest first; class
-j's fixed jobs at a rank are thread block j there, its other jobs go along where there is room, else
-into thread
-blocks of their own. Where that leaves few thread blocks, each is there several times and does a
-slice of every job.
+Thread blocks: trees over the same chunks are a class. At each rank the fixed jobs of a class go to
+one thread block, that of the fewest classes first; its other jobs go along where there is room,
+else into thread blocks of their own. Where that leaves few thread blocks, each is there several
+times and does a slice of every job.
 
 Handshakes: in a broadcast or reduce data flow one way, so a writer of packets could get ahead of
 their readers by any number of launches. Thread blocks of their own keep it from that:
@@ -37,20 +36,33 @@ next launch may write into that half of scratch. None of this stands in the way 
 A rank whose proxy sends on what arrived in its scratch is not done with that when its own launch
 is: the packets have gone once their reader has them. It tells its writers a second time (`late`),
 after its readers have begun the launch.
+
+All-to-all:
+
+    first hop   the sender puts its block's packets into scratch of the next rank
+    a relay     forwards them unread, as they arrive
+    last hop    they arrive in scratch where they belong in the output, and are unpacked to it
+    to a box    packets are made in own scratch and forwarded from there by a proxy
+
+Whoever ends a launch has had packets of every rank, so all have begun that launch, and read what
+the one before brought.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
+from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.handshakes import KINDS, NOP, Boxes, Kind, kind_of
+from forestcoll.lower.handshakes import KINDS, NOP, Boxes, Kind, batches, kind_of, sync
 from forestcoll.lower.layout import Layout, RankTree, ref_at
 from forestcoll.lower.limits import Limits
+from forestcoll.lower.thread_blocks import overlapping
+from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.program import (
     PACKETS,
     Buffer,
@@ -63,202 +75,167 @@ from forestcoll.program import (
 )
 from forestcoll.program.targets import HALF_CHUNKS, Target
 
-# --- thread blocks
-
-
 CLASSES = 16
-"""Classes to start with, if there are that many units."""
+"""Classes apart from each other, if there are that many."""
 BLOCKS = 8
 """Thread blocks that a rank should have at least: one alone would take long for a megabyte."""
+MAX_BYTES = 1 << 20
+"""Largest size that plans of packets are meant for: twice the bytes, but no signals."""
 Write = tuple[Ref, bool]  # a used part of an output, and whether in the course of packets
+End = tuple[Kind, int]  # kind of channel, peer
+To = Mapping[int, Ref]  # peer -> where packets arrive there
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What must be done in one go, with peers in place of channels.
 
     `level`: over those of all jobs that it waits for. `fixed`: shares memory with others of its
-    unit. `peers` are reached by channels of one `kind`.
+    class. `peers` are reached by channels of one `kind`.
     """
 
     level: int
     fixed: bool
     steps: tuple[Instruction, ...]
-    kind: Kind | None = None
+    kind: Kind = "memory"
     peers: tuple[int, ...] = ()
 
 
-Unit = dict[int, list[Job]]
-End = tuple[Kind, int]  # kind of channel, peer
+Jobs = list[dict[int, list[Job]]]
+"""Per rank and class its jobs."""
+
+
+# --- thread blocks
 
 
 @dataclass(slots=True)
 class _Block:
-    """A thread block in the making."""
+    """A thread block in the making; `most`: steps that it takes, were all barriers needed."""
 
+    target: Target
     jobs: list[Job] = field(default_factory=list)
     ends: set[End] = field(default_factory=set)
+    most: int = 0
 
-    def room(self, job: Job, target: Target) -> bool:
-        """Whether the job fits as well."""
-        jobs = [*self.jobs, job]
-        steps = sum(len(j.steps) for j in jobs)
-        if steps + sum(j.fixed for j in jobs) > target.steps and steps <= target.steps:
-            steps = len(_in_order(jobs))
-        return steps <= target.steps and self.reaches(_ends(job), target)
+    def take(self, more: Sequence[Job]) -> bool:
+        """Takes the jobs as well, if there is room for them."""
+        steps = most = self.most + sum(len(job.steps) + job.fixed for job in more)
+        if steps > self.target.steps:
+            steps = len(_in_order([*self.jobs, *more]))
+        if steps > self.target.steps:
+            return False
+        if not self.reach({(job.kind, peer) for job in more for peer in job.peers}):
+            return False
+        self.jobs += more
+        self.most = most
+        return True
 
-    def reaches(self, more: Iterable[End], target: Target) -> bool:
-        """Whether there are channels enough for these ends as well."""
+    def reach(self, more: Iterable[End]) -> bool:
+        """Takes channels to these ends as well, if there are enough."""
         ends = self.ends.union(more)
-        most = min(target.channels, target.remote_buffers)
-        return all(sum(k == kind for k, _ in ends) <= most for kind in KINDS)
-
-    def add(self, job: Job) -> None:
-        """Takes the job."""
-        self.jobs.append(job)
-        self.ends |= _ends(job)
+        most = min(self.target.channels, self.target.remote_buffers)
+        if any(sum(k == kind for k, _ in ends) > most for kind in KINDS):
+            return False
+        self.ends = ends
+        return True
 
 
-def _ends(job: Job) -> set[End]:
-    return set() if job.kind is None else {(job.kind, peer) for peer in job.peers}
-
-
-def deal(
-    units: Sequence[Unit], n: int, limits: Limits, *, even: bool
-) -> list[tuple[ThreadBlock, ...]]:
+def deal(jobs: Jobs, limits: Limits, *, even: bool) -> list[tuple[ThreadBlock, ...]]:
     """The thread blocks of each rank; PlanError where the target cannot hold them.
 
     `even`: slices of different jobs stay apart, so that thread blocks may share them.
     """
-    classes = _classes(units, n, limits)
-    ranks = [_blocks(classes, rank, limits.target) for rank in range(n)]
-    fullest = max(range(n), key=lambda r: len(ranks[r]))
-    blocks, most = len(ranks[fullest]), limits.target.thread_blocks
+    target = limits.target
+    classes = sorted({number for own in jobs for number in own})
+    number = min(len(classes), CLASSES, target.thread_blocks)
+    while True:
+        dealt = [_deal(own, classes, number, target) for own in jobs]
+        ranks = [found for found in dealt if not isinstance(found, int)]
+        stuck = [(rank, one) for rank, one in enumerate(dealt) if isinstance(one, int)]
+        if not stuck:
+            break
+        if number == min(len(classes), target.thread_blocks):
+            rank, one = stuck[0]
+            raise _refusal(rank, jobs[rank][one], len(classes), limits)
+        number = min(len(classes), target.thread_blocks, 2 * number)
+    fullest = max(range(len(ranks)), key=lambda r: len(ranks[r]))
+    blocks, most = len(ranks[fullest]), target.thread_blocks
     if blocks > most:
         raise limits.refuse(limits.rank(fullest), "thread blocks", blocks, most)
     slices = 1
-    while 2 * slices * len(classes) <= BLOCKS and 2 * slices * blocks <= most and even:
+    while 2 * slices * number <= BLOCKS and 2 * slices * blocks <= most and even:
         slices *= 2
-    ends = [{end for block in blocks for end in block.ends} for blocks in ranks]
-    for rank in range(n):
-        back = {(kind, peer) for peer in range(n) for kind, at in ends[peer] if at == rank}
-        _list_unused(ranks[rank], back - ends[rank], limits.target)
-    return [_written(blocks, slices) for blocks in ranks]
+    ends = [{end for block in found for end in block.ends} for found in ranks]
+    for rank, found in enumerate(ranks):
+        back = {(kind, peer) for peer, own in enumerate(ends) for kind, at in own if at == rank}
+        for end in sorted(back - ends[rank]):
+            # only its other end uses it: the runtime would make it anyway, in pairs
+            next((block for block in found if block.reach([end])), None)
+    return [tuple(_written(found, slices)) for found in ranks]
 
 
-def _list_unused(blocks: Sequence[_Block], missing: set[End], target: Target) -> None:
-    """Lists channels that only their other ends use, where there is room for them.
+def _deal(
+    jobs: Mapping[int, list[Job]], classes: Sequence[int], number: int, target: Target
+) -> list[_Block] | int:
+    """A rank's thread blocks, classes shared by the first `number`; or a class that has no room."""
+    blocks = [_Block(target) for _ in range(number)]
+    members: list[list[Job]] = [[] for _ in blocks]
+    count = [0] * number
+    for one in classes:
+        own = jobs.get(one, [])
+        fixed = [job for job in own if job.fixed]
+        order = sorted(range(number), key=count.__getitem__)
+        place = next((b for b in order if blocks[b].take(fixed)), None)
+        if place is None:
+            return one
+        count[place] += 1
+        members[place] += [job for job in own if not job.fixed]
+    loose = [
+        job
+        for block, more in zip(blocks, members, strict=True)
+        for job in sorted(more, key=lambda j: j.level)
+        if not block.take([job])
+    ]
+    blocks = [block for block in blocks if block.jobs]
+    for job in loose:
+        if not any(block.take([job]) for block in blocks):
+            blocks.append(_Block(target))
+            blocks[-1].take([job])
+    return blocks
 
-    The runtime would make them anyway, in pairs.
-    """
-    for end in sorted(missing):
-        place = next((b for b in blocks if b.reaches([end], target)), None)
-        if place is not None:
-            place.ends.add(end)
 
-
-def _classes(units: Sequence[Unit], n: int, limits: Limits) -> list[list[Unit]]:
-    """The units dealt out so that each class's fixed jobs fit a thread block at every rank."""
+def _refusal(rank: int, jobs: Iterable[Job], classes: int, limits: Limits) -> PlanError:
     target = limits.target
-    number = min(len(units), CLASSES, target.thread_blocks)
-    while True:
-        classes: list[list[Unit]] = [[] for _ in range(number)]
-        blocks = [[_Block() for _ in range(n)] for _ in range(number)]
-        stuck = None
-        for unit in units:
-            order = sorted(range(number), key=lambda c: (len(classes[c]), c))
-            place = next((c for c in order if _fits(unit, blocks[c], target)), None)
-            if place is None:
-                stuck = unit
-                break
-            classes[place].append(unit)
-            for rank, jobs in unit.items():
-                for job in jobs:
-                    if job.fixed:
-                        blocks[place][rank].add(job)
-        if stuck is None:
-            return [c for c in classes if c]
-        if number == min(len(units), target.thread_blocks):
-            raise _refusal(stuck, units, limits)
-        number = min(len(units), target.thread_blocks, 2 * number)
-
-
-def _fits(unit: Unit, blocks: Sequence[_Block], target: Target) -> bool:
-    for rank, jobs in unit.items():
-        trial = _Block(list(blocks[rank].jobs), set(blocks[rank].ends))
-        for job in jobs:
-            if job.fixed:
-                if not trial.room(job, target):
-                    return False
-                trial.add(job)
-    return True
-
-
-def _refusal(stuck: Unit, units: Sequence[Unit], limits: Limits) -> PlanError:
-    target = limits.target
-    for rank, jobs in stuck.items():
-        steps = len(_in_order(job for job in jobs if job.fixed))
-        if steps > target.steps:
-            where = f"{limits.rank(rank)}, for packets of trees over the same chunks,"
-            return limits.refuse(where, "operations in one thread block", steps, target.steps)
+    steps = len(_in_order(job for job in jobs if job.fixed))
+    if steps > target.steps:
+        where = f"{limits.rank(rank)}, for packets of trees over the same chunks,"
+        return limits.refuse(where, "operations in one thread block", steps, target.steps)
     return PlanError(
-        f"{limits.title}: packets of {len(units)} groups of trees need more than "
+        f"{limits.title}: packets of {classes} groups of trees need more than "
         f"{target.thread_blocks} thread blocks, all that {target.name} holds; {limits.hint}"
     )
 
 
-def _blocks(classes: Sequence[Sequence[Unit]], rank: int, target: Target) -> list[_Block]:
-    """A rank's thread blocks: one a class with what is fixed; what does not fit has its own."""
-    blocks: list[_Block] = []
-    loose: list[Job] = []
-    for units in classes:
-        block = _Block()
-        jobs = [job for unit in units for job in unit.get(rank, ())]
-        for job in jobs:
-            if job.fixed:
-                block.add(job)
-        for job in sorted(jobs, key=lambda j: j.level):
-            if not job.fixed:
-                if block.room(job, target):
-                    block.add(job)
-                else:
-                    loose.append(job)
-        if block.jobs:
-            blocks.append(block)
-    for job in loose:
-        place = next((b for b in blocks if b.room(job, target)), None)
-        if place is None:
-            place = _Block()
-            blocks.append(place)
-        place.add(job)
-    return blocks
-
-
-def _written(blocks: Sequence[_Block], slices: int) -> tuple[ThreadBlock, ...]:
+def _written(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock]:
     """The thread blocks, each of them `slices` times.
 
     All share one channel of a kind to a peer: packets take no semaphore, only the way.
     """
-    found = []
     for part in range(slices):
         for block in blocks:
             ends = sorted(block.ends)
+            place = {end: k for k, end in enumerate(ends)}
+            steps = [
+                i
+                if job is None
+                else replace(
+                    i,
+                    channels=tuple(place[job.kind, peer] for peer in i.channels),
+                    part=(part, slices),
+                )
+                for job, i in _in_order(block.jobs)
+            ]
             channels = tuple(Channel(peer, kind, 0) for kind, peer in ends)
-            found.append(ThreadBlock(_steps(block, ends, (part, slices)), channels=channels))
-    return tuple(found)
-
-
-def _steps(block: _Block, ends: Sequence[End], part: tuple[int, int]) -> tuple[Instruction, ...]:
-    """The jobs by level, with channels in place of peers."""
-    place = {end: k for k, end in enumerate(ends)}
-    steps: list[Instruction] = []
-    for job, i in _in_order(block.jobs):
-        if job is None:
-            steps.append(i)
-            continue
-        channels = tuple(place[job.kind, p] for p in i.channels if job.kind is not None)
-        steps.append(replace(i, channels=channels, part=part))
-    return tuple(steps)
+            yield ThreadBlock(tuple(steps), channels=channels)
 
 
 def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
@@ -297,109 +274,147 @@ def _in(write: Write) -> range:
 # --- handshakes
 
 
-Pairs = dict[int, set[int]]  # rank -> peers
-
-
-def shakes(
-    ranks: Sequence[Sequence[ThreadBlock]], boxes: Boxes, target: Target
-) -> list[tuple[ThreadBlock, ...]]:
-    """Per rank the thread blocks to add to those that move the packets."""
-    readers: Pairs = defaultdict(set)
-    writers: Pairs = defaultdict(set)
+def shakes(layout: Layout, boxes: Boxes, target: Target) -> Iterator[tuple[ThreadBlock, ...]]:
+    """Per rank the thread blocks to add to those that move the packets of a tree with a root."""
+    readers: dict[int, set[int]] = defaultdict(set)
+    writers: dict[int, set[int]] = defaultdict(set)
     late = set()
-    for rank, blocks in enumerate(ranks):
-        arrives = _arrivals(ranks, rank)
-        for block in blocks:
-            for i in block.steps:
-                assert isinstance(i, Instruction)  # packets know no pipelines
-                for ref in i.dst:
-                    if ref.rank is not None:
-                        readers[rank].add(ref.rank)
-                        writers[ref.rank].add(rank)
-                if (
-                    i.op is Op.FORWARD_PACKETS
-                    and block.channels[i.channels[0]].kind == "port"
-                    and i.src[0].offset in arrives
-                ):
-                    late.add(rank)
-    used = _used(ranks)
-    return [
-        tuple(_handshake_blocks(rank, readers[rank], writers[rank], late, boxes, target, used))
-        for rank in range(len(ranks))
-    ]
+    for tree in layout.trees:
+        for child in tree.order[1:]:
+            parent, down = tree.parent[child], tree.phase == "broadcast"
+            src, dst = (parent, child) if down else (child, parent)
+            readers[src].add(dst)
+            writers[dst].add(src)
+            if down and parent != tree.root and boxes[parent] != boxes[child]:
+                late.add(parent)
+    for rank in range(layout.n):
+        yield tuple(_handshakes(rank, readers[rank], writers[rank], late, boxes, target))
 
 
-def _arrivals(ranks: Sequence[Sequence[ThreadBlock]], rank: int) -> set[int]:
-    """Where packets of others arrive in the rank's scratch: first chunks."""
-    return {
-        ref.offset
-        for blocks in ranks
-        for block in blocks
-        for i in block.steps
-        if isinstance(i, Instruction) and i.op in PACKETS
-        for ref in i.dst
-        if ref.rank == rank
-    }
-
-
-def _used(ranks: Sequence[Sequence[ThreadBlock]]) -> dict[tuple[int, int], int]:
-    """Per pair of ranks the first channel number that neither uses to the other."""
-    used: dict[tuple[int, int], int] = defaultdict(int)
-    for rank, blocks in enumerate(ranks):
-        for block in blocks:
-            for c in block.channels:
-                pair = min(rank, c.peer), max(rank, c.peer)
-                used[pair] = max(used[pair], c.index + 1)
-    return used
-
-
-def _handshake_blocks(
+def _handshakes(
     rank: int,
     readers: set[int],
     writers: set[int],
     late: set[int],
     boxes: Boxes,
     target: Target,
-    used: dict[tuple[int, int], int],
 ) -> Iterator[ThreadBlock]:
     """The rank's thread blocks: one, unless it has more peers than a thread block has channels."""
-    lists = [
-        [p for p in sorted(readers | writers) if kind_of(rank, p, boxes) == kind] for kind in KINDS
-    ]
-    size = target.channels
-    batches = [[peers[k : k + size] for k in range(0, len(peers), size)] for peers in lists]
-    groups = list(zip_longest(*batches, fillvalue=[]))
+    everyone = sorted(readers | writers)
+    kinds = [[p for p in everyone if kind_of(rank, p, boxes) == kind] for kind in KINDS]
+    groups = [*zip_longest(*(batches(peers, target.channels) for peers in kinds), fillvalue=())]
+    together = Instruction(Op.BARRIER, ident=0, group=len(groups)) if len(groups) > 1 else NOP
     for near, far in groups:
-        peers = [*near, *far]
-        channels = tuple(
-            Channel(p, kind_of(rank, p, boxes), used[min(rank, p), max(rank, p)]) for p in peers
-        )
-
-        few = (peers, len(near), target.peers)
-        steps = [*_on(Op.RELAXED_SIGNAL, writers, *few), *_on(Op.RELAXED_WAIT, readers, *few)]
-        if rank in late:
-            together = Instruction(Op.BARRIER, ident=0, group=len(groups))
-            steps.append(NOP if len(groups) == 1 else together)
-            steps += _on(Op.SIGNAL, writers, *few)
-        steps += _on(Op.WAIT, readers & late, *few)
+        peers = (*near, *far)
+        steps: list[Instruction] = []
+        for op, some in (
+            (Op.RELAXED_SIGNAL, writers),
+            (Op.RELAXED_WAIT, readers),
+            (Op.SIGNAL, writers if rank in late else set()),
+            (Op.WAIT, readers & late),
+        ):
+            if op is Op.SIGNAL and rank in late:
+                steps.append(together)
+            places = [k for k, p in enumerate(peers) if p in some]
+            steps += sync(op, places, (1 << len(near)) - 1, target.peers)
+        # the packets between the two take the first channel
+        channels = tuple(Channel(p, kind_of(rank, p, boxes), 1) for p in peers)
         yield ThreadBlock(tuple(steps), channels=channels)
 
 
-def _on(
-    op: Op, some: set[int], peers: Sequence[int], near: int, most: int
-) -> Iterator[Instruction]:
-    """`op` on the channels to these peers: one kind, and at most so many, an operation."""
-    places = [k for k, p in enumerate(peers) if p in some]
-    for kind in ([k for k in places if k < near], [k for k in places if k >= near]):
-        for low in range(0, len(kind), most):
-            yield Instruction(op, channels=tuple(kind[low : low + most]))
+# --- jobs
 
 
-# --- trees
+class _Writer:
+    """Writes jobs; `scratch` counts the chunks of packets that each rank has needed so far."""
 
+    def __init__(self, boxes: Boxes, limits: Limits, scratch: Sequence[int]) -> None:
+        self.boxes, self.limits = boxes, limits
+        self.peers = limits.target.peers
+        self.scratch = [*scratch]
+        self.jobs: Jobs = [defaultdict(list) for _ in boxes]
+        self.number = 0
+        """The class of the jobs that are written."""
 
-MAX_BYTES = 1 << 20
-"""Largest size that plans of packets are meant for: twice the bytes, but no signals."""
+    def slot(self, owner: int, count: int) -> Ref:
+        """Scratch for so many chunks of packets."""
+        self.scratch[owner] += count
+        return Ref(Buffer.SCRATCH, self.scratch[owner] - count, count)
+
+    def add(
+        self,
+        rank: int,
+        level: int,
+        *steps: Instruction,
+        fixed: bool = False,
+        kind: Kind = "memory",
+        peers: tuple[int, ...] = (),
+    ) -> None:
+        """Writes a job of the class."""
+        self.jobs[rank][self.number].append(Job(level, fixed, steps, kind, peers))
+
+    def near(self, rank: int, to: To) -> list[int]:
+        """The peers in the rank's own box."""
+        return [peer for peer in to if self.boxes[peer] == self.boxes[rank]]
+
+    def begin(self, rank: int, level: int, source: Ref, to: To, *, fixed: bool = False) -> None:
+        """Plain data as packets to peers."""
+        near = self.near(rank, to)
+        if len(near) < len(to) or (fixed and len(near) > self.peers):
+            near = near[: self.peers]
+            own = self.slot(rank, source.count)
+            copy = Instruction(Op.COPY_PACKETS, (source,), (own,))
+            self.add(rank, level, copy, fixed=fixed)
+            rest = {peer: ref for peer, ref in to.items() if peer not in near}
+            self.forward(rank, level + 1, own, rest)
+        for some in batches(near, self.peers):
+            refs = tuple(to[peer] for peer in some)
+            put = Instruction(Op.PUT_PACKETS, (source,), refs, channels=some)
+            self.add(rank, level, put, fixed=fixed, peers=some)
+
+    def forward(self, rank: int, level: int, packets: Ref, to: To) -> None:
+        """Packets in own scratch to peers, far ones first."""
+        near = self.near(rank, to)
+        far = [peer for peer in to if peer not in near]
+        for kind, peers in zip(reversed(KINDS), (far, near), strict=True):
+            for some in batches(peers, self.peers):
+                refs = tuple(to[peer] for peer in some)
+                do = Instruction(Op.FORWARD_PACKETS, (packets,), refs, channels=some)
+                self.add(rank, level, do, kind=kind, peers=some)
+
+    def sum(
+        self, rank: int, level: int, own: Ref, packets: Sequence[Ref], total: Ref, to: To
+    ) -> None:
+        """total = own + packets, and goes to peers as packets.
+
+        At most so many operands at a time: each thread goes on with its own sums.
+        """
+        direct = tuple(self.near(rank, to)[: self.peers])
+        dst, op = [total], Op.REDUCE_PUT_PACKETS if direct else Op.REDUCE_PACKETS
+        if len(direct) < len(to):
+            dst.append(self.slot(rank, total.count))
+            op = Op.REDUCE_COPY_PUT_PACKETS if direct else Op.REDUCE_COPY_PACKETS
+            rest = {peer: ref for peer, ref in to.items() if peer not in direct}
+            self.forward(rank, level + 1, dst[-1], rest)
+        dst += [to[peer] for peer in direct]
+        parts = [packets[k : k + self.peers + 1] for k in range(0, len(packets), self.peers + 1)]
+        steps = [
+            Instruction(Op.REDUCE_PACKETS, (total if k else own, *part), (total,))
+            for k, part in enumerate(parts)
+        ]
+        steps[-1] = Instruction(op, steps[-1].src, tuple(dst), channels=direct)
+        self.add(rank, level, *steps, fixed=True, peers=direct)
+
+    def ranks(
+        self, layout: Layout, *, even: bool, more: Iterable[tuple[ThreadBlock, ...]] = ()
+    ) -> tuple[RankProgram, ...]:
+        """What every rank does; `more`: thread blocks besides those of the jobs."""
+        scratch = -(-max(self.scratch) // HALF_CHUNKS) * HALF_CHUNKS
+        blocks = deal(self.jobs, self.limits, even=even)
+        return tuple(
+            RankProgram((*own, *added), layout.input_chunks, layout.output_chunks, scratch)
+            for own, added in zip_longest(blocks, more, fillvalue=())
+        )
 
 
 def check_bytes(layout: Layout, limits: Limits, advice: str) -> None:
@@ -412,6 +427,9 @@ def check_bytes(layout: Layout, limits: Limits, advice: str) -> None:
         )
 
 
+# --- trees
+
+
 def lower_packets(
     layout: Layout, limits: Limits, boxes: Boxes
 ) -> tuple[tuple[RankProgram, ...], bool]:
@@ -419,306 +437,216 @@ def lower_packets(
 
     A reduce-scatter with sums on the way keeps them in its output, which in place is its input.
     """
-    trees = _Trees(layout, boxes, limits.target)
-    inner = any(
-        trees.is_inner(number, rank)
-        for number in range(len(layout.trees))
-        for rank in range(layout.n)
-    )
-    sharing = inner and layout.collective.output_is_part
-    places = [_place(layout, number, in_output=sharing) for number in range(len(layout.trees))]
-    groups = _overlapping(places)
+    inner = any({*tree.parent} - {-1, tree.root} for tree in layout.trees)
+    sharing = inner and layout.collective.reduces and layout.collective.output_is_part
+    places = [
+        (tree.first - (layout.start[tree.root] if sharing else 0), tree.count)
+        for tree in layout.trees
+    ]
+    groups = overlapping(places)
     # only where places are the same or apart is a slice of one a slice of whatever shares it
     even = all(len({places[number] for number in group}) == 1 for group in groups)
     if not even:
+        cut = tuple(
+            replace(tree, first=tree.first + k, count=1)
+            for tree in layout.trees
+            for k in range(tree.count)
+        )
         with suppress(PlanError):  # if there is room for so many more operations
-            return lower_packets(_cut_evenly(layout), limits, boxes)
-    units = _shared(trees, groups, places) if sharing else [_unit(trees, g) for g in groups]
-    blocks = deal(units, layout.n, limits, even=even)
-    if layout.collective.rooted:
-        more = shakes(blocks, boxes, limits.target)
-        blocks = [(*own, *added) for own, added in zip(blocks, more, strict=True)]
-    scratch = -(-max(trees.scratch) // HALF_CHUNKS) * HALF_CHUNKS
-    ranks = tuple(
-        RankProgram(blocks[rank], layout.input_chunks, layout.output_chunks, scratch)
-        for rank in range(layout.n)
-    )
-    return ranks, not sharing
-
-
-def _cut_evenly(layout: Layout) -> Layout:
-    """The same with trees of one chunk each."""
-    trees = tuple(
-        replace(tree, first=tree.first + k, count=1)
-        for tree in layout.trees
-        for k in range(tree.count)
-    )
-    return replace(layout, trees=trees)
-
-
-def _place(layout: Layout, number: int, *, in_output: bool) -> tuple[int, int]:
-    """The first of a tree's chunks, of the whole or of its root's output, and how many."""
-    tree = layout.trees[number]
-    return tree.first - (layout.start[tree.root] if in_output else 0), tree.count
-
-
-def _unit(trees: _Trees, group: Sequence[int]) -> dict[int, list[Job]]:
-    """The jobs of each rank for trees that carry the same chunks."""
-    jobs: dict[int, list[Job]] = defaultdict(list)
-    after = 0
-    for number in group:
-        if trees.layout.trees[number].phase == "reduce":
-            after = max(after, 2 * trees.height(number) + 2)
-    for number in group:
-        tree = trees.layout.trees[number]
-        for rank in range(trees.layout.n):
-            if tree.phase == "reduce":
-                jobs[rank] += trees.reduce(number, rank, group)
-            else:
-                jobs[rank] += trees.broadcast(number, rank, group, after)
-    return jobs
-
-
-def _shared(
-    trees: _Trees, groups: Sequence[Sequence[int]], places: Sequence[tuple[int, int]]
-) -> list[Unit]:
-    """The jobs of a reduce-scatter whose sums lie in the output: a unit for each place there.
-
-    Whatever is written to a place is done by one thread block, the result last. Sums on the way are
-    no part of the result, so each rank deals its own out to those places that are as long.
-    """
-    own = {number: k for k, group in enumerate(groups) for number in group}
-    whole = [len({places[number] for number in group}) == 1 for group in groups]
-    length = [places[group[0]][1] for group in groups]
-    alike = [
-        [j for j in range(len(groups)) if j == k or (whole[j] and length[j] == length[k])]
-        if whole[k]
-        else [k]
-        for k in range(len(groups))
-    ]
-    units: list[Unit] = [defaultdict(list) for _ in groups]
-    everything = range(len(places))
-    for rank in range(trees.layout.n):
-        load = [0] * len(groups)
-        for number in sorted(everything, key=lambda tree: trees.is_inner(tree, rank)):
-            unit = own[number]
-            if trees.is_inner(number, rank):
-                unit = min(alike[unit], key=lambda k: (load[k], k))
-                first = places[groups[unit][0]][0]
-                trees.kept[number, rank] = Ref(Buffer.OUTPUT, first, places[number][1])
-            jobs = list(trees.reduce(number, rank, everything))
-            load[unit] += sum(len(job.steps) + 1 for job in jobs if job.fixed)
-            units[unit][rank] += jobs
-    return units
-
-
-def _overlapping(places: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Groups of trees whose places (first, count) have chunks in common, if through others."""
-    groups: list[list[int]] = []
-    end = -1
-    for number in sorted(range(len(places)), key=lambda i: places[i][0]):
-        first, count = places[number]
-        if first >= end:
-            groups.append([])
-        groups[-1].append(number)
-        end = max(end, first + count)
-    return groups
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What levels a tree's jobs have: by depth from the root, or by height over the leaves."""
-
-    children: list[list[int]]
-    depth: list[int]
-    height: list[int]
+            return lower_packets(replace(layout, trees=cut), limits, boxes)
+    trees = _Trees(layout, _Writer(boxes, limits, [0] * layout.n))
+    if sharing:
+        trees.share(groups, places)
+    else:
+        for number, group in enumerate(groups):
+            trees.writer.number = number
+            trees.write(group)
+    more = shakes(layout, boxes, limits.target) if layout.collective.rooted else ()
+    return trees.writer.ranks(layout, even=even, more=more), not sharing
 
 
 class _Trees:
-    """Writes jobs; `scratch` counts the chunks of packets that each rank has needed so far."""
+    """Writes the jobs of trees."""
 
-    def __init__(self, layout: Layout, boxes: Boxes, target: Target) -> None:
-        self.layout = layout
-        self.scratch = [0] * layout.n
-        # (tree, rank) -> where a reduce-scatter keeps a sum that is not yet the result
-        self.kept: dict[tuple[int, int], Ref] = {}
-        self._boxes, self._target = boxes, target
-        self._shapes = [_shape(tree) for tree in layout.trees]
+    def __init__(self, layout: Layout, writer: _Writer) -> None:
+        self.layout, self.writer = layout, writer
+        self._children = [tree.children() for tree in layout.trees]
+        # per rank: steps below the root of a broadcast, over the leaves of a reduce
+        self._levels = [_levels(tree) for tree in layout.trees]
+        self._same = {(t.phase, t.root, t.first, t.count): k for k, t in enumerate(layout.trees)}
         # (tree, rank) -> where its packets arrive, in its own (broadcast) or its parent's scratch
         self._arrive: dict[tuple[int, int], Ref] = {}
-        self._own: dict[tuple[int, int], Ref] = {}  # packets that it makes for proxies and others
         for number, tree in enumerate(layout.trees):
             for rank in tree.order[1:]:
                 owner = rank if tree.phase == "broadcast" else tree.parent[rank]
-                self._arrive[number, rank] = self._slot(owner, tree.count)
+                self._arrive[number, rank] = writer.slot(owner, tree.count)
 
-    def _slot(self, owner: int, count: int) -> Ref:
-        self.scratch[owner] += count
-        return Ref(Buffer.SCRATCH, self.scratch[owner] - count, count)
+    def write(self, group: Sequence[int]) -> None:
+        """Writes the jobs of trees that carry the same chunks."""
+        trees = self.layout.trees
+        ups = [number for number in group if trees[number].phase == "reduce"]
+        after = max((2 * self._levels[up][trees[up].root] + 2 for up in ups), default=0)
+        for number in group:
+            for rank in range(self.layout.n):
+                if number in ups:
+                    out = self.layout.output
+                    tree = trees[number]
+                    self._reduce(number, rank, out(rank, tree.first, tree.count))
+                else:
+                    self._broadcast(number, rank, after)
 
-    def height(self, number: int) -> int:
-        """Levels of inner ranks over the leaves, the root's included."""
-        return self._shapes[number].height[self.layout.trees[number].root]
+    def share(self, groups: Sequence[Sequence[int]], places: Sequence[tuple[int, int]]) -> None:
+        """Writes the jobs of a reduce-scatter whose sums lie in the output: a class a place there.
 
-    def is_inner(self, number: int, rank: int) -> bool:
-        """Whether the rank makes sums of the tree that are not yet the result."""
-        tree = self.layout.trees[number]
-        return (
-            tree.phase == "reduce"
-            and rank != tree.root
-            and bool(self._shapes[number].children[rank])
-        )
+        Whatever is written to a place is done by one thread block, the result last. Sums on the way
+        are no part of the result, so each rank deals its own out to those places that are as long.
+        """
+        own = {number: k for k, group in enumerate(groups) for number in group}
+        one = {
+            k: places[group[0]]
+            for k, group in enumerate(groups)
+            if len({places[number] for number in group}) == 1
+        }
+        for rank in range(self.layout.n):
+            load = [0] * len(groups)
+            inner = {
+                number
+                for number, tree in enumerate(self.layout.trees)
+                if rank != tree.root and self._children[number][rank]
+            }
+            for number in sorted(range(len(places)), key=inner.__contains__):
+                group, place = own[number], places[number]
+                if number in inner:
+                    alike = [k for k in one if group in one and one[k][1] == place[1]] or [group]
+                    group = min(alike, key=load.__getitem__)
+                    place = places[groups[group][0]][0], place[1]
+                self.writer.number = group
+                before = len(self.writer.jobs[rank][group])
+                self._reduce(number, rank, Ref(Buffer.OUTPUT, *place))
+                more = self.writer.jobs[rank][group][before:]
+                load[group] += sum(len(job.steps) + 1 for job in more if job.fixed)
 
-    # --- down
-
-    def broadcast(self, number: int, rank: int, group: Sequence[int], after: int) -> Iterator[Job]:
+    def _broadcast(self, number: int, rank: int, after: int) -> None:
         """Jobs of a broadcast tree; `after`: the level at which sums are there."""
-        layout, tree, shape = self.layout, self.layout.trees[number], self._shapes[number]
-        out = layout.output(rank, tree.first, tree.count)
+        layout, tree, writer = self.layout, self.layout.trees[number], self.writer
+        both = layout.collective.two_phases
+        out, to = layout.output(rank, tree.first, tree.count), self._down(number, rank)
         if rank != tree.root:
-            level = after + 2 * shape.depth[rank]
-            slot = self._arrive[number, rank]
-            yield from self._forward(number, rank, slot, shape.children[rank], level)
-            reducing = layout.collective.two_phases
-            yield Job(level + 1, reducing, (Instruction(Op.UNPACK, (slot,), (out,)),))
-            return
-        if not layout.collective.two_phases:
+            level, slot = after + 2 * self._levels[number][rank], self._arrive[number, rank]
+            writer.forward(rank, level, slot, to)
+            writer.add(rank, level + 1, Instruction(Op.UNPACK, (slot,), (out,)), fixed=both)
+        elif not both:
             source = layout.input(rank, tree.first, tree.count)
-            yield from self._begin(number, rank, source, shape.children[rank], after, fixed=False)
-            yield Job(after + 1, False, (Instruction(Op.COPY, (source,), (out,)),))
-        elif self._partner(number, group) is None:
-            yield from self._begin(number, rank, out, shape.children[rank], after, fixed=True)
+            writer.begin(rank, after, source, to)
+            writer.add(rank, after + 1, Instruction(Op.COPY, (source,), (out,)))
+        elif ("reduce", tree.root, tree.first, tree.count) not in self._same:
+            writer.begin(rank, after, out, to, fixed=True)
 
-    def _partner(self, number: int, group: Sequence[int]) -> int | None:
-        """The tree of the other phase over just the same chunks of the root."""
-        tree = self.layout.trees[number]
-        for other in group:
-            found = self.layout.trees[other]
-            if (
-                found.phase != tree.phase
-                and (found.root, found.first, found.count) == (tree.root, tree.first, tree.count)
-                and self._shapes[other].children[found.root]
-            ):
-                return other
-        return None
+    def _down(self, number: int, rank: int) -> dict[int, Ref]:
+        """The children, and where packets arrive there."""
+        children = self._children[number][rank]
+        return {child: ref_at(self._arrive[number, child], child) for child in children}
 
-    def _begin(
-        self,
-        number: int,
-        rank: int,
-        source: Ref,
-        children: Sequence[int],
-        level: int,
-        *,
-        fixed: bool,
-    ) -> Iterator[Job]:
-        """Plain data to the children as packets."""
-        near, far = self._split(rank, children)
-        if far or (fixed and len(near) > self._target.peers):
-            direct, near = near[: self._target.peers], near[self._target.peers :]
-            own = self._own[number, rank] = self._slot(rank, source.count)
-            yield Job(level, fixed, (Instruction(Op.COPY_PACKETS, (source,), (own,)),))
-            yield from self._forward(number, rank, own, [*near, *far], level + 1)
-            near = direct
-        for some in _batches(near, self._target.peers):
-            put = Instruction(
-                Op.PUT_PACKETS, (source,), self._at(number, rank, some), channels=some
-            )
-            yield Job(level, fixed, (put,), "memory", some)
-
-    def _forward(
-        self, number: int, rank: int, packets: Ref, children: Sequence[int], level: int
-    ) -> Iterator[Job]:
-        """Packets in own scratch to the children, far ones first."""
-        near, far = self._split(rank, children)
-        kinds: tuple[tuple[Kind, tuple[int, ...]], ...] = (("port", far), ("memory", near))
-        for kind, peers in kinds:
-            for some in _batches(peers, self._target.peers):
-                to = self._at(number, rank, some)
-                do = Instruction(Op.FORWARD_PACKETS, (packets,), to, channels=some)
-                yield Job(level, False, (do,), kind, some)
-
-    # --- up
-
-    def reduce(self, number: int, rank: int, group: Sequence[int]) -> Iterator[Job]:
+    def _reduce(self, number: int, rank: int, total: Ref) -> None:
         """Jobs of a reduce tree; at the root they begin the broadcast tree of the same chunks."""
-        layout, tree, shape = self.layout, self.layout.trees[number], self._shapes[number]
-        own = layout.input(rank, tree.first, tree.count)
-        level = 2 * shape.height[rank]
-        if not shape.children[rank]:
-            yield from self._begin(number, rank, own, [tree.parent[rank]], level, fixed=False)
-            return
-        if rank == tree.root and layout.collective.output_is_part:
-            level = 2 * max(map(self.height, group))  # what else its output held is over
-        total, to, towards = self._target_of(number, rank, group)
-        near, far = self._split(rank, to)
-        direct, rest = near[: self._target.peers], near[self._target.peers :]
-        dst = [total]
-        op = Op.REDUCE_PUT_PACKETS if direct else Op.REDUCE_PACKETS
-        if far or rest:
-            slot = self._own[number, rank] = self._slot(rank, tree.count)
-            dst.append(slot)
-            op = Op.REDUCE_COPY_PUT_PACKETS if direct else Op.REDUCE_COPY_PACKETS
-            yield from self._forward(towards, rank, slot, [*rest, *far], level + 1)
-        dst += self._at(towards, rank, direct)
-        packets = [self._arrive[number, child] for child in shape.children[rank]]
-        steps = _sum(own, packets, total, self._target.peers + 1)
-        last = Instruction(op, steps[-1].src, tuple(dst), channels=direct)
-        kind: Kind | None = "memory" if direct else None
-        yield Job(level, True, (*steps[:-1], last), kind, direct)
-
-    def _target_of(
-        self, number: int, rank: int, group: Sequence[int]
-    ) -> tuple[Ref, Sequence[int], int]:
-        """Where a sum is kept, the ranks that get it as packets, and in which tree's course."""
-        layout, tree = self.layout, self.layout.trees[number]
-        if rank == tree.root:
-            down = self._partner(number, group)
-            children = [] if down is None else self._shapes[down].children[rank]
-            return (
-                layout.output(rank, tree.first, tree.count),
-                children,
-                number if down is None else down,
-            )
-        if layout.collective.output_is_part:
-            return self.kept[number, rank], [tree.parent[rank]], number
-        return layout.output(rank, tree.first, tree.count), [tree.parent[rank]], number
-
-    # --- both
-
-    def _split(self, rank: int, peers: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The peers in the same box, and those in others."""
-        near: list[int] = []
-        far: list[int] = []
-        for peer in peers:
-            (near if kind_of(rank, peer, self._boxes) == "memory" else far).append(peer)
-        return tuple(near), tuple(far)
-
-    def _at(self, number: int, rank: int, peers: Iterable[int]) -> tuple[Ref, ...]:
-        """Where packets of `rank` arrive at its peers in the tree."""
-        up = self.layout.trees[number].phase == "reduce"
-        return tuple(ref_at(self._arrive[number, rank if up else peer], peer) for peer in peers)
+        layout, tree, children = self.layout, self.layout.trees[number], self._children[number]
+        own, level = layout.input(rank, tree.first, tree.count), 2 * self._levels[number][rank]
+        to: dict[int, Ref] = {}
+        if rank != tree.root:
+            to = {tree.parent[rank]: ref_at(self._arrive[number, rank], tree.parent[rank])}
+        elif layout.collective.output_is_part:  # what else its output held is over
+            level = 2 * max(map(max, self._levels))
+        else:
+            down = self._same.get(("broadcast", tree.root, tree.first, tree.count))
+            to = {} if down is None else self._down(down, rank)
+        if children[rank]:
+            packets = [self._arrive[number, child] for child in children[rank]]
+            self.writer.sum(rank, level, own, packets, total, to)
+        else:
+            self.writer.begin(rank, level, own, to)
 
 
-def _shape(tree: RankTree) -> _Shape:
-    children = tree.children()
-    depth, height = [0] * len(children), [0] * len(children)
-    for rank in tree.order[1:]:
-        depth[rank] = depth[tree.parent[rank]] + 1
-    for rank in reversed(tree.order):
-        height[rank] = 1 + max((height[c] for c in children[rank]), default=-1)
-    return _Shape(children, depth, height)
+def _levels(tree: RankTree) -> list[int]:
+    levels = [0] * len(tree.parent)
+    for rank in tree.order[1:] if tree.phase == "broadcast" else ():
+        levels[rank] = levels[tree.parent[rank]] + 1
+    for rank in reversed(tree.order[1:]) if tree.phase == "reduce" else ():
+        levels[tree.parent[rank]] = max(levels[tree.parent[rank]], levels[rank] + 1)
+    return levels
 
 
-def _batches(items: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-    for low in range(0, len(items), size):
-        yield tuple(items[low : low + size])
+# --- routes
 
 
-def _sum(own: Ref, packets: Sequence[Ref], total: Ref, most: int) -> list[Instruction]:
-    """total = own + packets, at most so many at a time: each thread goes on with its own sums."""
-    steps: list[Instruction] = []
-    for low in range(0, len(packets), most):
-        first = total if low else own
-        steps.append(Instruction(Op.REDUCE_PACKETS, (first, *packets[low : low + most]), (total,)))
-    return steps
+def write_packets(
+    layout: Layout,
+    transfers: Sequence[Transfer],
+    scratch: Sequence[int],
+    boxes: Boxes,
+    limits: Limits,
+) -> tuple[RankProgram, ...]:
+    """What every rank does in an all-to-all, for calls out of place. PlanError beyond the limits.
+
+    `scratch`: chunks that relays need, per rank. Packets for the rank itself arrive behind them.
+    """
+    check_bytes(layout, limits, limits.hint)
+    writer = _Writer(boxes, limits, [kept + layout.output_chunks for kept in scratch])
+    sent: list[list[Transfer]] = [[] for _ in range(layout.n)]
+    for transfer in transfers:
+        sent[transfer.src].append(transfer)
+    last = 2 * (1 + max(transfer.level for transfer in transfers))
+
+    def arrival(transfer: Transfer) -> Ref:
+        end = transfer.total
+        kept = scratch[transfer.dst] if end.buffer is Buffer.OUTPUT else 0
+        return Ref(Buffer.SCRATCH, kept + end.offset, end.count, transfer.dst)
+
+    for rank, own in enumerate(sent):
+        near: dict[int, dict[int, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
+        far: list[list[Transfer]] = []
+        for t in sorted(own, key=lambda t: t.source.offset):
+            if t.source.buffer is not Buffer.SCRATCH and boxes[t.dst] != boxes[rank]:
+                if not far or not touch(far[-1][-1].source, t.source):
+                    far.append([])
+                far[-1].append(t)
+        for t in own:
+            if t.source.buffer is Buffer.SCRATCH:
+                writer.forward(rank, 2 * t.level + 1, t.source, {t.dst: arrival(t)})
+            elif boxes[t.dst] == boxes[rank]:
+                near[t.count][t.dst].append(t)
+        for alike in near.values():
+            for turn in zip_longest(*alike.values()):
+                for some in batches([t for t in turn if t], limits.target.peers):
+                    peers = tuple(t.dst for t in some)
+                    refs = tuple(t.source for t in some), tuple(map(arrival, some))
+                    put = Instruction(Op.PUT_PACKETS, *refs, channels=peers)
+                    writer.add(rank, 0, put, peers=peers)
+        for run in far:  # packets that are made together
+            first, count = run[0].source, sum(t.count for t in run)
+            made = writer.slot(rank, count)
+            copy = Instruction(Op.COPY_PACKETS, (replace(first, count=count),), (made,))
+            writer.add(rank, 0, copy)
+            for t in run:
+                packets = replace(
+                    made, offset=made.offset + t.source.offset - first.offset, count=t.count
+                )
+                writer.forward(rank, 2 * t.level + 1, packets, {t.dst: arrival(t)})
+        for low, high in _parts(layout, rank):
+            packets = Ref(Buffer.SCRATCH, scratch[rank] + low, high - low)
+            out = Ref(Buffer.OUTPUT, low, high - low)
+            writer.add(rank, last, Instruction(Op.UNPACK, (packets,), (out,)))
+        for block, copied in layout.copies(rank, layout.chunks, 1):
+            writer.add(rank, last, Instruction(Op.COPY, (block,), (copied,)))
+        jobs = writer.jobs[rank].pop(0)
+        writer.jobs[rank] = {k: jobs[k::BLOCKS] for k in range(min(BLOCKS, len(jobs)))}
+    # a proxy takes each slice for a put of its own
+    return writer.ranks(layout, even=all(boxes[t.src] == boxes[t.dst] for t in transfers))
+
+
+def _parts(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
+    """Parts of the output that others' blocks fill, about as many as there are thread blocks."""
+    start, n = layout.start, layout.n
+    for first, end in ((0, rank), (rank + 1, n)):
+        parts = max(1, -(-(end - first) * BLOCKS // n))
+        cuts = [start[first + (end - first) * p // parts] for p in range(parts + 1)]
+        yield from ((a, b) for a, b in pairwise(cuts) if a < b)

@@ -21,10 +21,10 @@ from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import program_of
 from forestcoll.lower.alltoall.onesided import TURNS, write_onesided
-from forestcoll.lower.alltoall.packets import write_packets
 from forestcoll.lower.fifo import write_fifo
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
+from forestcoll.lower.packets import write_packets
 from forestcoll.lower.transfers import Transfer, join
 from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
 from forestcoll.program.targets import Target
