@@ -4,17 +4,16 @@ Rank s's block for t is chunks t k ... t k + k - 1 of its input and s k ... s k 
 output. What a relay hands on lies in its scratch until then: sorted by where it goes and where it
 came from, so that what goes on together lies together and is one message.
 
-A message's level is the number of hops before it, and of stages before its own. All messages are
-done in the order of levels, so a step waits only for what stands before it (`lower.fifo` has
-the argument).
+A transfer's level is the number of hops before it, and of stages before its own. All are done in
+the order of levels, so a step waits only for what stands before it (`lower.fifo` has the argument).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from typing import Final
 
 from forestcoll.common.errors import PlanError
@@ -149,16 +148,6 @@ def edges_of(found: Routes) -> Iterator[tuple[Path, int]]:
             yield route.path[a : b + 1], route.units
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Chunks of a flow that are in one part of their units."""
-
-    ranks: tuple[int, ...]
-    first: int
-    count: int
-    part: int
-
-
 def transfers_of(
     flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE, turns: int = 0
 ) -> tuple[list[Transfer], list[int]]:
@@ -167,11 +156,18 @@ def transfers_of(
     `units`: of a block, each of `lanes.parts` chunks; no transfer has more than `most` chunks.
     `turns`: after so many levels scratch is used again; 0: never.
     """
-    pieces = [piece for flow in flows for piece in _cut(flow, units, lanes.parts, most)]
+    # part i of a block's units are its chunks i units ... (i + 1) units - 1
+    pieces = [
+        (replace(flow, first=part * units + low, count=min(most, high - low)), part)
+        for flow in flows
+        for high in (flow.first + flow.count,)
+        for part in range(lanes.parts)
+        for low in range(flow.first, high, most)
+    ]
     slots, scratch = _slots(pieces, n, lanes, turns)
     units *= lanes.parts
     transfers: list[Transfer] = []
-    for number, flow in enumerate(pieces):
+    for number, (flow, part) in enumerate(pieces):
         source, target = flow.ranks[0], flow.ranks[-1]
         refs = [Ref(Buffer.INPUT, target * units + flow.first, flow.count)]
         refs += [Ref(Buffer.SCRATCH, slots[number, v], flow.count) for v in flow.ranks[1:-1]]
@@ -186,51 +182,42 @@ def transfers_of(
                     "final",
                     chunk=source * n * units + target * units + flow.first,
                     tree=(target - source) % n,  # not everybody sends to the same rank at once
-                    group=lanes.lane(src, dst, flow.part),
-                    level=hop + lanes.stage(flow.part),
+                    group=lanes.lane(src, dst, part),
+                    level=hop + lanes.stage(part),
                 )
             )
     transfers.sort(key=lambda t: (t.connection, t.level, t.source.buffer, t.source.offset))
     return sorted(join(transfers, most), key=lambda t: t.key), scratch
 
 
-def _cut(flow: Flow, units: int, parts: int, most: int) -> Iterator[_Piece]:
-    """Part i of a block's units are its chunks i units ... (i + 1) units - 1."""
-    for part in range(parts):
-        for first in range(0, flow.count, most):
-            count = min(most, flow.count - first)
-            yield _Piece(flow.ranks, part * units + flow.first + first, count, part)
-
-
 def _slots(
-    pieces: list[_Piece], n: int, lanes: Lanes, turns: int
+    pieces: Sequence[tuple[Flow, int]], n: int, lanes: Lanes, turns: int
 ) -> tuple[dict[tuple[int, int], int], list[int]]:
     """Where each piece lies in the scratch of the ranks that hand it on, and what each needs.
 
     What comes in a level lies together. `turns` levels later its place is used again.
     """
-    held: list[dict[tuple[int, int], list[tuple[tuple[int, ...], int]]]]
-    held = [defaultdict(list) for _ in range(n)]
-    for number, flow in enumerate(pieces):
+    held: list[list[tuple[int, int, tuple[int, ...], int]]] = [[] for _ in range(n)]
+    for number, (flow, part) in enumerate(pieces):
+        stage = lanes.stage(part)
         for hop in range(1, len(flow.ranks) - 1):
-            before, here, *after = flow.ranks[hop - 1 :]
-            out = lanes.lane(here, after[0], flow.part)
-            into = lanes.lane(before, here, flow.part)
+            before, here, after = flow.ranks[hop - 1 : hop + 2]
+            out, into = lanes.lane(here, after, part), lanes.lane(before, here, part)
             ends = flow.ranks[-1], flow.ranks[0], flow.first
-            order = (after[0], lanes.stage(flow.part), out, before, into, hop, *ends)
-            level = hop - 1 + lanes.stage(flow.part)
-            held[here][level % turns if turns else 0, level if turns else 0].append((order, number))
+            order = (after, stage, out, before, into, hop, *ends)
+            level = hop - 1 + stage if turns else 0
+            held[here].append((level % turns if turns else 0, level, order, number))
     offsets: dict[tuple[int, int], int] = {}
     sizes = []
     for here, found in enumerate(held):
-        first, end, turn = 0, 0, 0
-        for (place, _), together in sorted(found.items()):
-            if place != turn:
-                first, turn = end, place
-            used = first
-            for _, number in sorted(together):
-                offsets[number, here] = used
-                used += pieces[number].count
-            end = max(end, used)
+        end = 0
+        for _, turn in groupby(sorted(found), key=lambda entry: entry[0]):
+            first = end
+            for _, together in groupby(turn, key=lambda entry: entry[1]):
+                used = first
+                for *_, number in together:
+                    offsets[number, here] = used
+                    used += pieces[number][0].count
+                end = max(end, used)
         sizes.append(end)
     return offsets, sizes
