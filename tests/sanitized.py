@@ -88,14 +88,12 @@ def overrunning(engine: Any) -> int:
     from forestcoll.execute.tables import build
 
     buffers = [np.zeros(4096, np.uint8) for _ in range(2)] + [np.zeros(4080, np.uint8)] * 7
-    options = engine.Options(
-        chunk_bytes=2048, slice_bytes=2048, slot_bytes=2048, slots=2, type=0, op=0, threads=1,
-        patience=5,
-    )  # fmt: skip
     tables = build(pg.chain_broadcast(3, 2))
     own = [b.ctypes.data for b in buffers]
     addresses = [a for r in range(3) for a in own[3 * r : 3 * r + 3] * 2]
-    return int(tables.engine().launch(addresses, options)[0])
+    shape, slots = (2048, 4, 2048, 1, 1), (2048, 2)
+    made = engine.Engine(tables, 3, addresses, [], shape, slots, (0, 0), False, 1, 5.0)
+    return int(made.launch(0)[0])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 from programs import do, inp, out
 from test_verify import _big_messages, eager_exchange
 
-from forestcoll.common.errors import ExecutionError, PlanError
+from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
 from forestcoll.execute.sizes import SLOT_BYTES, SLOT_LEAST, SLOT_TOTAL, layout, queue
 from forestcoll.program import Collective, Op, Program, Protocol
@@ -123,3 +123,21 @@ def test_queues_of_many_connections_take_less_memory() -> None:
     assert queue(p, small, 2, None, None, 16) == (2 * 4, SLOT_BYTES)  # slice by slice
     anything = replace(p, max_bytes=0)
     assert queue(anything, data, 2, None, None, None) == (2, SLOT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"slot_bytes": 2**62}, r"slots of 4611686018427387904 bytes for each of \d+ connections"),
+        ({"slots": 2**62}, r"4611686018427387904 slots of \d+ bytes"),
+        ({"slots": 2**40, "slot_bytes": 2**40}, "choose fewer or smaller slots"),
+    ],
+)
+def test_slots_that_no_memory_holds(how: dict[str, int], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        run(pg.ring_allreduce(), 4096, **how)  # type: ignore[arg-type]
+
+
+def test_large_wishes_are_brought_down() -> None:
+    found = run(pg.ring_allreduce(), 4096, slice_bytes=2**70, threads=2**40)
+    assert found.wrong == 0

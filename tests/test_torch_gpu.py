@@ -99,7 +99,7 @@ def mistakes(rank: int, built: str, plan: Program, broken: Program) -> list[str]
         try:
             act()
         except ForestCollError as error:
-            words.append(str(error))
+            words.append(" ".join([str(error), *getattr(error, "__notes__", ())]))
         else:
             words.append("no error")
 

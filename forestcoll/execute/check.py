@@ -13,7 +13,6 @@ from forestcoll.program import (
     PUTS,
     RECEIVES,
     SENDS,
-    Channel,
     Pipeline,
     Program,
     Ref,
@@ -64,21 +63,6 @@ def _check_half(program: Program, at: str, rank: int, ref: Ref) -> None:
             f"has two halves of {own} chunks and puts them {own} chunks further then, rank "
             f"{ref.rank} has two of {size}; give all ranks the larger scratch_chunks"
         )
-
-
-def channel_keys(program: Program) -> dict[tuple[int, int, str, int], list[int]]:
-    """(rank, peer, kind, index) of every onesided channel end, with its thread blocks."""
-    ends: dict[tuple[int, int, str, int], list[int]] = {}
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for c in block.channels:
-                ends.setdefault(channel_key(r, c), []).append(b)
-    return ends
-
-
-def channel_key(rank: int, channel: Channel) -> tuple[int, int, str, int]:
-    """The name of one end of a channel; its other end has rank and peer exchanged."""
-    return rank, channel.peer, channel.kind, channel.index
 
 
 def _check_connections(program: Program) -> None:

@@ -22,7 +22,6 @@ Memory = Callable[[int], Bytes]
 """Gives that many bytes."""
 
 SHOWN = 4  # wrong elements described per buffer
-ADDRESSES = 6  # that the engines take of a rank
 HUGE = 4 << 20  # bytes from which large pages are asked for
 
 
@@ -132,15 +131,13 @@ class Contents:
             return [(0, 0, parts * data.part)]
         return [(p * data.stride, p * data.part, data.part) for p in range(parts)]
 
-    def sums(self, buffers: Sequence[Buffers]) -> list[tuple[int, int, int]]:
-        """(rank, address, bytes) of every output that holds a reduction over all ranks."""
-        collective = self.program.collective
-        if not collective.reduces:
-            return []
+    def sums(self, buffers: Sequence[Buffers]) -> list[tuple[int, int]]:
+        """(address, bytes) of every output of a reduction."""
+        origin = self.program.collective.origin
         return [
-            (r, buffers[r].output.ctypes.data, buffers[r].output.nbytes)
-            for r in range(self.program.n)
-            if collective.origin(r, self.root, 0) is not None
+            (b.output.ctypes.data, b.output.nbytes)
+            for r, b in enumerate(buffers)
+            if origin(r, self.root, 0) is not None
         ]
 
     def compare(self, buffers: Sequence[Buffers], mode: Mode) -> int:

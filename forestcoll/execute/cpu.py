@@ -13,14 +13,14 @@ from typing import Literal, Unpack
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute import deadlock_report
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import memory_available, memory_needed, queue
+from forestcoll.execute.sizes import Geometry, geometry, memory_available, memory_needed, queue
 from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
-    from forestcoll.execute.contents import Buffers, Contents, allocate, private, shared
+    from forestcoll.execute.contents import Contents, allocate, private, shared
+    from forestcoll.execute.deadlock_report import Status, explain
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
 except ImportError as error:  # pragma: no cover - needs a broken installation
@@ -66,66 +66,37 @@ def run(
     """
     request = Request.of(program, size_bytes, **asked)
     workers = arguments.whole_or_none("threads", threads) or len(os.sched_getaffinity(0))
-    job = _job(
-        request,
-        min(workers, MOST_THREADS),
-        arguments.whole_or_none("slots", slots),
-        arguments.whole_or_none("slot_bytes", slot_bytes),
-        arguments.whole_or_none("slice_bytes", slice_bytes),
-        _ranks_as(ranks_as, request.program.n),
-    )
-    rows = tuple(job.row(mode) for mode in request.modes)
-    return RunResult(rows, request.notes, tuple(job.contents.mismatches))
-
-
-def _job(
-    request: Request,
-    workers: int,
-    slots: int | None,
-    slot_bytes: int | None,
-    slice_bytes: int | None,
-    processes: bool,
-) -> _Job:
-    """The program laid out in tables, and slots, if there is memory for it all."""
-    program, data = request.program, request.data
-    tables = build(program)
-    needed = memory_needed(program, tables.scratch, data.chunk_bytes, request.modes)
-    _check_memory(needed, data.size)
+    slots = arguments.whole_or_none("slots", slots)
+    slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
+    slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
+    processes = _ranks_as(ranks_as, request.program.n)
+    tables, data = build(request.program), request.data
+    _check_memory(memory_needed(request.program, tables.scratch, data, request.modes), data.size)
     connections = len(tables.connections)
-    count, slot = queue(program, data, connections, slots, slot_bytes, slice_bytes)
+    count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
     if slots is not None or slot_bytes is not None:
         _check_slots(connections, count, slot)
-    element = data.element
-    type_, op_ = request.kind
-    options = _engine.Options(
-        chunk_bytes=data.chunk_bytes,
-        slice_bytes=max(element, min(slice_bytes or slot, slot) // element * element),
-        slot_bytes=max(element, slot // element * element),
-        slots=count,
-        type=type_,
-        op=op_,
-        processes=processes,
-        threads=workers,
-        patience=request.timeout,
-    )
-    contents = Contents(program, data, request.pattern, request.root, workers)
-    return _Job(request, tables, contents, options, processes)
+    workers = min(workers, MOST_THREADS)
+    contents = Contents(request.program, data, request.pattern, request.root, workers)
+    shape = geometry(data, slot, slice_bytes)
+    job = _Job(request, tables, contents, shape, (slot, count), processes)
+    return RunResult(tuple(map(job.row, request.modes)), request.notes, tuple(contents.mismatches))
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One call of `run`: everything that does not change between launches."""
+    """One call of `run`: everything that is the same in all modes."""
 
     request: Request
     tables: Tables
     contents: Contents
-    options: _engine.Options
+    geometry: Geometry
+    slots: tuple[int, int]  # bytes of one, how many
     processes: bool
 
     def row(self, mode: Mode) -> Row:
-        data = self.contents.data
+        data, program = self.contents.data, self.request.program
         memory = shared if self.processes else private
-        program = self.request.program
         try:
             buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
         except (OSError, MemoryError) as error:
@@ -134,44 +105,39 @@ class _Job:
                 f"({getattr(error, 'strerror', None) or error}); a limit of this process "
                 "(ulimit -v) or of its group may hold it: choose a smaller size"
             ) from error
-        engine = self.tables.engine()
+        turns = 2 if program.double_scratch else 1
+        engine = _engine.Engine(
+            self.tables,
+            program.n,
+            [a for turn in range(turns) for b in buffers for a in b.addresses(turn, turns)],
+            self.contents.sums(buffers) if self.request.average else [],
+            self.geometry,
+            self.slots,
+            self.request.kind,
+            self.processes,
+            self.contents.threads,
+            self.request.timeout,
+        )
         try:
             return self.request.row(
                 mode,
                 lambda: self.contents.fill(buffers),
-                lambda number: self.launch(engine, buffers, number),
+                lambda number: self.launch(engine, number % turns),
                 lambda: self.contents.compare(buffers, mode),
             )
         finally:
             engine.rest()
 
-    def launch(self, engine: _engine.Engine, buffers: list[Buffers], number: int) -> int:
-        """Nanoseconds; ExecutionError if it did not end well. `number`: launches before it."""
-        turns = 2 if self.request.program.double_scratch else 1
-        addresses = [a for turn in range(turns) for b in buffers for a in b.addresses(turn, turns)]
-        averages = self.contents.sums(buffers) if self.request.average else []
+    def launch(self, engine: _engine.Engine, turn: int) -> int:
+        """Nanoseconds; ExecutionError if it did not end well."""
         try:
-            status, nanoseconds, stops, leftovers, deaths = engine.launch(
-                addresses, self.options, averages, number % turns, turns
-            )
+            status, nanoseconds, stops, leftovers, deaths = engine.launch(turn)
         except RuntimeError as error:
             raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error
-        match deadlock_report.Status(status):
-            case deadlock_report.Status.DONE:
-                return nanoseconds
-            case deadlock_report.Status.STUCK:
-                text = deadlock_report.explain_stuck(self.tables, stops)
-            case deadlock_report.Status.MISMATCH:
-                text = deadlock_report.explain_mismatch(self.tables, stops[0])
-            case deadlock_report.Status.LEFTOVER:
-                text = deadlock_report.explain_leftovers(self.tables, leftovers)
-            case deadlock_report.Status.DIED:
-                text = deadlock_report.explain_death(self.tables, stops, deaths[0])
-            case _:
-                text = deadlock_report.explain_stalled(
-                    self.tables, stops, deaths, self.request.timeout
-                )
-        raise ExecutionError(text)
+        if status == Status.DONE:
+            return nanoseconds
+        seconds = self.request.timeout
+        raise explain(self.tables, Status(status), stops, leftovers, deaths, seconds)
 
 
 def _ranks_as(wanted: RanksAs, ranks: int) -> bool:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import NamedTuple
 
-from forestcoll.program import Op
-
-if TYPE_CHECKING:
-    from forestcoll.execute import _engine
-    from forestcoll.execute.tables import Tables
+from forestcoll.common.errors import ExecutionError
+from forestcoll.execute import _engine
+from forestcoll.execute.tables import CODES, LOOP, Tables
+from forestcoll.program import PACKETS, SIGNALS, Op
 
 SHOWN = 8  # thread blocks listed before "and n more"
+_OPS = {CODES[op.value]: op for op in Op}
+_RAISES = {CODES[op.value] for op in (*SIGNALS, Op.RELEASE)}
 
 
 class Status(IntEnum):
@@ -40,211 +43,287 @@ class Awaits(IntEnum):
     PACKETS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
+class Stop(NamedTuple):
+    """Where a thread block stood, and what it waited for: a row of the engine's."""
+
     block: int
     pc: int
-    slice: int
-    round: int
-    finished: bool
-    awaits: Awaits
-    object: int
-    wanted: int
-    present: int
+    slice: int = 0
+    round: int = 0
+    piece: int = 0
+    finished: bool = False
+    awaits: int = Awaits.NOTHING
+    object: int = -1
+    wanted: int = 0
+    present: int = 0
 
 
-def _stop(row: _engine.Stop) -> _Stop:
-    block, pc, slice_, round_, _, finished, awaits, object_, wanted, present = row
-    return _Stop(block, pc, slice_, round_, finished, Awaits(awaits), object_, wanted, present)
+def error_of(lines: Iterable[str]) -> ExecutionError:
+    """An error with the first line for its message, and the others for a note."""
+    first, *others = lines
+    error = ExecutionError(first)
+    if others:
+        error.add_note("\n".join(others))
+    return error
 
 
-def explain_stuck(tables: Tables, rows: list[_engine.Stop]) -> str:
-    """A paragraph: how many are stuck, the circle of waits if there is one, and the first few."""
-    stops = [_stop(row) for row in rows]
-    waiting = [s for s in stops if not s.finished]
-    lines = [
-        f"the plan is stuck: {len(waiting)} of {len(stops)} thread blocks wait for something "
-        "that cannot happen any more"
-    ]
-    circle = _circle(tables, stops)
-    if circle:
-        lines.append("these wait for each other:")
-        lines += [f"  {_line(tables, s, stops)}" for s in circle[:SHOWN]]
-        rest = [s for s in waiting if s not in circle]
-    else:
-        ends = [s for s in waiting if not _holders(tables, s, stops)]
-        first = ends or waiting
-        lines += [f"  {_line(tables, s, stops)}" for s in first[:SHOWN]]
-        rest = [s for s in waiting if s not in first[:SHOWN]]
-    if rest:
-        lines.append("others behind them:")
-        lines += [f"  {_line(tables, s, stops)}" for s in rest[:SHOWN]]
-        if len(rest) > SHOWN:
-            lines.append(f"  and {len(rest) - SHOWN} more")
-    return "\n".join(lines)
+def explain(
+    tables: Tables,
+    status: Status,
+    rows: Sequence[_engine.Stop],
+    leftovers: Sequence[tuple[int, int, int]],
+    deaths: Sequence[_engine.Death],
+    seconds: float,
+) -> ExecutionError:
+    """Why a launch did not end well, of what the engine says of it; `seconds`: its patience."""
+    report = Report(tables, rows)
+    match status:
+        case Status.STUCK:
+            return error_of(report.say_stuck())
+        case Status.MISMATCH:
+            return ExecutionError(report.say_mismatch(report.stops[0]))
+        case Status.LEFTOVER:
+            return ExecutionError(report.say_leftovers(leftovers))
+        case Status.DIED:
+            return error_of(report.say_death(deaths[0]))
+        case _:
+            return error_of(report.say_stalled(deaths, seconds))
 
 
-def explain_stalled(
-    tables: Tables, rows: list[_engine.Stop], halted: list[_engine.Death], seconds: float
-) -> str:
-    """A paragraph for a launch in which nothing moved for so long: where, and who waits for whom.
+class Report:
+    """The stops of all thread blocks of a launch, in their order, in words."""
 
-    `halted`: ranks whose processes somebody has stopped.
-    """
-    stops = [_stop(row) for row in rows]
-    lines = [f"no thread block made progress for {seconds:g} s; given up at"]
-    lines[:0] = [
-        f"rank {rank} (process {process}) is stopped, by SIGSTOP or a debugger"
-        for rank, process, _, _ in halted
-    ]
-    return "\n".join([*lines, *_say_held(tables, stops, {rank for rank, *_ in halted})])
+    def __init__(self, tables: Tables, rows: Iterable[_engine.Stop]) -> None:
+        self.tables = tables
+        self.stops = [Stop(*row) for row in rows]
 
-
-def explain_death(tables: Tables, rows: list[_engine.Stop], death: _engine.Death) -> str:
-    """A paragraph for a launch that lost a rank's process."""
-    rank, process, number, code = death
-    how = f"ended with code {code}" if code >= 0 else "is gone, and nobody knows why"
-    if number:
-        name = signal.Signals(number).name if number in set(signal.Signals) else "no name"
-        how = f"was killed by signal {number} ({name})"
-        if number == signal.SIGKILL:
-            how += "; if nobody did that, the machine may have run out of memory"
-    stops = [_stop(row) for row in rows]
-    held = _say_held(tables, stops, {rank})
-    lines = [f"rank {rank} (process {process}) {how}; all other ranks were ended"]
-    return "\n".join([*lines, *(["it left the others at", *held] if held else [])])
-
-
-def _say_held(tables: Tables, stops: list[_Stop], first: set[int]) -> list[str]:
-    """Lines about unfinished thread blocks: those of ranks `first`, those who wait, the others."""
-    open_ = [s for s in stops if not s.finished]
-    open_.sort(key=lambda s: (tables.blocks[s.block][0] not in first, s.awaits is Awaits.NOTHING))
-    lines = [f"  {_line(tables, s, stops)}" for s in open_[:SHOWN]]
-    return lines + ([f"  and {len(open_) - SHOWN} more"] if len(open_) > SHOWN else [])
-
-
-def explain_mismatch(tables: Tables, row: _engine.Stop) -> str:
-    """A sentence for a message that has another size than its receiver expects."""
-    stop = _stop(row)
-    writer = tables.connections[stop.object][0]
-    return (
-        f"{_where(tables, stop)} expects a message of {stop.wanted} bytes, but "
-        f"{_block(tables, writer)} sent {stop.present}"
-    )
-
-
-def explain_leftovers(tables: Tables, rows: list[tuple[int, int, int]]) -> str:
-    """A sentence for what nobody fetched: the data may be right, the next launch would not be."""
-    parts = []
-    for kind, number, amount in rows[:SHOWN]:
-        if kind == 0:
-            writer, reader = tables.connections[number]
-            parts.append(
-                f"{amount} messages from {_block(tables, writer)} to {_block(tables, reader)} "
-                "were never received"
-            )
-            continue
-        name = tables.semaphore_names[number]
-        raisers = ", ".join(_block(tables, b) for b in tables.raisers[number])
-        by = f" (raised by {raisers})" if raisers else ""
-        side = "above" if amount > 0 else "below"
-        parts.append(f"{name}{by} ends {abs(amount)} {side} its start")
-    if len(rows) > SHOWN:
-        parts.append(f"and {len(rows) - SHOWN} more")
-    return f"the plan leaves things behind that would break the next launch: {'; '.join(parts)}"
-
-
-def _block(tables: Tables, block: int) -> str:
-    rank, number = tables.blocks[block][:2]
-    return f"rank {rank}, thread block {number}"
-
-
-def _step(tables: Tables, pc: int) -> tuple[int, Op | None]:
-    return tables.ops[min(pc, len(tables.ops) - 1)]
-
-
-def _where(tables: Tables, stop: _Stop) -> str:
-    step, op = _step(tables, stop.pc)
-    extra = f", slice {stop.slice}" if stop.slice else ""
-    extra += f", round {stop.round}" if stop.round else ""
-    return f"{_block(tables, stop.block)}, step {step} ({op or 'pipeline'}{extra})"
-
-
-def _state(tables: Tables, block: int, stops: list[_Stop]) -> str:
-    other = stops[block]
-    if other.finished:
-        return f"{_block(tables, block)}, which has finished"
-    step, op = _step(tables, other.pc)
-    return f"{_block(tables, block)}, which is at step {step} ({op or 'pipeline'})"
-
-
-def _line(tables: Tables, stop: _Stop, stops: list[_Stop]) -> str:
-    where = _where(tables, stop)
-    if stop.awaits is Awaits.DEPENDENCY:
-        steps = tables.blocks[stop.object][4]
-        step = (stop.wanted - 1) % steps
-        return f"{where} waits for step {step} of {_state(tables, stop.object, stops)}"
-    if stop.awaits is Awaits.SLOT:
-        reader = _state(tables, tables.connections[stop.object][1], stops)
-        return f"{where} waits until an earlier message is received by {reader}"
-    if stop.awaits is Awaits.MESSAGE:
-        writer = tables.connections[stop.object][0]
-        return f"{where} waits for a message from {_state(tables, writer, stops)}"
-    if stop.awaits is Awaits.SEMAPHORE:
-        name = tables.semaphore_names[stop.object]
-        raisers = [_state(tables, b, stops) for b in tables.raisers[stop.object]]
-        by = "; ".join(raisers[:SHOWN]) if raisers else "which no instruction raises"
-        return f"{where} waits for {name}: {by}"
-    if stop.awaits is Awaits.BARRIER:
-        missing = [_state(tables, b, stops) for b in _holders(tables, stop, stops)]
-        by = f": {'; '.join(missing[:SHOWN])}" if missing else ", which nobody else comes to"
-        return f"{where} waits at a barrier{by}"
-    if stop.awaits is Awaits.PACKETS:
-        writers = [_state(tables, b, stops) for b in tables.writers(stop.pc)]
-        by = "; ".join(writers[:SHOWN]) if writers else "nobody"
-        return f"{where} waits for packets of this launch, which come from {by}"
-    return where
-
-
-def _holders(tables: Tables, stop: _Stop, stops: list[_Stop]) -> list[int]:
-    """The unfinished blocks that could end this wait."""
-    if stop.awaits is Awaits.DEPENDENCY:
-        found = [stop.object]
-    elif stop.awaits is Awaits.SLOT:
-        found = [tables.connections[stop.object][1]]
-    elif stop.awaits is Awaits.MESSAGE:
-        found = [tables.connections[stop.object][0]]
-    elif stop.awaits is Awaits.SEMAPHORE:
-        found = tables.raisers[stop.object]
-    elif stop.awaits is Awaits.BARRIER:
-        found = [
-            b
-            for b in tables.members[stop.object]
-            if (stops[b].awaits, stops[b].object) != (Awaits.BARRIER, stop.object)
+    def say_stuck(self) -> list[str]:
+        """Lines: how many are stuck, the circle of waits if there is one, and the first few."""
+        waiting, circle = [s for s in self.stops if not s.finished], self.circle()
+        ends = [s for s in waiting if not self.holders(s)]
+        first = circle or (ends or waiting)[:SHOWN]
+        rest = [s for s in waiting if s not in first]
+        return [
+            f"the plan is stuck: {len(waiting)} of {len(self.stops)} thread blocks wait for "
+            "something that cannot happen any more",
+            *["these wait for each other:"] * bool(circle),
+            *(f"  {self.line(s)}" for s in first[:SHOWN]),
+            *(["others behind them:", *self.first_lines(rest)] if rest else ()),
         ]
-    elif stop.awaits is Awaits.PACKETS:
-        found = tables.writers(stop.pc)
-    else:
+
+    def say_stalled(self, halted: Sequence[_engine.Death], seconds: float) -> list[str]:
+        """Lines about a launch in which nothing moved for so long: where, who waits for whom.
+
+        `halted`: ranks whose processes somebody has stopped.
+        """
+        return [
+            *(
+                f"rank {rank} (process {process}) is stopped, by SIGSTOP or a debugger"
+                for rank, process, _, _ in halted
+            ),
+            f"no thread block made progress for {seconds:g} s; given up at",
+            *self.open_lines({rank for rank, *_ in halted}),
+        ]
+
+    def say_death(self, death: _engine.Death) -> list[str]:
+        """Lines about a launch that lost a rank's process."""
+        rank, process, number, code = death
+        how = f"ended with code {code}" if code >= 0 else "is gone, and nobody knows why"
+        if number:
+            name = signal.Signals(number).name if number in set(signal.Signals) else "no name"
+            how = f"was killed by signal {number} ({name})"
+            if number == signal.SIGKILL:
+                how += "; if nobody did that, the machine may have run out of memory"
+        held = self.open_lines({rank})
+        lines = [f"rank {rank} (process {process}) {how}; all other ranks were ended"]
+        return lines + (["it left the others at", *held] if held else [])
+
+    def say_mismatch(self, stop: Stop) -> str:
+        """A sentence for a message that has another size than its receiver expects."""
+        writer = self.tables.connections[stop.object][0]
+        return (
+            f"{self.place(stop)} expects a message of {stop.wanted} bytes, but "
+            f"{self.block(writer)} sent {stop.present}"
+        )
+
+    def say_leftovers(self, rows: Sequence[tuple[int, int, int]]) -> str:
+        """A sentence for what nobody fetched: the data may be right, the next launch would not be.
+
+        Rows: (0, connection, unread messages) and (1, semaphore, off its initial value).
+        """
+        parts = []
+        for kind, number, amount in rows[:SHOWN]:
+            if kind == 0:
+                writer, reader = map(self.block, self.tables.connections[number])
+                parts.append(f"{amount} messages from {writer} to {reader} were never received")
+                continue
+            raisers = ", ".join(map(self.block, self.raisers[number]))
+            by = f" (raised by {raisers})" if raisers else ""
+            side = "above" if amount > 0 else "below"
+            name = self.tables.takers[number][1]
+            parts.append(f"{name}{by} ends {abs(amount)} {side} its start")
+        if len(rows) > SHOWN:
+            parts.append(f"and {len(rows) - SHOWN} more")
+        return f"the plan leaves things behind that would break the next launch: {'; '.join(parts)}"
+
+    def first_lines(self, stops: Sequence[Stop]) -> list[str]:
+        lines = [f"  {self.line(s)}" for s in stops[:SHOWN]]
+        return lines + ([f"  and {len(stops) - SHOWN} more"] if len(stops) > SHOWN else [])
+
+    def open_lines(self, first: set[int]) -> list[str]:
+        """Unfinished thread blocks: those of ranks `first`, those who wait, the others."""
+        blocks, nothing = self.tables.blocks, Awaits.NOTHING
+        unfinished = [s for s in self.stops if not s.finished]
+        unfinished.sort(key=lambda s: (blocks[s.block][0] not in first, s.awaits == nothing))
+        return self.first_lines(unfinished)
+
+    def block(self, block: int) -> str:
+        rank, number = self.tables.blocks[block][:2]
+        return f"rank {rank}, thread block {number}"
+
+    def step(self, pc: int) -> tuple[int, str]:
+        rows = self.tables.instructions
+        code, step = rows[min(pc, len(rows) - 1)][:2]
+        return step, _OPS[code].value if code != CODES[LOOP] else "pipeline"
+
+    def place(self, stop: Stop) -> str:
+        step, op = self.step(stop.pc)
+        extra = f", slice {stop.slice}" if stop.slice else ""
+        extra += f", round {stop.round}" if stop.round else ""
+        return f"{self.block(stop.block)}, step {step} ({op}{extra})"
+
+    def states(self, blocks: Iterable[int]) -> list[str]:
+        """What the first of these blocks are at."""
         found = []
-    return [b for b in found if not stops[b].finished]
+        for block in list(blocks)[:SHOWN]:
+            step, op = self.step(self.stops[block].pc)
+            at = f"is at step {step} ({op})"
+            found.append(
+                f"{self.block(block)}, which {'has finished' if self.stops[block].finished else at}"
+            )
+        return found
 
+    def line(self, stop: Stop) -> str:
+        """Where a thread block stands, and whom it waits for."""
+        ways, place = self.ways_on(stop), self.place(stop)
+        by = "; ".join(self.states(ways))
+        match stop.awaits:
+            case Awaits.DEPENDENCY:
+                step = (stop.wanted - 1) % self.tables.blocks[stop.object][4]
+                return f"{place} waits for step {step} of {by}"
+            case Awaits.SLOT:
+                return f"{place} waits until an earlier message is received by {by}"
+            case Awaits.MESSAGE:
+                return f"{place} waits for a message from {by}"
+            case Awaits.SEMAPHORE:
+                name = self.tables.takers[stop.object][1]
+                return f"{place} waits for {name}: {by or 'which no instruction raises'}"
+            case Awaits.BARRIER:
+                by = "; ".join(self.states(self.holders(stop)))
+                end = f": {by}" if by else ", which nobody else comes to"
+                return f"{place} waits at a barrier{end}"
+            case Awaits.PACKETS:
+                by = by or "nobody"
+                return f"{place} waits for packets of this launch, which come from {by}"
+        return place
 
-def _circle(tables: Tables, stops: list[_Stop]) -> list[_Stop]:
-    """Stops of a circle of waits, or nothing; every block is followed along its first holder."""
-    colour = [0] * len(stops)  # 0 unseen, else the number of the walk that saw it
-    for start in stops:
-        if start.finished or colour[start.block]:
-            continue
-        walk: list[int] = []
-        at = start.block
-        while not colour[at]:
-            colour[at] = start.block + 1
-            walk.append(at)
-            holders = _holders(tables, stops[at], stops)
-            if not holders:
-                break
-            at = holders[0]
-        else:
-            if colour[at] == start.block + 1:
-                return [stops[b] for b in walk[walk.index(at) :]]
-    return []
+    def ways_on(self, stop: Stop) -> list[int]:
+        """The blocks, finished or not, whose doing could end this wait."""
+        match stop.awaits:
+            case Awaits.DEPENDENCY:
+                return [stop.object]
+            case Awaits.SLOT:
+                return [self.tables.connections[stop.object][1]]
+            case Awaits.MESSAGE:
+                return [self.tables.connections[stop.object][0]]
+            case Awaits.SEMAPHORE:
+                return self.raisers[stop.object]
+            case Awaits.BARRIER:
+                here = Awaits.BARRIER, stop.object
+                return [
+                    b
+                    for b in self.members[stop.object]
+                    if (self.stops[b].awaits, self.stops[b].object) != here
+                ]
+            case Awaits.PACKETS:
+                return self.writers(stop.pc)
+        return []
+
+    def holders(self, stop: Stop) -> list[int]:
+        """The unfinished blocks that could end this wait."""
+        return [b for b in self.ways_on(stop) if not self.stops[b].finished]
+
+    def circle(self) -> list[Stop]:
+        """A circle of waits, or nothing: every block is followed along its first holder."""
+        colour = [0] * len(self.stops)  # 0 unseen, else the number of the walk that saw it
+        for start in self.stops:
+            if start.finished or colour[start.block]:
+                continue
+            walk: list[int] = []
+            at = start.block
+            while not colour[at]:
+                colour[at] = start.block + 1
+                walk.append(at)
+                holders = self.holders(self.stops[at])
+                if not holders:
+                    break
+                at = holders[0]
+            else:
+                if colour[at] == start.block + 1:
+                    return [self.stops[b] for b in walk[walk.index(at) :]]
+        return []
+
+    # --- who does what, looked up in the tables
+
+    def rows(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Every instruction with its block."""
+        for block, row in enumerate(self.tables.blocks):
+            for instruction in self.tables.instructions[row[2] : row[3]]:
+                yield block, instruction
+
+    @cached_property
+    def raisers(self) -> dict[int, list[int]]:
+        """The blocks that raise each semaphore."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for block, (code, *_, first, count, _, _, _, _, _, _, _) in self.rows():
+            for name in self.tables.names[first : first + count] if code in _RAISES else ():
+                if block not in found[name]:
+                    found[name].append(block)
+        return found
+
+    @cached_property
+    def members(self) -> dict[int, list[int]]:
+        """The blocks that come to each barrier."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for block, row in self.rows():
+            if row[0] == CODES[Op.BARRIER.value] and block not in found[row[9]]:
+                found[row[9]].append(block)
+        return found
+
+    @cached_property
+    def packed(self) -> list[tuple[int, int, int, int]]:
+        """(block, rank, first chunk, end) of all packets that are written."""
+        return [
+            (block, *place) for block, row in self.rows() for place in self.packets(row, read=False)
+        ]
+
+    def packets(self, row: tuple[int, ...], *, read: bool) -> list[tuple[int, int, int]]:
+        """(rank, first chunk, end) of the packets that an instruction reads, or writes."""
+        code, _, first, sources, targets = row[:5]
+        kind = PACKETS.get(_OPS.get(code, Op.NOP))
+        if kind is None:
+            return []
+        begin = first + (kind.packet_src if read else sources + kind.packet_dst)
+        end = first + sources + (0 if read else targets)
+        return [(rank, at, at + n) for rank, _, at, n in self.tables.operands[begin:end]]
+
+    def writers(self, pc: int) -> list[int]:
+        """Blocks that write packets which this instruction reads, ascending."""
+        wanted = self.packets(self.tables.instructions[pc], read=True)
+        return sorted(
+            {
+                block
+                for block, rank, low, high in self.packed
+                if any(rank == r and low < b and a < high for r, a, b in wanted)
+            }
+        )

@@ -93,7 +93,7 @@ class Request:
     @property
     def pattern(self) -> _engine.Pattern:
         """What the inputs hold, and hence the outputs."""
-        return _engine.Pattern(*self.kind, self.program.collective.reduces, self.program.n)
+        return *self.kind, self.program.collective.reduces, self.program.n
 
     @property
     def average(self) -> bool:

@@ -66,8 +66,21 @@ def layout(program: Program, size: int, element: int) -> Layout:
     )
 
 
+Geometry = tuple[int, int, int, int, int]
+"""interpreter.hpp's: bytes of a chunk, an element and a slice, slices, chunks of a message."""
+
+
+def geometry(data: Layout, slot: int, slice_bytes: int | None = None) -> Geometry:
+    """A message holds whole chunks if one fits a slot (and a slice, where given), else a slice."""
+    piece = min(slice_bytes or slot, slot, data.chunk_bytes)
+    piece = max(data.element, piece // data.element * data.element)
+    slices = -(-data.chunk_bytes // piece)
+    chunks = slot // data.chunk_bytes if slices == 1 else 1
+    return data.chunk_bytes, data.element, piece, slices, chunks
+
+
 def memory_needed(
-    program: Program, scratch: Sequence[int], chunk_bytes: int, modes: Sequence[str]
+    program: Program, scratch: Sequence[int], data: Layout, modes: Sequence[str]
 ) -> int:
     """Bytes of all ranks' buffers, `scratch` chunks each, in the mode that needs most."""
     total = 0
@@ -75,7 +88,7 @@ def memory_needed(
         user = max(rank.input_chunks, rank.output_chunks)
         if "out-of-place" in modes:
             user = rank.input_chunks + rank.output_chunks
-        total += (user + extra * program.scratch_factor) * chunk_bytes
+        total += (user + extra * program.scratch_factor) * data.chunk_bytes
     return total
 
 
@@ -130,7 +143,7 @@ def queue(
     same.
     """
     pieces, held = _runtime(program, data)
-    size = slot_bytes or SLOT_BYTES
+    size = max(data.element, (slot_bytes or SLOT_BYTES) // data.element * data.element)
     while True:
         sliced = min(size, slice_bytes or size) < data.chunk_bytes
         own = 1 if sliced else size // data.chunk_bytes  # chunks (or slices of one) in a piece

@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from forestcoll.common.errors import PlanError
 from forestcoll.execute import _engine
-from forestcoll.execute.check import (
-    channel_key,
-    channel_keys,
-)
 from forestcoll.program import (
-    PACKETS,
     RECEIVES,
     SENDS,
     SIGNALS,
@@ -27,15 +20,24 @@ from forestcoll.program import (
     Op,
     Pipeline,
     Program,
+    Ref,
     ThreadBlock,
 )
+from forestcoll.program.program import where
 
-_BUFFERS = {Buffer.INPUT: 0, Buffer.OUTPUT: 1, Buffer.SCRATCH: 2}
+BUFFERS = {Buffer.INPUT: 0, Buffer.OUTPUT: 1, Buffer.SCRATCH: 2}
+"""The buffers by their numbers in tables; behind them the allocations that they lie in."""
+CODES = {name: code for code, name in enumerate(_engine.op_names())}
+"""The operations' numbers; that of a pipeline's head has no row in program/ops.py."""
+LOOP = "loop"
+
+End = tuple[int, int, str, int]
+"""Rank, peer, kind and index of one end of a channel; the other one has the ranks exchanged."""
 
 
 @dataclass(slots=True)
 class Tables:
-    """What `_engine.Engine` takes, and the way back from its numbers to the plan's."""
+    """The tables (tables.hpp has their columns), and the way back from numbers to the plan."""
 
     instructions: list[tuple[int, ...]] = field(default_factory=list)
     operands: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -45,41 +47,9 @@ class Tables:
     blocks: list[tuple[int, ...]] = field(default_factory=list)
     connections: list[tuple[int, int]] = field(default_factory=list)  # (writer, reader)
     semaphores: list[int] = field(default_factory=list)  # initial values
-    barriers: int = 0
+    takers: list[tuple[int, str]] = field(default_factory=list)  # of each: (rank, name)
+    barriers: list[int] = field(default_factory=list)  # of each: its rank
     scratch: list[int] = field(default_factory=list)  # per rank: chunks that it needs
-
-    ops: list[tuple[int, Op | None]] = field(default_factory=list)  # per instruction: (step, op)
-    semaphore_names: list[str] = field(default_factory=list)
-    raisers: list[list[int]] = field(default_factory=list)  # per semaphore: blocks that raise it
-    members: list[list[int]] = field(default_factory=list)  # per barrier: blocks
-    # packets that are written, and read: (block or instruction, rank, first chunk, end)
-    packed: list[tuple[int, int, int, int]] = field(default_factory=list)
-    unpacked: list[tuple[int, int, int, int]] = field(default_factory=list)
-
-    def writers(self, instruction: int) -> list[int]:
-        """Blocks that write packets which this instruction reads, ascending."""
-        wanted = [read[1:] for read in self.unpacked if read[0] == instruction]
-        return sorted(
-            {
-                block
-                for block, rank, low, high in self.packed
-                if any(rank == r and low < b and a < high for r, a, b in wanted)
-            }
-        )
-
-    def engine(self) -> _engine.Engine:
-        """The engine, ready to launch."""
-        return _engine.Engine(
-            instructions=np.array(self.instructions, np.int32).reshape(-1, 16),
-            operands=np.array(self.operands, np.int64).reshape(-1, 4),
-            dependencies=np.array(self.dependencies, np.int32).reshape(-1, 3),
-            names=self.names,
-            loops=np.array(self.loops, np.int64).reshape(-1, 4),
-            blocks=np.array(self.blocks, np.int32).reshape(-1, 8),
-            connections=np.array(self.connections, np.int32).reshape(-1, 2),
-            semaphores=self.semaphores,
-            barriers=self.barriers,
-        )
 
 
 def build(program: Program) -> Tables:
@@ -90,174 +60,112 @@ def build(program: Program) -> Tables:
 class _Builder:
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.tables = Tables()
-        self.codes = {name: k for k, name in enumerate(_engine.op_names())}
+        self.tables = Tables(scratch=[0] * program.n)
         self.first_block: list[int] = []
-        self.channels: dict[tuple[int, int, str, int], int] = {}
+        self.channels: dict[End, int] = {}
         self.first_semaphore: list[int] = []
+        self.connections: dict[tuple[int, int, int], int] = {}
         self.barriers: dict[tuple[int, int], int] = {}
 
     def build(self) -> Tables:
+        t, ranks = self.tables, self.program.ranks
         total = 0
-        for rank in self.program.ranks:
+        for rank in ranks:
             self.first_block.append(total)
             total += len(rank.thread_blocks)
-        self.tables.scratch = [0] * self.program.n
         self.number_semaphores()
-        ends = self.number_connections()
-        for r, rank in enumerate(self.program.ranks):
+        for r, rank in enumerate(ranks):
             for b, block in enumerate(rank.thread_blocks):
-                self.add_block(r, b, block, ends[r, b])
+                self.add_block(r, b, block)
         if self.program.double_scratch:  # where the second half begins, all of it decides
-            self.tables.scratch = [rank.scratch_chunks for rank in self.program.ranks]
-        return self.tables
-
-    def add_semaphore(self, name: str, value: int) -> int:
-        self.tables.semaphore_names.append(name)
-        self.tables.raisers.append([])
-        self.tables.semaphores.append(value)
-        return len(self.tables.semaphores) - 1
+            t.scratch = [rank.scratch_chunks for rank in ranks]
+        return t
 
     def number_semaphores(self) -> None:
-        for rank, peer, kind, index in channel_keys(self.program):
-            name = f"a signal from rank {peer} on {kind} channel {index}"
-            self.channels[rank, peer, kind, index] = self.add_semaphore(name, 0)
-        for rank_program in self.program.ranks:
-            self.first_semaphore.append(len(self.tables.semaphores))
-            for k, value in enumerate(rank_program.semaphores):
-                self.add_semaphore(f"semaphore {k}", value)
-
-    def number_connections(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """(incoming, outgoing) connection of each (rank, thread block)."""
-        numbers: dict[tuple[int, int, int], int] = {}
-        pairs: list[list[int]] = []
-        ends: dict[tuple[int, int], tuple[int, int]] = {}
-        for r, rank in enumerate(self.program.ranks):
-            for b, block in enumerate(rank.thread_blocks):
-                used = []
-                # Ends that no instruction uses may lack a partner, or share one.
-                for side, key, uses in (
-                    (1, (block.recv, r, block.channel), _receives(block)),
-                    (0, (r, block.send, block.channel), _sends(block)),
-                ):
-                    if not uses:
-                        used.append(-1)
-                        continue
-                    k = numbers.setdefault(key, len(numbers))
-                    if k == len(pairs):
-                        pairs.append([-1, -1])
-                    pairs[k][side] = self.first_block[r] + b
-                    used.append(k)
-                ends[r, b] = (used[0], used[1])
-        self.tables.connections = [(w, d) for w, d in pairs]
-        return ends
-
-    def add_block(self, r: int, b: int, block: ThreadBlock, ends: tuple[int, int]) -> None:
         t = self.tables
+        for r, rank in enumerate(self.program.ranks):
+            for block in rank.thread_blocks:
+                for c in block.channels:
+                    end = r, c.peer, c.kind, c.index
+                    if end not in self.channels:
+                        self.channels[end] = len(self.channels)
+                        name = f"a signal from rank {c.peer} on {c.kind} channel {c.index}"
+                        t.takers.append((r, name))
+        t.semaphores = [0] * len(self.channels)
+        for r, rank in enumerate(self.program.ranks):
+            self.first_semaphore.append(len(t.semaphores))
+            t.semaphores += rank.semaphores
+            t.takers += [(r, f"semaphore {k}") for k in range(len(rank.semaphores))]
+
+    def connection(self, block: ThreadBlock, ours: int, side: int, *key: int) -> int:
+        """The number of the connection that a block writes to (side 0) or reads from, or -1.
+
+        Ends that no instruction uses may lack a partner, or share one.
+        """
+        used = RECEIVES if side else SENDS
+        if not any(not isinstance(i, Pipeline) and i.op in used for i in block.steps):
+            return -1
+        ends = self.tables.connections
+        number = self.connections.setdefault((key[0], key[1], key[2]), len(ends))
+        if number == len(ends):
+            ends.append((-1, -1))
+        writer, reader = ends[number]
+        ends[number] = (writer, ours) if side else (ours, reader)
+        return number
+
+    def add_block(self, r: int, b: int, block: ThreadBlock) -> None:
+        t, number = self.tables, self.first_block[r] + b
         begin = len(t.instructions)
         for s, step in enumerate(block.steps):
             if isinstance(step, Instruction):
                 self.add(r, b, s, step, -1)
                 continue
-            loop = len(t.loops)
-            self.add_loop_head(s, loop)
-            first = len(t.instructions)
+            loop, first = len(t.loops), len(t.instructions) + 1
+            t.instructions.append((CODES[LOOP], s, *[0] * 10, 1, loop, 0, 0))
             t.loops.append((first, first + len(step.body) - 1, step.chunks, step.unit_bytes))
             for i in step.body:
                 self.add(r, b, s, i, loop)
+        incoming = self.connection(block, number, 1, block.recv, r, block.channel)
+        outgoing = self.connection(block, number, 0, r, block.send, block.channel)
         fifo = int(self.program.style == "fifo")
-        t.blocks.append((r, b, begin, len(t.instructions), len(block.steps), *ends, fifo))
-
-    def add_loop_head(self, step: int, loop: int) -> None:
-        row = (self.codes["loop"], step, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, loop, 0, 0)
-        self.tables.instructions.append(row)
-        self.tables.ops.append((step, None))
+        row = (r, b, begin, len(t.instructions), len(block.steps), incoming, outgoing, fifo)
+        t.blocks.append(row)
 
     def add(self, r: int, b: int, step: int, i: Instruction, loop: int) -> None:
-        t = self.tables
+        t, block = self.tables, self.program.ranks[r].thread_blocks[b]
         operands, after, names = len(t.operands), len(t.dependencies), len(t.names)
-        src, dst = self.program.ranks[r].thread_blocks[b].operands(r, i)
-        by_port = self.program.ranks[r].thread_blocks[b].reads_by_port(i)
-        for k, ref in enumerate((*src, *dst)):
-            owner = r if ref.rank is None else ref.rank
-            # a port reads from where the allocation begins
-            buffer = _BUFFERS[ref.buffer] + (len(_BUFFERS) if by_port and k < len(src) else 0)
-            t.operands.append((owner, buffer, ref.offset, ref.count))
-            if ref.buffer == Buffer.SCRATCH:
-                t.scratch[owner] = max(t.scratch[owner], ref.offset + ref.count)
-        if i.op in PACKETS:
-            for found, at, refs in (
-                (t.unpacked, len(t.instructions), i.src[PACKETS[i.op].packet_src :]),
-                (t.packed, self.first_block[r] + b, i.dst[PACKETS[i.op].packet_dst :]),
-            ):
-                for ref in refs:
-                    owner = r if ref.rank is None else ref.rank
-                    found.append((at, owner, ref.offset, ref.offset + ref.count))
-        for block, on in i.after:
-            steps = len(self.program.ranks[r].thread_blocks[block].steps)
-            t.dependencies.append((self.first_block[r] + block, on, steps))
-        if i.channels or i.semaphores:
-            t.names.extend(self.semaphores(r, b, step, i))
-        barrier = self.barrier(r, b, i) if i.op is Op.BARRIER else 0
-        t.instructions.append(
-            (
-                self.codes[i.op],
-                step,
-                operands,
-                len(src),
-                len(dst),
-                after,
-                len(i.after),
-                names,
-                len(t.names) - names,
-                barrier,
-                i.group if i.op is Op.BARRIER else 0,
-                *i.part,
-                loop,
-                0,
-                0,
-            )
-        )
-        t.ops.append((step, i.op))
-
-    def semaphores(self, r: int, b: int, step: int, i: Instruction) -> list[int]:
-        block = self.first_block[r] + b
-        found = []
+        src, dst = block.operands(r, i)
+        # a port reads from where the allocation begins
+        begin = len(BUFFERS) if block.reads_by_port(i) else 0
+        t.operands += [self.operand(r, ref, begin) for ref in src]
+        t.operands += [self.operand(r, ref, 0) for ref in dst]
+        for other, on in i.after:
+            steps = len(self.program.ranks[r].thread_blocks[other].steps)
+            t.dependencies.append((self.first_block[r] + other, on, steps))
         if i.op in SIGNALS or i.op in WAITS:
             for c in i.channels:
-                rank, peer, kind, index = channel_key(
-                    r, self.program.ranks[r].thread_blocks[b].channels[c]
-                )
-                other = self.channels.get((peer, rank, kind, index))
-                if other is None:
+                channel = block.channels[c]
+                end: End = (r, channel.peer, channel.kind, channel.index)
+                other_end: End = (channel.peer, r, channel.kind, channel.index)
+                if other_end not in self.channels:
                     raise PlanError(
-                        f"rank {r}, thread block {b}, step {step} ({i.op}): {kind} channel {index} "
-                        f"to rank {peer} has no counterpart there"
+                        f"{where(r, b, step, i.op)}: {channel.kind} channel {channel.index} to "
+                        f"rank {channel.peer} has no counterpart there"
                     )
-                found.append(other if i.op in SIGNALS else self.channels[rank, peer, kind, index])
-        elif i.op in (Op.ACQUIRE, Op.RELEASE):
-            found = [self.first_semaphore[r] + k for k in i.semaphores]
-        if i.op in SIGNALS or i.op is Op.RELEASE:
-            for k in found:
-                if block not in self.tables.raisers[k]:
-                    self.tables.raisers[k].append(block)
-        return found
+                t.names.append(self.channels[other_end if i.op in SIGNALS else end])
+        t.names += [self.first_semaphore[r] + k for k in i.semaphores]
+        barrier = group = 0
+        if i.op is Op.BARRIER:
+            group = i.group
+            barrier = self.barriers.setdefault((r, i.ident), len(t.barriers))
+            if barrier == len(t.barriers):
+                t.barriers.append(r)
+        counts = (operands, len(src), len(dst), after, len(i.after), names, len(t.names) - names)
+        t.instructions.append((CODES[i.op], step, *counts, barrier, group, *i.part, loop, 0, 0))
 
-    def barrier(self, r: int, b: int, i: Instruction) -> int:
-        t = self.tables
-        k = self.barriers.setdefault((r, i.ident), len(self.barriers))
-        if k == len(t.members):
-            t.members.append([])
-            t.barriers += 1
-        block = self.first_block[r] + b
-        if block not in t.members[k]:
-            t.members[k].append(block)
-        return k
-
-
-def _sends(block: ThreadBlock) -> bool:
-    return any(not isinstance(i, Pipeline) and i.op in SENDS for i in block.steps)
-
-
-def _receives(block: ThreadBlock) -> bool:
-    return any(not isinstance(i, Pipeline) and i.op in RECEIVES for i in block.steps)
+    def operand(self, r: int, ref: Ref, begin: int) -> tuple[int, int, int, int]:
+        owner = r if ref.rank is None else ref.rank
+        if ref.buffer is Buffer.SCRATCH:
+            scratch = self.tables.scratch
+            scratch[owner] = max(scratch[owner], ref.offset + ref.count)
+        return owner, BUFFERS[ref.buffer] + begin, ref.offset, ref.count

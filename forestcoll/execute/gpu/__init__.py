@@ -4,8 +4,7 @@
     engine.cu    kernel and host side; layer.hpp is the interpreter's layer for CUDA and HIP
     native.py    its C interface
     arena.py     where buffers, flags and message slots lie
-    worker.py    one process per GPU; team.py: all of them together
-    explained.py why a launch did not end well
+    worker.py    one process per GPU, and why a launch did not end well; team.py: all of them
     communicator.py  the same for processes that bring device pointers of their own
 
 All ranks of a GPU run in one kernel, for they wait for each other; GPUs reach each other's memory
@@ -26,12 +25,11 @@ from typing import Unpack
 from forestcoll.common import arguments
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.contents import Contents
+from forestcoll.execute.gpu.arena import SLOT_BYTES, SLOTS
 from forestcoll.execute.gpu.compiler import find_library
-from forestcoll.execute.gpu.failure_texts import explain
-from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team
-from forestcoll.execute.gpu.worker import Job, staging
+from forestcoll.execute.gpu.worker import Job, explain, staging
 from forestcoll.execute.request import Asked, Request
 from forestcoll.execute.result import Mode, Row, RunResult
 from forestcoll.program import Program

@@ -12,16 +12,27 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from forestcoll.execute.check import channel_keys
-from forestcoll.execute.sizes import Layout
+from forestcoll.execute.sizes import Layout, longest_message
 from forestcoll.execute.tables import Tables
 from forestcoll.program import Program
 
 LINE = 128  # bytes: no two flags share a cache line on any GPU
 ALIGNMENT = 512
+SLOT_BYTES = 1 << 20
+SLOTS = 8
+"""Slots of a fifo connection: as many as let a message be sent while others are read."""
+SLOT_ALIGNMENT = 256
+"""Bytes at whose multiples slots begin, so that messages are copied in the widest words."""
 
 Place = tuple[int, int]
 """(GPU by position among those used, byte offset in its arena)."""
+
+
+def slot_of(program: Program, data: Layout, most: int = SLOT_BYTES) -> int:
+    """Bytes of a slot: what the longest message takes, and not over `most`; whole elements."""
+    longest = longest_message(program) * data.chunk_bytes
+    needed = -(-longest // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+    return max(data.element, min(most, needed) // data.element * data.element)
 
 
 @dataclass(slots=True)
@@ -42,11 +53,6 @@ class Arenas:
     progress: list[Place] = field(default_factory=list)  # per block
     arrived: list[Place] = field(default_factory=list)  # per barrier
     flags: list[tuple[int, int]] = field(default_factory=list)  # per GPU: (begin, bytes)
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs are used."""
-        return len(self.bytes)
 
     def initial(self, gpu: int, tables: Tables) -> npt.NDArray[np.uint64]:
         """What the flags of a GPU hold before a launch."""
@@ -87,18 +93,12 @@ def lay_out(
     for writer, reader in tables.connections:
         found.posted.append(place(gpu_of[rank_of[reader]], LINE, LINE))
         found.taken.append(place(gpu_of[rank_of[writer]], LINE, LINE))
-    for r in _takers(program):
+    for r, _ in tables.takers:
         found.semaphores.append(place(gpu_of[r], LINE, LINE))
     for r in rank_of:
         found.progress.append(place(gpu_of[r], LINE, LINE))
-    for members in tables.members:
-        found.arrived.append(place(gpu_of[rank_of[members[0]]], LINE, LINE))
+    for r in tables.barriers:
+        found.arrived.append(place(gpu_of[r], LINE, LINE))
     found.bytes = [max(end, ALIGNMENT) for end in ends]
     found.flags = [(begins[gpu], ends[gpu] - begins[gpu]) for gpu in range(count)]
     return found
-
-
-def _takers(program: Program) -> list[int]:
-    """The rank that takes from each semaphore, in the order of the tables."""
-    own = [r for r, rank in enumerate(program.ranks) for _ in rank.semaphores]
-    return [rank for rank, *_ in channel_keys(program)] + own

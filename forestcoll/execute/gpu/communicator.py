@@ -10,22 +10,18 @@ from __future__ import annotations
 import mmap
 import pickle
 import socket
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
 from forestcoll.execute.gpu.compiler import find_library
-from forestcoll.execute.gpu.failure_texts import explain
-from forestcoll.execute.gpu.worker import Job, Worker
+from forestcoll.execute.gpu.worker import Job, Worker, explain, watch
 from forestcoll.execute.request import Request
 from forestcoll.program import Program
 
 Gather = Callable[[bytes], Sequence[bytes]]
 """What every rank gives, at every rank, in rank order; nobody returns before all have called it."""
-
-GIVE_UP: Final = 10.0  # seconds that a launch has to end once it was given up
 
 
 class Communicator:
@@ -72,7 +68,7 @@ class Communicator:
         def own() -> bytes:
             path = str(built or find_library())
             self._worker = Worker(path, self.rank, device, self.job, mmap.mmap(-1, mmap.PAGESIZE))
-            return self._worker.export()
+            return self._worker.device.export()
 
         found = self._together(lambda: (socket.gethostname(), device, own()))
         hosts, devices, handles = (list(column) for column in zip(*found, strict=True))
@@ -118,6 +114,7 @@ class Communicator:
         worker = self._worker
         if worker is None:
             raise ExecutionError("the communicator is closed")
+        device = worker.device
         number, self._launch = self._launch, self._launch + 1
         mine = worker.buffers(self.rank, self._in_place)
         self._move(worker, source, mine[0], inwards=True)
@@ -125,35 +122,14 @@ class Communicator:
 
         def launch() -> tuple[bool, bool]:
             worker.start(self._in_place)
-            done = self._wait(worker)
-            return done, bool(worker.device.stops()["mismatch"].any())
+            done = watch(lambda: [device.poll()], device.abort, self._timeout)
+            return done, bool(device.stops()["mismatch"].any())
 
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):
-            self._explain(worker)
+            explain(self.job, self._together(worker.ended), self._timeout)
         self._move(worker, target, mine[1], inwards=False)
-        return worker.nanoseconds()
-
-    def _wait(self, worker: Worker) -> bool:
-        """False: nothing moved for too long, and the launch was given up."""
-        seen, since, pause, given_up = -1, time.monotonic(), 2e-5, False
-        while True:
-            running, ticks = worker.poll()
-            if not running:
-                return not given_up
-            now = time.monotonic()
-            if ticks != seen:
-                seen, since = ticks, now
-            elif now - since > (GIVE_UP if given_up else self._timeout):
-                if given_up:
-                    raise ExecutionError("the GPU does not end a launch that was given up")
-                worker.abort()
-                given_up, since = True, now
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
-
-    def _explain(self, worker: Worker) -> None:
-        explain(self.job, self._together(worker.ended), self._timeout)
+        return device.nanoseconds()
 
     def _move(self, worker: Worker, user: int, mine: int, *, inwards: bool) -> None:
         """Between the caller's dense parts and the arena's, which are padded to whole chunks."""
@@ -177,11 +153,11 @@ class Communicator:
         if worker is None:
             return
         try:
-            worker.detach()
+            worker.device.detach()
             if together:
                 self._gather(b"")
         finally:
-            worker.close()
+            worker.device.close()
 
     def __enter__(self) -> Communicator:
         return self

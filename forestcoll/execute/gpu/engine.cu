@@ -4,6 +4,7 @@
 // Every function returns 0, or -1 and fc_gpu_error() says why. Memory of a GPU is one piece, the arena,
 // exported to the other processes as an IPC handle; what lies where in it is decided in Python.
 
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int threads_per_block = 512, fewest_threads = 64;
 constexpr int averaging_blocks = 64;
+constexpr std::size_t tables_of_launch = offsetof(Launch, geometry) / sizeof(void*);
 
 thread_local std::string last_error;
 
@@ -90,24 +92,11 @@ using namespace forestcoll::gpu;
 
 extern "C" {
 
-// The tables of a launch, in host memory; pointers inside `pointers` are the device's.
+// A plan in host memory; pointers inside its tables are the device's.
 struct fc_gpu_plan {
-  const Instruction* instructions;
-  const Operand* operands;
-  const Dependency* dependencies;
-  const std::int32_t* names;
-  const Loop* loops;
-  const Block* blocks;
-  const std::int32_t* mine;
-  const std::uint64_t* addresses;
-  const std::uint64_t* posted;
-  const std::uint64_t* taken;
-  const std::uint64_t* slots;
-  const std::uint64_t* sizes;
-  const std::uint64_t* semaphores;
-  const std::uint64_t* progress;
-  const std::uint64_t* arrived;
-  std::int64_t counts[15];  // entries of each of the above, in this order
+  const void* tables[tables_of_launch];  // Launch's, in its order
+  std::size_t bytes[tables_of_launch];
+  std::int64_t blocks;  // that this GPU runs
   Geometry geometry;
   std::int64_t slot_bytes, slot_count;
   std::int32_t type, op;
@@ -261,28 +250,19 @@ int fc_gpu_fit(Device* d, int blocks, int* held) {
 
 // Uploads the tables; they stay for all launches that follow.
 int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
-  const std::size_t sizes[15] = {
-      sizeof(Instruction), sizeof(Operand),       sizeof(Dependency),    sizeof(std::int32_t),
-      sizeof(Loop),        sizeof(Block),         sizeof(std::int32_t),  sizeof(std::uint64_t),
-      sizeof(std::uint64_t), sizeof(std::uint64_t), sizeof(std::uint64_t), sizeof(std::uint64_t),
-      sizeof(std::uint64_t), sizeof(std::uint64_t), sizeof(std::uint64_t)};
-  const void* const sources[15] = {
-      plan->instructions, plan->operands, plan->dependencies, plan->names,      plan->loops,
-      plan->blocks,       plan->mine,     plan->addresses,    plan->posted,     plan->taken,
-      plan->slots,        plan->sizes,    plan->semaphores,   plan->progress,   plan->arrived};
-  std::size_t offsets[15], total = 0;
-  for (int i = 0; i < 15; ++i) {
-    offsets[i] = total;
-    total += (sizes[i] * static_cast<std::size_t>(plan->counts[i]) + 255) / 256 * 256;
-  }
+  std::size_t total = 256;
+  for (const std::size_t bytes : plan->bytes) total += (bytes + 255) / 256 * 256;
   FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->tables), total + 256));
-  for (int i = 0; i < 15; ++i)
-    if (plan->counts[i])
-      FC_TRY(FC_GPU(Memcpy)(d->tables + offsets[i], sources[i],
-                            sizes[i] * static_cast<std::size_t>(plan->counts[i]),
-                            FC_GPU(MemcpyHostToDevice)));
-  d->blocks = static_cast<std::int32_t>(plan->counts[6]);
+  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->tables), total));
+  byte* places[tables_of_launch];
+  byte* place = d->tables;
+  for (std::size_t i = 0; i < tables_of_launch; ++i) {
+    if (plan->bytes[i])
+      FC_TRY(FC_GPU(Memcpy)(place, plan->tables[i], plan->bytes[i], FC_GPU(MemcpyHostToDevice)));
+    places[i] = place;
+    place += (plan->bytes[i] + 255) / 256 * 256;
+  }
+  d->blocks = static_cast<std::int32_t>(plan->blocks);
   const auto blocks = static_cast<std::size_t>(d->blocks);
   FC_TRY(allocate(reinterpret_cast<void**>(&d->ticks), blocks * sizeof *d->ticks + 8));
   FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->seen), blocks * sizeof *d->seen + 8,
@@ -290,24 +270,9 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
   FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->stops), blocks * sizeof(Stop) + 8,
                            FC_GPU(HostAllocMapped)));
   FC_TRY(FC_GPU(HostGetDevicePointer)(reinterpret_cast<void**>(&d->device_stops), d->stops, 0));
-  const auto at = [&](int i) { return d->tables + offsets[i]; };
   Launch launch{};
-  launch.tables = {reinterpret_cast<const Instruction*>(at(0)),
-                   reinterpret_cast<const Operand*>(at(1)),
-                   reinterpret_cast<const Dependency*>(at(2)),
-                   reinterpret_cast<const std::int32_t*>(at(3)),
-                   reinterpret_cast<const Loop*>(at(4))};
+  std::memcpy(static_cast<void*>(&launch), places, sizeof places);
   launch.geometry = plan->geometry;
-  launch.blocks = reinterpret_cast<const Block*>(at(5));
-  launch.mine = reinterpret_cast<const std::int32_t*>(at(6));
-  launch.addresses = reinterpret_cast<byte* const*>(at(7));
-  launch.posted = reinterpret_cast<std::uint64_t* const*>(at(8));
-  launch.taken = reinterpret_cast<std::uint64_t* const*>(at(9));
-  launch.slots = reinterpret_cast<byte* const*>(at(10));
-  launch.sizes = reinterpret_cast<std::int64_t* const*>(at(11));
-  launch.semaphores = reinterpret_cast<std::uint64_t* const*>(at(12));
-  launch.progress = reinterpret_cast<std::uint64_t* const*>(at(13));
-  launch.arrived = reinterpret_cast<std::uint64_t* const*>(at(14));
   launch.ticks = d->ticks;
   launch.stops = d->device_stops;
   launch.abort = d->device_abort;

@@ -24,15 +24,15 @@ enum class Awaits : std::int32_t { nothing, dependency, slot, message, semaphore
 struct Stop {
   std::int32_t block, pc;
   std::int64_t slice, round, piece;
-  std::int32_t finished, awaits, object, mismatch;
-  std::int64_t wanted, present;
+  std::int32_t finished, awaits;
+  std::int64_t object, wanted, present, mismatch;
 };
 
 // All that a launch works with, in the memory of its GPU. Pointers are those of this process; what
-// they point at may lie on another GPU. Tables have one entry each over all ranks.
+// they point at may lie on another GPU. Tables have one entry each over all ranks; their pointers come
+// first, in the order in which worker.py gives them.
 struct Launch {
   Tables tables;
-  Geometry geometry;
   const Block* blocks;
   const std::int32_t* mine;        // blocks that this GPU runs
   byte* const* addresses;          // 6 per rank: interpreter.hpp, Layer::address
@@ -43,6 +43,7 @@ struct Launch {
   std::uint64_t* const* semaphores;
   std::uint64_t* const* progress;  // per block
   std::uint64_t* const* arrived;   // per barrier
+  Geometry geometry;
   std::uint64_t* ticks;            // per block of this GPU: any change is progress
   Stop* stops;                     // the same, in host memory
   const volatile std::int32_t* abort;  // in host memory
@@ -72,26 +73,13 @@ struct CombineVectors {
   }
 };
 
-template <class T>
-FC_DEVICE void average_as(byte* at, int ranks) {
-  T value;
-  memcpy(&value, at, sizeof value);
-  value = divide_element(value, ranks);
-  memcpy(at, &value, sizeof value);
-}
-
 // Divides one element, a complete sum, by the number of ranks.
 FC_DEVICE void average_element(std::int32_t type, byte* at, int ranks) {
-  switch (static_cast<Type>(type)) {
-    case Type::float32: return average_as<float>(at, ranks);
-    case Type::float16: return average_as<Half>(at, ranks);
-    case Type::bfloat16: return average_as<BFloat16>(at, ranks);
-    case Type::float64: return average_as<double>(at, ranks);
-    case Type::int8: return average_as<std::int8_t>(at, ranks);
-    case Type::uint8: return average_as<std::uint8_t>(at, ranks);
-    case Type::int32: return average_as<std::int32_t>(at, ranks);
-    case Type::int64: return average_as<std::int64_t>(at, ranks);
-  }
+  with_type(static_cast<Type>(type), [&](auto value) {
+    memcpy(&value, at, sizeof value);
+    value = divide_element(value, ranks);
+    memcpy(at, &value, sizeof value);
+  });
 }
 
 class Layer {
@@ -454,16 +442,7 @@ class Layer {
   // `use` with the function that combines two vectors of the launch's type and operation.
   template <class Use>
   FC_DEVICE void dispatch(Use use) const {
-    switch (static_cast<Type>(s_.type)) {
-      case Type::float32: return dispatch_op<float>(use);
-      case Type::float16: return dispatch_op<Half>(use);
-      case Type::bfloat16: return dispatch_op<BFloat16>(use);
-      case Type::float64: return dispatch_op<double>(use);
-      case Type::int8: return dispatch_op<std::int8_t>(use);
-      case Type::uint8: return dispatch_op<std::uint8_t>(use);
-      case Type::int32: return dispatch_op<std::int32_t>(use);
-      case Type::int64: return dispatch_op<std::int64_t>(use);
-    }
+    with_type(static_cast<Type>(s_.type), [&](auto zero) { dispatch_op<decltype(zero)>(use); });
   }
 
   const Launch& s_;

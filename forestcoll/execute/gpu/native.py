@@ -12,32 +12,53 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.common.errors import ExecutionError
+from forestcoll.execute.sizes import Geometry
 
 TABLES = 15
-"""Tables of a plan, in the order of engine.cu's fc_gpu_plan."""
+"""Tables of a plan: engine.cu's tables_of_launch."""
 
 STOP = np.dtype(
     [
-        ("block", np.int32),
-        ("pc", np.int32),
-        ("slice", np.int64),
-        ("round", np.int64),
-        ("piece", np.int64),
-        ("finished", np.int32),
-        ("awaits", np.int32),
-        ("object", np.int32),
-        ("mismatch", np.int32),
-        ("wanted", np.int64),
-        ("present", np.int64),
+        *((name, np.int32) for name in ("block", "pc")),
+        *((name, np.int64) for name in ("slice", "round", "piece")),
+        *((name, np.int32) for name in ("finished", "awaits")),
+        *((name, np.int64) for name in ("object", "wanted", "present", "mismatch")),
     ]
 )
 """Where a thread block stood (layer.hpp, Stop)."""
+
+_CALLS = {
+    "count": (c_void_p,),
+    "describe": (c_int, c_void_p, c_int),
+    "reaches": (c_int, c_int, c_void_p, c_void_p),
+    "open": (c_int, c_size_t, c_void_p),
+    "detach": (c_void_p,),
+    "close": (c_void_p,),
+    "arena": (c_void_p,),
+    "export": (c_void_p, c_void_p),
+    "import": (c_void_p, c_char_p, c_void_p),
+    "write": (c_void_p, c_uint64, c_void_p, c_size_t),
+    "read": (c_void_p, c_uint64, c_void_p, c_size_t),
+    "copy": (c_void_p, c_uint64, c_uint64, c_size_t, c_int),
+    "set": (c_void_p, c_uint64, c_int, c_size_t),
+    "fit": (c_void_p, c_int, c_void_p),
+    "load": (c_void_p, c_void_p),
+    "prepare": (c_void_p, c_void_p, c_int64, c_int32),
+    "start": (c_void_p, c_void_p, c_int, c_size_t, c_int),
+    "poll": (c_void_p, c_void_p, c_void_p),
+    "abort": (c_void_p,),
+    "nanoseconds": (c_void_p, c_void_p),
+    "stops": (c_void_p, c_void_p),
+    "copy_rate": (c_void_p, c_size_t, c_int, c_void_p),
+}
+"""The functions fc_gpu_... and the types of their arguments; pointers are all void."""
 
 
 class _Plan(ctypes.Structure):
     _fields_ = (
         ("tables", c_void_p * TABLES),
-        ("counts", c_int64 * TABLES),
+        ("bytes", c_size_t * TABLES),
+        ("blocks", c_int64),
         ("geometry", c_int64 * 5),
         ("slot_bytes", c_int64),
         ("slot_count", c_int64),
@@ -64,15 +85,16 @@ class Library:
             self._calls = ctypes.CDLL(str(path))
         except OSError as error:
             raise ExecutionError(f"the GPU engine cannot be loaded: {error}") from None
+        for name, types in _CALLS.items():
+            getattr(self._calls, f"fc_gpu_{name}").argtypes = types
         self._calls.fc_gpu_error.restype = c_char_p
         self._calls.fc_gpu_arena.restype = c_uint64
-        found = self._calls.fc_gpu_stop_bytes()
-        if found != STOP.itemsize:
+        if self.value("stop_bytes") != STOP.itemsize:
             raise ExecutionError(f"{path}: built from other sources; delete it")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls `fc_gpu_<name>`; ExecutionError if it fails."""
-        if getattr(self._calls, f"fc_gpu_{name}")(*arguments):
+        if self.value(name, *arguments):
             words = self._calls.fc_gpu_error().decode(errors="replace")
             raise ExecutionError(f"GPU: {words}")
 
@@ -108,7 +130,7 @@ class Device:
         self._handle = c_void_p()
         self.blocks = 0
         try:
-            library.call("open", number, c_size_t(bytes_), byref(self._handle))
+            library.call("open", number, bytes_, byref(self._handle))
         except ExecutionError:
             library.value("close", self._handle)  # what it did get; why it failed is what matters
             raise
@@ -118,8 +140,14 @@ class Device:
         """Calls `fc_gpu_<name>` for this GPU."""
         self.library.call(name, self._handle, *arguments)
 
+    def ask(self, kind: Any, name: str, *arguments: Any) -> Any:
+        """The value of that ctypes kind which `fc_gpu_<name>` leaves in its last argument."""
+        found = kind()
+        self.call(name, *arguments, byref(found))
+        return found.value
+
     def detach(self) -> None:
-        """Lets go of the others' arenas; before any of them is closed."""
+        """Lets go of the others' arenas; all processes do so before any of them closes."""
         self.call("detach")
 
     def close(self) -> None:
@@ -135,50 +163,50 @@ class Device:
 
     def attach(self, handle: bytes) -> int:
         """Where another GPU's arena begins in this process."""
-        address = c_uint64()
-        self.call("import", handle, byref(address))
-        return address.value
+        return int(self.ask(c_uint64, "import", handle))
 
     def write(self, address: int, data: npt.NDArray[Any]) -> None:
         """Copies an array to the GPU."""
         data = np.ascontiguousarray(data)
         if data.nbytes:
-            self.call("write", c_uint64(address), c_void_p(data.ctypes.data), c_size_t(data.nbytes))
+            self.call("write", address, data.ctypes.data, data.nbytes)
 
     def read(self, address: int, target: npt.NDArray[Any]) -> None:
         """Copies from the GPU into a contiguous array."""
         if target.nbytes:
-            there = c_void_p(target.ctypes.data)
-            self.call("read", c_uint64(address), there, c_size_t(target.nbytes))
+            self.call("read", address, target.ctypes.data, target.nbytes)
 
     def copy(self, target: int, source: int, bytes_: int, *, wait: bool) -> None:
         """Copies within the GPU, behind what was started before; `wait`: until all is done."""
-        self.call("copy", c_uint64(target), c_uint64(source), c_size_t(bytes_), int(wait))
+        self.call("copy", target, source, bytes_, wait)
 
     def set(self, address: int, value: int, bytes_: int) -> None:
         """Fills memory with a byte."""
         if bytes_:
-            self.call("set", c_uint64(address), value, c_size_t(bytes_))
+            self.call("set", address, value, bytes_)
 
     def fit(self, blocks: int) -> int:
         """Takes so few threads a block that `blocks` run at the same time; how many then do."""
-        found = c_int()
-        self.call("fit", blocks, byref(found))
-        return found.value
+        return int(self.ask(c_int, "fit", blocks))
 
     def load(
         self,
         tables: list[npt.NDArray[Any]],
-        geometry: tuple[int, int, int, int, int],
+        blocks: int,
+        geometry: Geometry,
         slots: tuple[int, int],
         kind: tuple[int, int],
     ) -> None:
-        """Uploads a plan. `slots`: bytes of one, how many; `kind`: element type, operation."""
-        kept = [np.ascontiguousarray(table) for table in tables]
-        self.blocks = len(kept[6])
+        """Uploads a plan of which this GPU runs so many thread blocks.
+
+        `tables`: contiguous, in the order of layer.hpp's Launch. `slots`: bytes of one, how many;
+        `kind`: element type, operation.
+        """
+        self.blocks = blocks
         plan = _Plan(
-            (c_void_p * TABLES)(*(table.ctypes.data for table in kept)),
-            (c_int64 * TABLES)(*(len(table) for table in kept)),
+            (c_void_p * TABLES)(*(table.ctypes.data for table in tables)),
+            (c_size_t * TABLES)(*(table.nbytes for table in tables)),
+            blocks,
             (c_int64 * 5)(*geometry),
             *slots,
             *kind,
@@ -187,13 +215,12 @@ class Device:
 
     def prepare(self, addresses: list[int], number: int) -> None:
         """Readies the launch of that number; `addresses`: six of every rank."""
-        array = (c_uint64 * len(addresses))(*addresses)
-        self.call("prepare", array, c_int64(len(addresses)), number)
+        self.call("prepare", (c_uint64 * len(addresses))(*addresses), len(addresses), number)
 
     def start(self, sums: list[int], bytes_: int, ranks: int) -> None:
         """Starts the kernel; behind it the outputs `sums` of `bytes_` are divided by `ranks`."""
         array = (c_uint64 * max(1, len(sums)))(*sums)
-        self.call("start", array, len(sums), c_size_t(bytes_), ranks)
+        self.call("start", array, len(sums), bytes_, ranks)
 
     def poll(self) -> tuple[bool, int]:
         """(whether the kernel still runs, a number that changes while thread blocks get on)."""
@@ -207,19 +234,15 @@ class Device:
 
     def nanoseconds(self) -> int:
         """How long the kernel ran."""
-        found = c_int64()
-        self.call("nanoseconds", byref(found))
-        return found.value
+        return int(self.ask(c_int64, "nanoseconds"))
 
     def stops(self) -> npt.NDArray[Any]:
         """Where the thread blocks stood at the end."""
         found = np.zeros(self.blocks, STOP)
         if self.blocks:
-            self.library.value("stops", self._handle, c_void_p(found.ctypes.data))
+            self.library.value("stops", self._handle, found.ctypes.data)
         return found
 
     def copy_rate(self, bytes_: int, repeat: int) -> float:
         """GB/s of copies within the GPU; overwrites the arena's first 2 * `bytes_` bytes."""
-        found = c_double()
-        self.call("copy_rate", c_size_t(bytes_), repeat, byref(found))
-        return found.value
+        return float(self.ask(c_double, "copy_rate", bytes_, repeat))

@@ -6,7 +6,6 @@ import mmap
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -14,9 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from forestcoll.common.errors import ExecutionError
-from forestcoll.execute.gpu.worker import Job, staging_bytes
-
-GRACE = 10.0  # seconds for a process to end by itself
+from forestcoll.execute.gpu.worker import GRACE, Job, staging_bytes, watch
 
 
 class Processes:
@@ -157,22 +154,7 @@ class Team:
     def launch(self, patience: float, in_place: bool) -> bool:
         """Runs the kernels; False: nothing moved for `patience` seconds and they were given up."""
         self.ask("start", in_place)
-        seen, since, pause, given_up = -1, time.monotonic(), 0.0005, False
-        while True:
-            polled = self.ask("poll")
-            if not any(running for running, _ in polled):
-                return not given_up
-            ticks = sum(ticks for _, ticks in polled)
-            now = time.monotonic()
-            if ticks != seen:
-                seen, since = ticks, now
-            elif now - since > patience + (GRACE if given_up else 0):
-                if given_up:
-                    raise ExecutionError("the GPUs do not end a launch that was given up")
-                self.ask("abort")
-                given_up = True
-            time.sleep(pause)
-            pause = min(2 * pause, 0.05)
+        return watch(lambda: self.ask("poll"), lambda: self.ask("abort"), patience)
 
     def _pipes(self) -> list[Connection]:
         return self._processes.pipes[: len(self.devices)]

@@ -7,6 +7,8 @@ so does the process.
 from __future__ import annotations
 
 import mmap
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,32 +17,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forestcoll.common.errors import ForestCollError, UnsupportedError
-from forestcoll.execute.contents import ADDRESSES, Buffers, allocate, allocations
-from forestcoll.execute.gpu.arena import Arenas, Place, lay_out
-from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry, slot_of
+from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.execute.contents import Buffers, allocate, allocations
+from forestcoll.execute.deadlock_report import Report, Stop, error_of
+from forestcoll.execute.gpu.arena import SLOT_BYTES, SLOTS, Arenas, Place, lay_out, slot_of
 from forestcoll.execute.gpu.native import Device, Library
 from forestcoll.execute.request import Request
 from forestcoll.execute.result import Mode
-from forestcoll.execute.sizes import Layout
+from forestcoll.execute.sizes import Geometry, Layout, geometry
 from forestcoll.execute.tables import Tables, build
 from forestcoll.program import Program
 
 PAGE = mmap.PAGESIZE
+GRACE = 10.0  # seconds for what was given up to end by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every process of a run is told. `type`, `op`: numbers of the engine's tables."""
+    """What every process of a run is told. `kind`: the engine's numbers of type and operation."""
 
     program: Program
     tables: Tables
     data: Layout
     arenas: Arenas
-    geometry: tuple[int, int, int, int, int]
+    geometry: Geometry
     slots: tuple[int, int]  # bytes of one, how many
-    type: int
-    op: int
+    kind: tuple[int, int]
     average: bool  # divide the sums by the ranks
     root: int
 
@@ -58,7 +60,7 @@ class Job:
             lay_out(program, tables, data, gpu_of, slots, slot),
             geometry(data, slot),
             (slot, slots),
-            *request.kind,
+            request.kind,
             request.average,
             request.root,
         )
@@ -85,7 +87,8 @@ def staging_bytes(program: Program, data: Layout) -> int:
 
 
 class Worker:
-    """The commands. `gpu`: position among the GPUs used; `device`: its number on this machine."""
+    """The commands; its `device` answers others. `gpu`: position among the GPUs used; `device`: its
+    number on this machine."""
 
     def __init__(self, library: str, gpu: int, device: int, job: Job, memory: mmap.mmap) -> None:
         self.job = job
@@ -110,16 +113,12 @@ class Worker:
         blocks = sum(1 for row in job.tables.blocks if row[0] in set(self.mine))
         held = self.device.fit(blocks)
         if blocks > held:
-            self.close()
+            self.device.close()
             raise UnsupportedError(
                 f"GPU {device}: {blocks} thread blocks of {len(self.mine)} ranks, and it runs "
                 f"{held} at once ({seen.name}, {seen.processors} multiprocessors); they wait for "
                 "each other, so all must: spread the ranks over more GPUs"
             )
-
-    def export(self) -> bytes:
-        """The arena's handle."""
-        return self.device.export()
 
     def connect(self, handles: list[bytes], devices: list[int]) -> None:
         """Reaches all other arenas, and loads the plan."""
@@ -154,10 +153,10 @@ class Worker:
             np.array(t.loops, np.int64).reshape(-1, 4),
             np.array(t.blocks, np.int32).reshape(-1, 8),
             np.array(mine, np.int32),
-            np.zeros(ADDRESSES * job.program.n, np.uint64),
+            np.zeros(6 * job.program.n, np.uint64),  # addresses: `prepare` gives them
             *(np.array([self.at(p) for p in places], np.uint64) for places in pointers),
         ]
-        self.device.load(tables, job.geometry, job.slots, (job.type, job.op))
+        self.device.load(tables, len(mine), job.geometry, job.slots, job.kind)
 
     def at(self, place: Place) -> int:
         """A place as an address of this process."""
@@ -240,18 +239,6 @@ class Worker:
         size = job.program.ranks[0].output_chunks * job.data.chunk_bytes
         self.device.start(sums, size, job.program.n)
 
-    def poll(self) -> tuple[bool, int]:
-        """(running, a number that changes while thread blocks get on)."""
-        return self.device.poll()
-
-    def abort(self) -> None:
-        """Gives the launch up."""
-        self.device.abort()
-
-    def nanoseconds(self) -> int:
-        """Time of the kernel."""
-        return self.device.nanoseconds()
-
     def ended(self) -> tuple[list[tuple[Any, ...]], list[int]]:
         """(where each thread block of this GPU stood, the flags of this GPU)."""
         begin, size = self.job.arenas.flags[self.gpu]
@@ -259,17 +246,62 @@ class Worker:
         self.device.read(self.device.base + begin, flags)
         return [tuple(row) for row in self.device.stops().tolist()], flags.tolist()
 
-    def copy_rate(self, bytes_: int, repeat: int) -> float:
-        """GB/s of copies within this GPU."""
-        return self.device.copy_rate(bytes_, repeat)
 
-    def detach(self) -> None:
-        """Lets go of the other arenas. All processes do so before any of them closes."""
-        self.device.detach()
+Ended = tuple[list[tuple[Any, ...]], list[int]]
+"""`Worker.ended` of a GPU: where its thread blocks stood, and its flags."""
 
-    def close(self) -> None:
-        """Gives the GPU back."""
-        self.device.close()
+
+def explain(job: Job, ended: Sequence[Ended], gave_up: float | None) -> None:
+    """ExecutionError unless all is well. `gave_up`: seconds in which nothing moved, or None."""
+    tables, arenas = job.tables, job.arenas
+    known = {row[0]: row for rows, _ in ended for row in rows if row[0] >= 0 and not row[5]}
+    # Those that never waited long are where they were, or done.
+    done = [Stop(b, block[2], finished=True) for b, block in enumerate(tables.blocks)]
+    report = Report(tables, [known.get(stop.block, stop)[: len(stop)] for stop in done])
+    for block, row in known.items():
+        if row[-1]:
+            raise ExecutionError(report.say_mismatch(report.stops[block]))
+    if gave_up is not None:
+        first, *others = report.say_stuck()
+        raise error_of([f"nothing moved for {gave_up:g} s; {first}", *others])
+
+    def value(place: Place) -> int:
+        gpu, offset = place
+        return ended[gpu][1][(offset - arenas.flags[gpu][0]) // 8]
+
+    pairs = zip(arenas.posted, arenas.taken, strict=True)
+    starts = zip(arenas.semaphores, tables.semaphores, strict=True)
+    amounts = [
+        *((0, number, value(sent) - value(read)) for number, (sent, read) in enumerate(pairs)),
+        *((1, number, value(place) - start) for number, (place, start) in enumerate(starts)),
+    ]
+    left = [row for row in amounts if row[2]]
+    if left:
+        raise ExecutionError(report.say_leftovers(left))
+
+
+def watch(
+    poll: Callable[[], list[tuple[bool, int]]], abort: Callable[[], object], patience: float
+) -> bool:
+    """Waits until no kernel runs. False: nothing moved for `patience` seconds, they were given up.
+
+    `poll`: of every GPU whether its kernel runs, and a number that changes while it gets on.
+    """
+    seen, since, pause, given_up = -1, time.monotonic(), 2e-5, False
+    while True:
+        running, counts = zip(*poll(), strict=True)
+        if not any(running):
+            return not given_up
+        ticks, now = sum(counts), time.monotonic()
+        if ticks != seen:
+            seen, since = ticks, now
+        elif now - since > (GRACE if given_up else patience):
+            if given_up:
+                raise ExecutionError("the GPUs do not end a launch that was given up")
+            abort()
+            given_up, since = True, now
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
 
 
 def main(commands: int, shared: int) -> None:
@@ -284,7 +316,7 @@ def main(commands: int, shared: int) -> None:
             name, arguments = pipe.recv()
         except EOFError:
             if worker is not None:
-                worker.abort()  # else a kernel that waits may keep this process from ending
+                worker.device.abort()  # else a kernel that waits may keep this process from ending
             return
         try:
             answer: Any = None
@@ -295,7 +327,8 @@ def main(commands: int, shared: int) -> None:
                 worker = Worker(library, gpu, device, job, mmap.mmap(shared, 0))
             else:
                 assert worker is not None
-                answer = getattr(worker, name)(*arguments)
+                owner = worker if hasattr(worker, name) else worker.device
+                answer = getattr(owner, name)(*arguments)
         except ForestCollError as error:
             pipe.send((type(error), str(error)))
             continue

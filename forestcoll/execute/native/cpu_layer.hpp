@@ -36,12 +36,13 @@ class CpuLayer {
     out_ = b.outgoing < 0 ? nullptr : &machine_.connections[b.outgoing];
     incoming_ = b.incoming;
     outgoing_ = b.outgoing;
-    addresses_ = machine_.addresses.data() + machine_.control->turn * machine_.ranks * addresses_each;
+    addresses_ = machine_.options.addresses.data() +
+                 machine_.control->turn * machine_.options.ranks * addresses_each;
     self_->awaited.store(nullptr, std::memory_order_relaxed);
   }
 
   const Tables& tables() const { return machine_.tables; }
-  const Geometry& geometry() const { return machine_.geometry; }
+  const Geometry& geometry() const { return machine_.options.geometry; }
   byte* address(std::int64_t rank, std::int64_t buffer) const {
     return addresses_[rank * addresses_each + buffer];
   }
@@ -262,7 +263,7 @@ class CpuLayer {
       notify(block, &count);
   }
 
-  std::uint32_t launch() const { return machine_.control->number; }
+  std::uint32_t launch() const { return machine_.control->launch.load(std::memory_order_relaxed); }
 
   std::uint64_t slot_count() const { return static_cast<std::uint64_t>(machine_.options.slots); }
 

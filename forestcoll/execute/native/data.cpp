@@ -1,11 +1,8 @@
 #include "engine.hpp"
 
-#include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <sstream>
-#include <thread>
 
 namespace forestcoll {
 namespace {
@@ -173,17 +170,9 @@ std::string text(T value) {
 // work(first, n) for all tiles of [0, count).
 template <class Work>
 void for_tiles(std::int64_t count, int threads, Work work) {
-  std::atomic<std::int64_t> next{0};
-  const auto run = [&] {
-    for (;;) {
-      const std::int64_t first = next.fetch_add(tile);
-      if (first >= count) return;
-      work(first, std::min(tile, count - first));
-    }
-  };
-  std::vector<std::jthread> helpers;
-  for (int i = 1; i < threads && count > tile * 4; ++i) helpers.emplace_back(run);
-  run();
+  share_out((count + tile - 1) / tile, count > tile * 4 ? threads : 1, [&](std::int64_t k) {
+    work(k * tile, std::min(tile, count - k * tile));
+  });
 }
 
 template <class T>

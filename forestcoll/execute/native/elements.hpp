@@ -95,7 +95,7 @@ FC_ELEMENT BFloat16 narrow_bfloat16(float value) {
 
 // function(T{}) for the C++ type of `type`: what is compiled for every type is chosen here.
 template <class Function>
-auto with_type(Type type, Function function) {
+FC_ELEMENT auto with_type(Type type, Function function) {
   switch (type) {
     case Type::float16: return function(Half{});
     case Type::bfloat16: return function(BFloat16{});
@@ -108,7 +108,7 @@ auto with_type(Type type, Function function) {
   }
 }
 
-inline std::int64_t element_bytes(Type type) {
+FC_ELEMENT std::int64_t element_bytes(Type type) {
   return with_type(type, [](auto zero) { return static_cast<std::int64_t>(sizeof zero); });
 }
 

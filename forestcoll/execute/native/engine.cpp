@@ -3,7 +3,6 @@
 #include "engine.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 #include <thread>
 
 #include "launch.hpp"
@@ -13,50 +12,7 @@ namespace {
 
 constexpr Nanoseconds poll_interval = std::chrono::milliseconds(20);
 constexpr Nanoseconds longest_nap = std::chrono::seconds(1);
-constexpr int most_threads = 1 << 16;
-constexpr std::int64_t most_bytes = std::int64_t{1} << 46;  // that a process can address
 constexpr std::int64_t average_tile = 1 << 18;  // bytes, a multiple of every element
-
-void check_options(const Options& options, std::size_t ranks,
-                   const std::vector<Average>& averages, const Plan& plan) {
-  std::size_t needed = 0;
-  for (const Block& b : plan.blocks) needed = std::max(needed, static_cast<std::size_t>(b.rank) + 1);
-  std::int64_t chunks = 1;  // of a buffer
-  for (const Operand& o : plan.operands) {
-    needed = std::max(needed, static_cast<std::size_t>(o.rank) + 1);
-    chunks = std::max(chunks, o.offset + o.count);
-  }
-  for (const Loop& l : plan.loops) chunks = std::max(chunks, l.chunks);
-  const bool ok = options.chunk_bytes > 0 && options.slice_bytes > 0 && options.slots > 0 &&
-                  options.threads > 0 && options.slot_bytes >= element_bytes(options.type) &&
-                  options.chunk_bytes % element_bytes(options.type) == 0 &&
-                  options.slice_bytes % element_bytes(options.type) == 0;
-  if (!ok) throw std::invalid_argument("launch: sizes must be positive multiples of the element");
-  if (options.threads > most_threads)
-    throw std::invalid_argument("launch: more threads than a process can have");
-  if (options.chunk_bytes > most_bytes / chunks)
-    throw std::invalid_argument("launch: buffers of more bytes than there can be");
-  const auto connections = static_cast<std::int64_t>(std::max<std::size_t>(1, plan.writers.size()));
-  if (options.slice_bytes > most_bytes || options.slot_bytes > most_bytes / connections / options.slots)
-    throw std::invalid_argument("launch: slots of more bytes than there can be");
-  if (ranks < needed) throw std::invalid_argument("launch: six addresses a rank");
-  for (const Average& a : averages)
-    if (a.rank < 0 || static_cast<std::size_t>(a.rank) >= ranks)
-      throw std::invalid_argument("launch: averages of a rank that does not exist");
-}
-
-// A message holds whole chunks if at least one fits a slot and slices are not forced, else a slice.
-Geometry geometry_of(const Options& options) {
-  Geometry g{};
-  const std::int64_t element = element_bytes(options.type);
-  g.chunk_bytes = options.chunk_bytes;
-  g.element_bytes = element;
-  g.slice_bytes = std::min({options.slice_bytes, options.slot_bytes, options.chunk_bytes});
-  g.slice_bytes = g.slice_bytes / element * element;
-  g.slices = (g.chunk_bytes + g.slice_bytes - 1) / g.slice_bytes;
-  g.piece_chunks = g.slices > 1 ? 1 : options.slot_bytes / g.chunk_bytes;
-  return g;
-}
 
 // --- where everything stood when a launch ended
 
@@ -104,8 +60,6 @@ std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
 }  // namespace
 
 struct Engine::State : Machine {
-  bool broken = false;  // a launch ended early: connections hold half a conversation
-  std::vector<Average> averages;
   std::unique_ptr<ProcessPool> pool;
 };
 
@@ -140,7 +94,6 @@ void connect_waiters(Machine& m) {
 
 }  // namespace
 
-// Memory: states outlast launches, the rest depends on their options.
 namespace {
 
 template <class Layout>
@@ -160,7 +113,7 @@ void lay_out_states(Machine& m) {
     m.connections = carver.array<Connection>(m.plan.writers.size());
     m.semaphores = carver.array<Semaphore>(m.plan.semaphores.size());
     m.barriers = carver.array<Barrier>(static_cast<std::size_t>(m.plan.barriers));
-    m.inboxes = carver.array<Inbox>(m.packet_readers.size());
+    m.inboxes = carver.array<Inbox>(static_cast<std::size_t>(m.options.ranks));
   });
   for (std::size_t i = 0; i < m.plan.semaphores.size(); ++i)
     m.semaphores[i].value.store(m.plan.semaphores[i]);
@@ -168,8 +121,8 @@ void lay_out_states(Machine& m) {
 
 // Queues: every worker of a team may hold all of the team's blocks.
 void lay_out_teams(Machine& m) {
-  m.workers = m.options.processes ? m.ranks : m.options.threads;
-  m.teams = m.options.processes ? m.ranks : 1;
+  m.workers = m.options.processes ? m.options.ranks : m.options.threads;
+  m.teams = m.options.processes ? m.options.ranks : 1;
   std::vector<std::size_t> sizes(static_cast<std::size_t>(m.teams));
   for (std::size_t i = 0; i < m.block_count(); ++i)
     ++sizes[static_cast<std::size_t>(m.team_of(static_cast<std::int32_t>(i)))];
@@ -202,31 +155,38 @@ void lay_out_slots(Machine& m) {
   });
 }
 
-void cut_averages(Machine& m, const std::vector<Average>& averages) {
-  m.tiles.assign(static_cast<std::size_t>(m.teams), {});
-  for (const Average& a : averages)
-    for (std::int64_t done = 0; done < a.bytes; done += average_tile)
-      m.tiles[m.teams == 1 ? 0 : static_cast<std::size_t>(a.rank)].push_back(
-          {a.start + done, std::min(average_tile, a.bytes - done)});
+// `avg`: complete sums, divided by the number of ranks, tile by tile.
+void divide_sums(const Options& options) {
+  std::vector<Area> tiles;
+  for (const Area& sum : options.sums)
+    for (std::int64_t done = 0; done < sum.bytes; done += average_tile)
+      tiles.push_back({sum.start + done, std::min(average_tile, sum.bytes - done)});
+  const Divide divide = divide_function(options.type);
+  const bool little = tiles.size() == options.sums.size();  // not worth starting a thread
+  share_out(static_cast<std::int64_t>(tiles.size()), little ? 1 : options.threads, [&](auto k) {
+    const Area& tile = tiles[static_cast<std::size_t>(k)];
+    divide(tile.start, tile.bytes, options.ranks);
+  });
 }
 
 }  // namespace
 
-Engine::Engine(Plan plan) : state_(std::make_unique<State>()) {
-  check_plan(plan);
+Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.plan = std::move(plan);
+  s.options = std::move(options);
   s.tables = {s.plan.instructions.data(), s.plan.operands.data(), s.plan.dependencies.data(),
               s.plan.names.data(), s.plan.loops.data()};
   s.dependents.resize(s.block_count());
   s.takers.resize(s.plan.semaphores.size());
   s.members.resize(static_cast<std::size_t>(s.plan.barriers));
-  std::int64_t ranks = 0;
-  for (const Block& b : s.plan.blocks) ranks = std::max<std::int64_t>(ranks, b.rank + 1);
-  for (const Operand& o : s.plan.operands) ranks = std::max(ranks, o.rank + 1);
-  s.packet_readers.resize(static_cast<std::size_t>(ranks));
+  s.packet_readers.resize(static_cast<std::size_t>(s.options.ranks));
+  s.combine = combine_function(s.options.type, s.options.op);
   lay_out_states(s);
   connect_waiters(s);
+  lay_out_teams(s);
+  lay_out_slots(s);
+  if (s.options.processes) list_pages(s);
 }
 
 Engine::~Engine() = default;
@@ -300,6 +260,7 @@ void give_up(Machine& m) {
 void run_threads(Machine& m, const std::function<bool()>& poll, Result& result) {
   std::vector<std::jthread> workers;  // joined on every way out
   try {
+    m.control->launch.fetch_add(1);
     for (int w = 0; w < m.workers; ++w) workers.emplace_back([&m, w] { run_worker(m, w); });
     if (await_end(m, nullptr, m.control->over, 1, poll, result))
       result.status = status_of(m);
@@ -315,7 +276,8 @@ void run_threads(Machine& m, const std::function<bool()>& poll, Result& result) 
 
 void run_processes(Machine& m, ProcessPool& pool, const std::function<bool()>& poll, Result& result) {
   try {
-    pool.begin();
+    m.control->launch.fetch_add(1);
+    wake_sleepers(m.control->launch);
     const auto everybody = static_cast<std::uint32_t>(m.workers);
     if (await_end(m, &pool, m.control->over, 1, poll, result)) {
       result.status = status_of(m);
@@ -336,51 +298,31 @@ void run_processes(Machine& m, ProcessPool& pool, const std::function<bool()>& p
 
 }  // namespace
 
-Result Engine::launch(const std::vector<byte*>& addresses, const Options& options,
-                      const std::vector<Average>& averages, int turn, int turns,
-                      const Caller& caller) {
+Result Engine::launch(int turn, const Caller& caller) {
   State& s = *state_;
-  if (turn < 0 || turn >= turns) throw std::invalid_argument("launch: no such turn");
-  const std::size_t ranks = addresses.size() / addresses_each / static_cast<std::size_t>(turns);
-  check_options(options, ranks, averages, s.plan);
-  if (s.broken) throw std::invalid_argument("launch: an earlier launch of this engine failed");
   Result result;
   if (s.block_count() == 0) return result;
-  if (s.ranks == 0 || options != s.options || addresses != s.addresses || averages != s.averages ||
-      (s.pool && !s.pool->mine())) {
-    s.pool.reset();
-    s.options = options;
-    s.addresses = addresses;
-    s.averages = averages;
-    s.ranks = static_cast<int>(ranks);
-    s.geometry = geometry_of(options);
-    s.combine = combine_function(options.type, options.op);
-    s.divide = divide_function(options.type);
-    lay_out_teams(s);
-    lay_out_slots(s);
-    cut_averages(s, averages);
-    if (options.processes) list_pages(s);
-  }
   prepare_launch(s);
   s.control->turn = turn;
-  s.broken = true;
-  if (options.processes) {
+  if (s.options.processes) {
     if (!s.pool) caller.alone([&s] { s.pool = std::make_unique<ProcessPool>(s); });
     run_processes(s, *s.pool, caller.poll, result);
   } else {
     run_threads(s, caller.poll, result);
   }
-  const auto time = s.control->finish - s.control->begin;
-  result.nanoseconds = std::chrono::duration_cast<Nanoseconds>(time).count();
-  if (result.status == Status::done) {
-    result.leftovers = leftovers_of(s);
-    s.broken = !result.leftovers.empty();
-    if (s.broken) result.status = Status::leftover;
-  } else {
+  if (result.status != Status::done) {
     result.stops = stops_of(s);
     result.culprit = s.control->culprit;
+    return result;
   }
-  if (s.broken) s.pool.reset();
+  if (!s.options.sums.empty()) {
+    divide_sums(s.options);
+    s.control->finish = Clock::now();
+  }
+  const auto time = s.control->finish - s.control->begin;
+  result.nanoseconds = std::chrono::duration_cast<Nanoseconds>(time).count();
+  result.leftovers = leftovers_of(s);
+  if (!result.leftovers.empty()) result.status = Status::leftover;
   return result;
 }
 

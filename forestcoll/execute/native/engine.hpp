@@ -2,10 +2,13 @@
 
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "elements.hpp"
@@ -27,20 +30,26 @@ struct Plan {
   std::int32_t barriers = 0;
 };
 
-// Throws std::invalid_argument for tables that name rows which are not there, or too few operands.
-void check_plan(const Plan& plan);
+// Bytes of memory from `start` on.
+struct Area {
+  byte* start;
+  std::int64_t bytes;
+};
 
+// What is the same in all launches of an engine.
 struct Options {
-  std::int64_t chunk_bytes = 0;
-  std::int64_t slice_bytes = 0;  // fifo: bytes of every chunk handled per iteration
-  std::int64_t slot_bytes = 0;   // fifo: largest message
-  int slots = 2;                 // fifo: messages that a connection holds
-  Type type = Type::float32;
-  Reduction op = Reduction::sum;
-  bool processes = false;  // a process for each rank; else `threads` threads for all of them
-  int threads = 1;
-  double patience = 60;  // seconds without any progress after which the launch is given up
-  bool operator==(const Options&) const = default;
+  Geometry geometry;
+  std::int64_t slot_bytes, slots;  // fifo: largest message, and how many a connection holds
+  Type type;
+  Reduction op;
+  int ranks;
+  bool processes;   // a process for each rank; else `threads` threads for all of them
+  int threads;
+  double patience;  // seconds without any progress after which a launch is given up
+  // 6 per rank (of input, output and scratch, and of the allocations that they lie in), once for
+  // every turn that launches may take. With `processes` all of it is shared memory.
+  std::vector<byte*> addresses;
+  std::vector<Area> sums;  // divided by the number of ranks once all blocks are done (avg)
 };
 
 enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died };
@@ -62,14 +71,6 @@ struct Death {
   int rank = -1;
   int process = 0;
   int signal = 0, code = 0;
-};
-
-// Memory of a rank, sums of all ranks, that is divided by their number when all blocks are done.
-struct Average {
-  std::int32_t rank;
-  byte* start;
-  std::int64_t bytes;
-  bool operator==(const Average&) const = default;
 };
 
 struct Result {
@@ -95,17 +96,13 @@ struct Caller {
 
 class Engine {
  public:
-  explicit Engine(Plan plan);
+  // The caller has checked the plan (check.py): what its tables name is there.
+  Engine(Plan plan, Options options);
   ~Engine();
-  // Runs the plan once. addresses: 6 per rank (of input, output and scratch, and of the allocations
-  // that they lie in), once for every turn that launches may take; `turn`: which of them this one
-  // uses. When `caller.poll` returns true the launch is interrupted.
-  //
-  // With `processes`, all addresses must lie in shared memory, and ranks stay alive, waiting, between
-  // launches with the same arguments (but for `turn`). After a launch that was not done the engine is of no more use.
-  Result launch(const std::vector<byte*>& addresses, const Options& options,
-                const std::vector<Average>& averages, int turn, int turns,
-                const Caller& caller);
+  // Runs the plan once, with the addresses of `turn`. When `caller.poll` returns true the launch is
+  // interrupted. Ranks that are processes stay alive, waiting, between launches of one thread. After a
+  // launch that was not done the engine is of no more use.
+  Result launch(int turn, const Caller& caller);
   // Ends the processes of ranks, if there are any.
   void rest();
 
@@ -120,6 +117,18 @@ Combine combine_function(Type type, Reduction op);  // avg: the sum
 // target[i] = target[i] / ranks, as the type divides.
 using Divide = void (*)(byte* target, std::int64_t bytes, int ranks);
 Divide divide_function(Type type);
+
+// work(k) for every k below `count`, by `threads` threads.
+template <class Work>
+void share_out(std::int64_t count, int threads, Work work) {
+  std::atomic<std::int64_t> next{0};
+  const auto run = [&] {
+    for (std::int64_t k; (k = next.fetch_add(1)) < count;) work(k);
+  };
+  std::vector<std::jthread> others;
+  for (int i = 1; i < std::min<std::int64_t>(threads, count); ++i) others.emplace_back(run);
+  run();
+}
 
 // --- what ranks put in and what must come out, from the definition of the collective alone
 

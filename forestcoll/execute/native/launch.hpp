@@ -58,17 +58,13 @@ class ProcessPool {
   ProcessPool(const ProcessPool&) = delete;
   ProcessPool& operator=(const ProcessPool&) = delete;
 
-  void begin();                    // the next launch, which is prepared
   std::optional<Death> death();    // the first rank found dead
   std::vector<Death> halted() const;  // ranks whose processes are stopped (SIGSTOP, debuggers)
   void kill();                     // all, and waits for them
-  bool parked() const;             // everybody has seen the end of the launch
-  bool mine() const;               // the calling thread made it: no other may let it live
 
  private:
   Machine& machine_;
   std::vector<pid_t> pids_;  // 0: dead and waited for
-  pid_t thread_;
 };
 
 }  // namespace forestcoll

@@ -177,7 +177,6 @@ struct alignas(64) Team {
   Word bell{0};                     // changes when there is work for those who sleep
   std::atomic<int> sleepers{0};     // that nobody has called yet
   std::atomic<int> ready{0};        // entries of the team's queues
-  std::atomic<std::int64_t> tile{0};  // next of its tiles of averages
   std::int32_t first = 0, workers = 0;
 };
 
@@ -189,40 +188,28 @@ struct Control {
   // happen again once this is 0.
   alignas(64) std::atomic<std::int64_t> active{0};
   std::atomic<std::int64_t> unfinished{0};
-  std::atomic<std::int64_t> tiles{0};  // of averages, to be done when all blocks are
-  std::atomic<bool> averaging{false};
-  alignas(64) Word launch{0};  // number of the launch; changes when one begins
+  alignas(64) Word launch{0};  // number of the launch, from 1; changes when one begins
   Word go{0};                  // 1: everybody is there
   Word over{0};                // 1: the launch has ended
   Word parked{0};              // workers that have seen the end
   std::atomic<std::uint32_t> arrived{0};
   std::atomic<bool> closing{false};
   bool stuck = false;
-  std::uint32_t number = 0;  // of this launch, from 1
   std::int32_t turn = 0;     // which set of addresses it uses
   Clock::time_point begin, finish;
-};
-
-struct Tile {
-  byte* start;
-  std::int64_t bytes;
 };
 
 struct Machine {
   Plan plan;
   Tables tables{};
-  Geometry geometry{};
   Options options;
   Combine combine = nullptr;
-  Divide divide = nullptr;
-  std::vector<byte*> addresses;  // of every rank as many as in Layer::address, for every turn
   std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
   std::vector<std::vector<std::int32_t>> takers;      // per semaphore: blocks that may wait for it
   std::vector<std::vector<std::int32_t>> members;     // per barrier: blocks
   std::vector<std::vector<std::int32_t>> packet_readers;  // per rank: blocks that wait for packets
-  std::vector<std::vector<Tile>> tiles;               // per team: what is to be divided at the end
-  std::vector<std::vector<Tile>> pages;               // per rank that is a process: what it reaches
-  int workers = 0, teams = 0, ranks = 0;
+  std::vector<std::vector<Area>> pages;               // per rank that is a process: what it reaches
+  int workers = 0, teams = 0;
 
   std::unique_ptr<Region> state_memory, team_memory, slot_memory;
   Control* control = nullptr;

@@ -1,14 +1,13 @@
 // Python's door to the CPU engine: tables in as integer arrays, results out as plain tuples.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
-#include <cstring>
-#include <stdexcept>
+#include <bit>
 #include <tuple>
 
 #include "engine.hpp"
@@ -17,9 +16,6 @@ namespace nb = nanobind;
 using namespace forestcoll;
 
 namespace {
-
-using Table32 = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Table64 = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 #define FC_OPERATION_NAME(name) #name,
 const std::vector<std::string> op_names = {FC_OPERATIONS(FC_OPERATION_NAME) "loop"};
@@ -30,40 +26,53 @@ const std::vector<std::string> type_names = {"float32", "float16", "bfloat16", "
 const std::vector<std::string> reduction_names = {FC_REDUCTIONS(FC_REDUCTION_NAME) "avg"};
 #undef FC_REDUCTION_NAME
 
-// Rows of integers become structures of the same integers.
-template <class Record, class Table>
-std::vector<Record> records(const Table& table, const char* what) {
-  using Integer = typename Table::Scalar;
-  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) % sizeof(Integer) == 0);
-  if (table.shape(1) != sizeof(Record) / sizeof(Integer))
-    throw std::invalid_argument(std::string(what) + ": wrong number of columns");
-  std::vector<Record> rows(table.shape(0));
-  if (!rows.empty()) std::memcpy(rows.data(), table.data(), rows.size() * sizeof(Record));
-  return rows;
+// A table of tables.py: rows of integers become structures of the same integers.
+template <class Record, class Integer = std::int32_t>
+std::vector<Record> records(nb::handle tables, const char* name) {
+  using Row = std::array<Integer, sizeof(Record) / sizeof(Integer)>;
+  static_assert(sizeof(Row) == sizeof(Record) && std::is_trivially_copyable_v<Record>);
+  std::vector<Record> found;
+  for (const Row& row : nb::cast<std::vector<Row>>(tables.attr(name)))
+    found.push_back(std::bit_cast<Record>(row));
+  return found;
 }
 
 struct Pair {
   std::int32_t first, second;
 };
 
-Plan plan_of(const Table32& instructions, const Table64& operands, const Table32& dependencies,
-             const std::vector<std::int32_t>& names, const Table64& loops, const Table32& blocks,
-             const Table32& connections, const std::vector<std::int64_t>& semaphores,
-             std::int32_t barriers) {
+Plan plan_of(nb::handle tables) {
   Plan plan;
-  plan.instructions = records<Instruction>(instructions, "instructions");
-  plan.operands = records<Operand>(operands, "operands");
-  plan.dependencies = records<Dependency>(dependencies, "dependencies");
-  plan.names = names;
-  plan.loops = records<Loop>(loops, "loops");
-  plan.blocks = records<Block>(blocks, "blocks");
-  for (const Pair& ends : records<Pair>(connections, "connections")) {
+  plan.instructions = records<Instruction>(tables, "instructions");
+  plan.operands = records<Operand, std::int64_t>(tables, "operands");
+  plan.dependencies = records<Dependency>(tables, "dependencies");
+  plan.names = nb::cast<std::vector<std::int32_t>>(tables.attr("names"));
+  plan.loops = records<Loop, std::int64_t>(tables, "loops");
+  plan.blocks = records<Block>(tables, "blocks");
+  for (const Pair& ends : records<Pair>(tables, "connections")) {
     plan.writers.push_back(ends.first);
     plan.readers.push_back(ends.second);
   }
-  plan.semaphores = semaphores;
-  plan.barriers = barriers;
+  plan.semaphores = nb::cast<std::vector<std::int64_t>>(tables.attr("semaphores"));
+  plan.barriers = static_cast<std::int32_t>(nb::len(nb::object(tables.attr("barriers"))));
   return plan;
+}
+
+byte* memory(std::uintptr_t address) { return reinterpret_cast<byte*>(address); }
+
+using Numbers = std::pair<std::int64_t, std::int64_t>;
+
+void make_engine(Engine* self, nb::handle tables, int ranks,
+                 const std::vector<std::uintptr_t>& addresses,
+                 const std::vector<std::pair<std::uintptr_t, std::int64_t>>& sums,
+                 const std::array<std::int64_t, 5>& geometry, Numbers slots, Numbers kind,
+                 bool processes, int threads, double patience) {
+  Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
+                  static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
+                  processes, threads, patience, {}, {}};
+  for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
+  for (const auto& [address, bytes] : sums) options.sums.push_back({memory(address), bytes});
+  new (self) Engine(plan_of(tables), std::move(options));
 }
 
 using StopRow = std::tuple<std::int32_t, std::int32_t, std::int64_t, std::int64_t, std::int64_t,
@@ -76,19 +85,12 @@ StopRow row(const Stop& s) {
 
 using LeftoverRow = std::tuple<int, std::int32_t, std::int64_t>;
 using DeathRow = std::tuple<int, int, int, int>;
-using AverageRow = std::tuple<std::int32_t, std::uintptr_t, std::int64_t>;
 using ResultRow = std::tuple<int, std::int64_t, std::vector<StopRow>, std::vector<LeftoverRow>,
                              std::vector<DeathRow>>;
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
 // raised once all workers have stopped. Python forks with its lock held: nobody does while we hold it.
-ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
-                 const Options& options, const std::vector<AverageRow>& sums, int turn, int turns) {
-  std::vector<byte*> starts;
-  std::vector<Average> averages;
-  for (const auto& [rank, start, bytes] : sums)
-    averages.push_back({rank, reinterpret_cast<byte*>(start), bytes});
-  for (const std::uintptr_t a : addresses) starts.push_back(reinterpret_cast<byte*>(a));
+ResultRow launch(Engine& engine, int turn) {
   Result result;
   {
     const nb::gil_scoped_release released;
@@ -100,7 +102,7 @@ ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
                           const nb::gil_scoped_acquire held;
                           work();
                         }};
-    result = engine.launch(starts, options, averages, turn, turns, caller);
+    result = engine.launch(turn, caller);
   }
   if (PyErr_Occurred()) throw nb::python_error();
   std::vector<StopRow> stops;
@@ -114,31 +116,30 @@ ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
   return {static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths};
 }
 
-Options options_of(std::int64_t chunk_bytes, std::int64_t slice_bytes, std::int64_t slot_bytes,
-                   int slots, int type, int op, bool processes, int threads, double patience) {
-  if (std::isnan(patience)) throw std::invalid_argument("patience: no number of seconds");
-  if (type < 0 || type >= static_cast<int>(type_names.size()) || op < 0 ||
-      op >= static_cast<int>(reduction_names.size()))
-    throw std::invalid_argument("unknown type or operation");
-  return {chunk_bytes, slice_bytes, slot_bytes, slots, static_cast<Type>(type),
-          static_cast<Reduction>(op), processes, threads, patience};
+using PatternRow = std::tuple<int, int, bool, int>;
+
+Pattern pattern_of(const PatternRow& row) {
+  const auto [type, op, reducing, ranks] = row;
+  return {static_cast<Type>(type), static_cast<Reduction>(op), reducing, ranks};
 }
 
-Pattern pattern_of(int type, int op, bool reducing, int ranks) {
-  return {static_cast<Type>(type), static_cast<Reduction>(op), reducing, ranks};
+void fill_buffer(const PatternRow& pattern, int source, std::int64_t first, std::int64_t count,
+                 std::uintptr_t address, int threads) {
+  const nb::gil_scoped_release released;
+  fill(pattern_of(pattern), source, first, count, memory(address), threads);
 }
 
 using DifferenceRow = std::tuple<int, std::int64_t, std::string, std::string>;
 
 std::tuple<std::vector<std::int64_t>, std::vector<DifferenceRow>> compare_buffers(
-    const Pattern& pattern, int source, std::int64_t first, std::int64_t count,
+    const PatternRow& pattern, int source, std::int64_t first, std::int64_t count,
     const std::vector<std::uintptr_t>& addresses, int limit, int threads) {
   std::vector<const byte*> buffers;
-  for (const std::uintptr_t a : addresses) buffers.push_back(reinterpret_cast<const byte*>(a));
+  for (const std::uintptr_t address : addresses) buffers.push_back(memory(address));
   Comparison c;
   {
     const nb::gil_scoped_release released;
-    c = compare(pattern, source, first, count, buffers, limit, threads);
+    c = compare(pattern_of(pattern), source, first, count, buffers, limit, threads);
   }
   std::vector<DifferenceRow> rows;
   for (const Difference& d : c.first) rows.emplace_back(d.buffer, d.element, d.expected, d.found);
@@ -153,49 +154,13 @@ NB_MODULE(_engine, m) {
   m.def("type_names", [] { return type_names; });
   m.def("reduction_names", [] { return reduction_names; });
   m.def("element_bytes", [](int type) { return element_bytes(static_cast<Type>(type)); });
-  nb::class_<Options>(m, "Options")
-      .def("__init__",
-           [](Options* self, std::int64_t chunk_bytes, std::int64_t slice_bytes,
-              std::int64_t slot_bytes, int slots, int type, int op, bool processes, int threads,
-              double patience) {
-             new (self) Options(options_of(chunk_bytes, slice_bytes, slot_bytes, slots, type, op,
-                                           processes, threads, patience));
-           },
-           nb::kw_only(), nb::arg("chunk_bytes"), nb::arg("slice_bytes"), nb::arg("slot_bytes"),
-           nb::arg("slots"), nb::arg("type"), nb::arg("op"), nb::arg("processes") = false,
-           nb::arg("threads"), nb::arg("patience"));
   nb::class_<Engine>(m, "Engine")
-      .def("__init__",
-           [](Engine* self, const Table32& instructions, const Table64& operands,
-              const Table32& dependencies, const std::vector<std::int32_t>& names,
-              const Table64& loops, const Table32& blocks, const Table32& connections,
-              const std::vector<std::int64_t>& semaphores, std::int32_t barriers) {
-             new (self) Engine(plan_of(instructions, operands, dependencies, names, loops, blocks,
-                                       connections, semaphores, barriers));
-           },
-           nb::kw_only(), nb::arg("instructions"), nb::arg("operands"), nb::arg("dependencies"),
-           nb::arg("names"), nb::arg("loops"), nb::arg("blocks"), nb::arg("connections"),
-           nb::arg("semaphores"), nb::arg("barriers"))
-      .def("launch", &launch, nb::arg("addresses"), nb::arg("options"),
-           nb::arg("averages") = std::vector<AverageRow>(), nb::arg("turn") = 0,
-           nb::arg("turns") = 1)
+      .def("__init__", &make_engine, nb::arg("tables"), nb::arg("ranks"), nb::arg("addresses"),
+           nb::arg("sums"), nb::arg("geometry"), nb::arg("slots"), nb::arg("kind"),
+           nb::arg("processes"), nb::arg("threads"), nb::arg("patience"))
+      .def("launch", &launch, nb::arg("turn"))
       .def("rest", &Engine::rest);
-  nb::class_<Pattern>(m, "Pattern")
-      .def("__init__",
-           [](Pattern* self, int type, int op, bool reducing, int ranks) {
-             new (self) Pattern(pattern_of(type, op, reducing, ranks));
-           },
-           nb::arg("type"), nb::arg("op"), nb::arg("reducing"), nb::arg("ranks"));
   m.attr("REDUCED") = reduced;
-  m.def(
-      "fill",
-      [](const Pattern& pattern, int source, std::int64_t first, std::int64_t count,
-         std::uintptr_t address, int threads) {
-        const nb::gil_scoped_release released;
-        fill(pattern, source, first, count, reinterpret_cast<byte*>(address), threads);
-      },
-      nb::arg("pattern"), nb::arg("source"), nb::arg("first"), nb::arg("count"),
-      nb::arg("address"), nb::arg("threads"));
-  m.def("compare", &compare_buffers, nb::arg("pattern"), nb::arg("source"), nb::arg("first"),
-        nb::arg("count"), nb::arg("addresses"), nb::arg("limit"), nb::arg("threads"));
+  m.def("fill", &fill_buffer);
+  m.def("compare", &compare_buffers);
 }

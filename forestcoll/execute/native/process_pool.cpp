@@ -13,8 +13,6 @@
 namespace forestcoll {
 namespace {
 
-pid_t thread_id() { return static_cast<pid_t>(syscall(SYS_gettid)); }
-
 // A rank is stopped by its parent, not by Ctrl-C, which reaches all processes of a terminal at once;
 // handlers of the parent's (Python's) make no sense here.
 void reset_signals(const sigset_t& mask) {
@@ -94,7 +92,7 @@ char state_of(pid_t pid) {
 
 }  // namespace
 
-ProcessPool::ProcessPool(Machine& machine) : machine_(machine), thread_(thread_id()) {
+ProcessPool::ProcessPool(Machine& machine) : machine_(machine) {
   Processes processes;
   {
     const Blocked blocked;  // no handler of ours in a child
@@ -109,11 +107,6 @@ ProcessPool::ProcessPool(Machine& machine) : machine_(machine), thread_(thread_i
 }
 
 ProcessPool::~ProcessPool() { kill(); }
-
-void ProcessPool::begin() {
-  machine_.control->launch.fetch_add(1);
-  wake_sleepers(machine_.control->launch);
-}
 
 std::optional<Death> ProcessPool::death() {
   for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
@@ -149,11 +142,5 @@ void ProcessPool::kill() {
     pid = 0;
   }
 }
-
-bool ProcessPool::parked() const {
-  return machine_.control->parked.load() == static_cast<std::uint32_t>(machine_.workers);
-}
-
-bool ProcessPool::mine() const { return thread_ == thread_id(); }
 
 }  // namespace forestcoll

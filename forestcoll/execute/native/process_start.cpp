@@ -66,12 +66,11 @@ std::vector<Range> memory_of(const Machine& m) {
   add(all, m.plan.writers);
   add(all, m.plan.readers);
   add(all, m.plan.semaphores);
-  add(all, m.addresses);
+  add(all, m.options.addresses);
   add(all, m.dependents);
   add(all, m.takers);
   add(all, m.members);
   add(all, m.packet_readers);
-  add(all, m.tiles);
   add(all, m.pages);
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   all.push_back({self - beside, self + beside});
@@ -181,20 +180,19 @@ void add_operands(const Machine& m, const Block& block, bool messages_only, Hull
   }
 }
 
-void add_buffers(const Machine& m, const Hulls& hulls, std::vector<Tile>& list) {
-  const std::size_t turns = m.addresses.size() / addresses_each / static_cast<std::size_t>(m.ranks);
+void add_buffers(const Options& options, const Hulls& hulls, std::vector<Area>& list) {
+  const auto all = static_cast<std::int64_t>(options.addresses.size());
   for (const auto& [place, hull] : hulls)
-    for (std::size_t turn = 0; turn < turns; ++turn) {
-      const auto rank = static_cast<std::size_t>(place.first) + turn * static_cast<std::size_t>(m.ranks);
-      byte* const start = m.addresses[rank * addresses_each + static_cast<std::size_t>(place.second)];
-      const std::int64_t bytes = (hull.last - hull.first) * m.geometry.chunk_bytes;
-      if (bytes >= least) list.push_back({start + hull.first * m.geometry.chunk_bytes, bytes});
+    for (auto at = place.first * addresses_each; at < all; at += options.ranks * addresses_each) {
+      byte* const start = options.addresses[static_cast<std::size_t>(at + place.second)];
+      const std::int64_t chunk = options.geometry.chunk_bytes, bytes = (hull.last - hull.first) * chunk;
+      if (bytes >= least) list.push_back({start + hull.first * chunk, bytes});
     }
 }
 
 // Most of a slot stays untouched where messages are short: then its few pages are found in use.
-void add_slots(const Machine& m, std::size_t connection, std::vector<Tile>& list) {
-  const Geometry& g = m.geometry;
+void add_slots(const Machine& m, std::size_t connection, std::vector<Area>& list) {
+  const Geometry& g = m.options.geometry;
   const std::int64_t message = g.slices > 1 ? g.slice_bytes : g.piece_chunks * g.chunk_bytes;
   const std::int64_t bytes = m.options.slots * m.options.slot_bytes;
   if (2 * message >= m.options.slot_bytes && bytes >= least)
@@ -222,8 +220,8 @@ Processes start_processes(Machine& machine, Life live, const void* context) {
 }
 
 void list_pages(Machine& m) {
-  std::vector<Hulls> hulls(static_cast<std::size_t>(m.ranks));
-  m.pages.assign(static_cast<std::size_t>(m.ranks), {});
+  std::vector<Hulls> hulls(static_cast<std::size_t>(m.options.ranks));
+  m.pages.resize(hulls.size());
   for (const Block& block : m.plan.blocks)
     add_operands(m, block, false, hulls[static_cast<std::size_t>(block.rank)]);
   for (std::size_t c = 0; c < m.plan.writers.size(); ++c) {
@@ -234,15 +232,15 @@ void list_pages(Machine& m) {
       add_slots(m, c, m.pages[static_cast<std::size_t>(rank)]);
   }
   for (std::size_t rank = 0; rank < hulls.size(); ++rank)
-    add_buffers(m, hulls[rank], m.pages[rank]);
+    add_buffers(m.options, hulls[rank], m.pages[rank]);
 }
 
 void map_pages(Machine& m, int rank) {
-  for (const Tile& tile : m.pages[static_cast<std::size_t>(rank)])
-    for (std::int64_t done = 0; done < tile.bytes; done += most) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(tile.start + done) / page * page;
+  for (const Area& area : m.pages[static_cast<std::size_t>(rank)])
+    for (std::int64_t done = 0; done < area.bytes; done += most) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(area.start + done) / page * page;
       const auto end =
-          reinterpret_cast<std::uintptr_t>(tile.start + std::min(done + most, tile.bytes));
+          reinterpret_cast<std::uintptr_t>(area.start + std::min(done + most, area.bytes));
       // Where the system cannot, pages are found when they are used.
       (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
       m.queues[rank].ticks.add();

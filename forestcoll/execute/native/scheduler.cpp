@@ -43,44 +43,14 @@ bool pop(Machine& m, Team& team, int worker, std::int32_t& block) {
   return false;
 }
 
-bool has_tiles(const Machine& m, int team) {
-  const auto n = static_cast<std::int64_t>(m.tiles[static_cast<std::size_t>(team)].size());
-  return m.control->averaging.load() && m.team[team].tile.load() < n;
-}
-
 // Sleeps until there may be work; false: the launch is over.
-bool rest(Machine& m, int number) {
-  Team& team = m.team[number];
+bool rest(Machine& m, Team& team) {
   const std::uint32_t seen = team.bell.load();
   team.sleepers.fetch_add(1);
   // Whoever brings work raises `ready` before it looks for sleepers.
-  while (m.control->over.load() == 0 && team.ready.load() == 0 && !has_tiles(m, number) &&
-         team.bell.load() == seen)
+  while (m.control->over.load() == 0 && team.ready.load() == 0 && team.bell.load() == seen)
     sleep_while(team.bell, seen);
   return m.control->over.load() == 0;
-}
-
-// All blocks are done; what is left are the averages, if there are any.
-void finish_blocks(Machine& m) {
-  if (m.control->tiles.load() == 0) {
-    stop(m, false);
-    return;
-  }
-  m.control->averaging.store(true);
-  for (int t = 0; t < m.teams; ++t) ring_bell(m.team[t]);
-}
-
-// One tile of the team's averages; false: there is none.
-bool divide_tile(Machine& m, int team, Ticks& ticks) {
-  if (!m.control->averaging.load()) return false;
-  const auto& tiles = m.tiles[static_cast<std::size_t>(team)];
-  const std::int64_t k = m.team[team].tile.fetch_add(1);
-  if (k >= static_cast<std::int64_t>(tiles.size())) return false;
-  const Tile& tile = tiles[static_cast<std::size_t>(k)];
-  m.divide(tile.start, tile.bytes, m.ranks);
-  ticks.add();
-  if (m.control->tiles.fetch_sub(1) == 1) stop(m, false);
-  return true;
 }
 
 void wait_for_start(Machine& m) {
@@ -103,7 +73,7 @@ void run_block(Machine& m, CpuLayer& layer, int worker, std::int32_t block) {
   if (run_thread_block(layer, code, state.at) == Outcome::done) {
     state.phase.store(finished);
     if (control.unfinished.fetch_sub(1) == 1)
-      finish_blocks(m);
+      stop(m, false);
     else if (control.active.fetch_sub(1) == 1)
       stop(m, true);
     return;
@@ -145,15 +115,14 @@ void stop(Machine& m, bool stuck) {
 }
 
 void run_worker(Machine& m, int worker) {
-  const int number = m.teams == 1 ? 0 : worker;
-  Team& team = m.team[number];
+  Team& team = m.team[m.teams == 1 ? 0 : worker];
   CpuLayer layer(m, worker);
   wait_for_start(m);
   while (!m.control->abort.load(std::memory_order_relaxed)) {
     std::int32_t block;
     if (pop(m, team, worker, block))
       run_block(m, layer, worker, block);
-    else if (!divide_tile(m, number, m.queues[worker].ticks) && !rest(m, number))
+    else if (!rest(m, team))
       return;
   }
   stop(m, false);
@@ -181,17 +150,12 @@ void reset_control(Machine& m) {
   c.mismatch.store(false);
   c.active.store(static_cast<std::int64_t>(m.block_count()));
   c.unfinished.store(static_cast<std::int64_t>(m.block_count()));
-  std::int64_t tiles = 0;
-  for (const auto& own : m.tiles) tiles += static_cast<std::int64_t>(own.size());
-  c.tiles.store(tiles);
-  c.averaging.store(false);
   c.go.store(0);
   c.over.store(0);
   c.parked.store(0);
   c.arrived.store(0);
   c.closing.store(false);
   c.stuck = false;
-  ++c.number;
 }
 
 // Receivers are taken first (the newest entry is), so that senders find an offer to write to.
@@ -200,7 +164,6 @@ void fill_queues(Machine& m) {
   for (int t = 0; t < m.teams; ++t) {
     m.team[t].sleepers.store(0);
     m.team[t].ready.store(0);
-    m.team[t].tile.store(0);
   }
   const std::size_t n = m.block_count();
   for (const bool receiving : {false, true})
