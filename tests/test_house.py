@@ -140,7 +140,7 @@ BUDGETS: dict[str, int] = {
     "graph": 62_000,
     "schedule": 15_600,
     "solver": 79_300,
-    "verify": 56_300,
+    "verify": 54_600,
     "plans": 38_050,
     "lower": 37_700,
     "compile": 33_000,

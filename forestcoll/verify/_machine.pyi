@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 Place = tuple[int, ...]
@@ -90,16 +90,7 @@ class Rates:
     def __init__(self, block: float, sum: float, adds_slowly: bool, /) -> None: ...
 
 class Fabric:
-    def __init__(
-        self,
-        ways: Callable[[int, int, bool, float], list[tuple[int, int]]],
-        latency: Callable[[int, int], float],
-        round_trip: Callable[[int, int], float],
-        bytes: Callable[[int, int], float],
-        loop: Callable[[int, int], tuple[int, float, float]],
-        in_switch: Callable[[int, bool, list[int]], list[int]],
-        /,
-    ) -> None: ...
+    def __init__(self, coder: Any, /) -> None: ...
 
 def code_fifo(
     columns: Columns,

@@ -160,14 +160,14 @@ void Accesses::read(int event, Span span, bool later) {
     std::fill(used_.begin() + span.low, used_.begin() + span.high, 1);
     return;
   }
-  groups_.clear();
-  for (int x = span.low; x < span.high; ++x) {  // atoms with the same readers share one longer list
-    const auto [group, fresh] = of(readers_[x]);
-    if (fresh) {
-      group->first = count_of(lists_);
-      lists_.push_back({event, readers_[x]});
+  int before = -1, longer = 0;  // neighbours with the same readers share one longer list
+  for (int x = span.low; x < span.high; ++x) {
+    if (readers_[x] != before) {
+      before = readers_[x];
+      longer = count_of(lists_);
+      lists_.push_back({event, before});
     }
-    readers_[x] = group->first;
+    readers_[x] = longer;
   }
 }
 
@@ -190,33 +190,15 @@ void Accesses::take(int event, int atom, bool later) {
   readers_[atom] = count_of(lists_) - 1;
 }
 
-// The group of an entry, and whether it is new.
-std::pair<Accesses::Group*, bool> Accesses::of(int key) {
-  const auto place = static_cast<std::size_t>(key + 1);
-  if (place >= slot_.size()) slot_.resize(2 * place + 2);
-  const auto at = static_cast<std::size_t>(slot_[place]);
-  if (at < groups_.size() && groups_[at].key == key) return {&groups_[at], false};
-  slot_[place] = count_of(groups_);
-  groups_.push_back({key, 0});
-  return {&groups_.back(), true};
-}
-
-// Each entry of table[span] once, with the first index at which it stands.
-void Accesses::group(const std::vector<int>& table, Span span) {
-  groups_.clear();
-  for (int x = span.high - 1; x >= span.low; --x) of(table[x]).first->first = x;
-}
-
 void Accesses::meet_writers(int event, Span span) {
-  group(writer, span);
-  for (const Group& one : groups_)
-    if (one.key >= 0) meet(one.key, event, one.first, false);
+  for (int x = span.low; x < span.high; ++x)
+    if (writer[x] >= 0 && (x == span.low || writer[x] != writer[x - 1])) meet(writer[x], event, x, false);
 }
 
 void Accesses::meet_readers(int event, Span span) {
-  group(readers_, span);
-  for (const Group& one : groups_)
-    for (int at = one.key; at; at = lists_[at].rest) meet(lists_[at].event, event, one.first, true);
+  for (int x = span.low; x < span.high; ++x)
+    for (int at = x > span.low && readers_[x] == readers_[x - 1] ? 0 : readers_[x]; at; at = lists_[at].rest)
+      meet(lists_[at].event, event, x, true);
 }
 
 void Accesses::meet(int earlier, int event, int atom, bool light) {

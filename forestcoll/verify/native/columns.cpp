@@ -27,28 +27,24 @@ int narrow(std::int64_t n) {
 
 int narrow(nb::handle value) { return narrow(number(value)); }
 
-struct Name {  // of an attribute, made once
-  PyObject* text;
-  explicit Name(const char* word) : text(PyUnicode_InternFromString(word)) {}
-  nb::object of(nb::handle owner) const {
-    PyObject* value = PyObject_GetAttr(owner.ptr(), text);
-    if (!value) throw nb::python_error();
-    return nb::steal(value);
-  }
-  int in(nb::handle owner) const { return narrow(of(owner)); }
+template <std::size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&word)[N]) { std::copy_n(word, N, text); }
 };
 
-struct Attributes {
-  Name ranks{"ranks"}, thread_blocks{"thread_blocks"}, semaphores{"semaphores"}, steps{"steps"},
-      recv{"recv"}, send{"send"}, channel{"channel"}, channels{"channels"}, switches{"switches"},
-      peer{"peer"}, kind{"kind"}, index{"index"}, op{"op"}, src{"src"}, dst{"dst"}, after{"after"},
-      ident{"ident"}, group{"group"}, part{"part"}, buffer{"buffer"}, offset{"offset"}, count{"count"},
-      rank{"rank"}, body{"body"}, chunks{"chunks"}, unit_bytes{"unit_bytes"}, style{"style"};
-};
+// An attribute, whose name is interned once.
+template <Name name>
+nb::object get(nb::handle owner) {
+  static PyObject* const key = PyUnicode_InternFromString(name.text);  // as long as Python itself
+  PyObject* value = PyObject_GetAttr(owner.ptr(), key);
+  if (!value) throw nb::python_error();
+  return nb::steal(value);
+}
 
-const Attributes& attributes() {
-  static const Attributes* kept = new Attributes;  // as long as Python itself
-  return *kept;
+template <Name name>
+int get_int(nb::handle owner) {
+  return narrow(get<name>(owner));
 }
 
 template <class F>
@@ -74,12 +70,12 @@ class Reader {
   Reader(Columns& out, const Words& words) : out_(out), words_(words) {}
 
   void program(nb::handle program) {
-    each(a_.ranks.of(program), [&](nb::handle rank) {
+    each(get<"ranks">(program), [&](nb::handle rank) {
       close();
-      const nb::object semaphores = a_.semaphores.of(rank);
+      const nb::object semaphores = get<"semaphores">(rank);
       each(semaphores, [&](nb::handle value) { out_.semaphores.push_back(narrow(value)); });
       int count = 0;
-      each(a_.thread_blocks.of(rank), [&](nb::handle block) { this->block(block, count++); });
+      each(get<"thread_blocks">(rank), [&](nb::handle block) { this->block(block, count++); });
       ++rank_;
     });
     close();
@@ -92,23 +88,23 @@ class Reader {
   }
 
   void block(nb::handle block, int count) {
-    Block made{rank_, count, count_of(out_.instructions), 0, a_.recv.in(block),
-               a_.send.in(block), a_.channel.in(block), count_of(out_.channels), 0, 0};
-    each(a_.channels.of(block), [&](nb::handle c) {
-      const nb::object kind = a_.kind.of(c);
+    Block made{rank_, count, count_of(out_.instructions), 0, get_int<"recv">(block),
+               get_int<"send">(block), get_int<"channel">(block), count_of(out_.channels), 0, 0};
+    each(get<"channels">(block), [&](nb::handle c) {
+      const nb::object kind = get<"kind">(c);
       const int port = kind.equal(nb::str("memory")) ? 0
                                 : kind.equal(nb::str("port")) ? 1
                                                                               : 2;
-      out_.channels.push_back({a_.peer.in(c), port, a_.index.in(c)});
+      out_.channels.push_back({get_int<"peer">(c), port, get_int<"index">(c)});
       ++made.channel_count;
     });
-    switches_ = a_.switches.of(block);
-    each(a_.steps.of(block), [&](nb::handle step) {
+    switches_ = get<"switches">(block);
+    each(get<"steps">(block), [&](nb::handle step) {
       if (nb::isinstance(step, words_.loop)) {
         const auto loop = count_of(out_.loops);
-        out_.loops.push_back({number(a_.chunks.of(step)), number(a_.unit_bytes.of(step))});
+        out_.loops.push_back({number(get<"chunks">(step)), number(get<"unit_bytes">(step))});
         int at = 0;
-        each(a_.body.of(step), [&](nb::handle i) { instruction(i, made.steps, at++, loop); });
+        each(get<"body">(step), [&](nb::handle i) { instruction(i, made.steps, at++, loop); });
       } else {
         instruction(step, made.steps, 0, -1);
       }
@@ -120,31 +116,31 @@ class Reader {
 
   void instruction(nb::handle i, int step, int at, int loop) {
     Instruction made{};
-    made.op = looked_up(words_.operations, a_.op.of(i), 0);
+    made.op = looked_up(words_.operations, get<"op">(i), 0);
     made.step = step;
     made.at = at;
     made.loop = loop;
     made.operands = count_of(out_.operands);
-    const nb::object switches = a_.switches.of(i), src = a_.src.of(i), dst = a_.dst.of(i);
+    const nb::object switches = get<"switches">(i), src = get<"src">(i), dst = get<"dst">(i);
     const bool both = size(switches) == 2;  // sources come through the first, targets through the second
     operands(src, both ? switches : nb::object(), 0);
     made.sources = count_of(out_.operands) - made.operands;
     operands(dst, size(switches) ? switches : nb::object(), both ? 1 : 0);
     made.targets = count_of(out_.operands) - made.operands - made.sources;
     made.after = count_of(out_.after);
-    each(a_.after.of(i), [&](nb::handle pair) {
+    each(get<"after">(i), [&](nb::handle pair) {
       if (size(pair) != 2) throw nb::type_error("'after' has pairs of thread block and step");
       out_.after.push_back({narrow(PyTuple_GET_ITEM(pair.ptr(), 0)), narrow(PyTuple_GET_ITEM(pair.ptr(), 1))});
       ++made.afters;
     });
     made.names = count_of(out_.names);
-    const nb::object channels = a_.channels.of(i), semaphores = a_.semaphores.of(i), part = a_.part.of(i);
+    const nb::object channels = get<"channels">(i), semaphores = get<"semaphores">(i), part = get<"part">(i);
     each(channels, [&](nb::handle c) { out_.names.push_back(narrow(c)); });
     each(semaphores, [&](nb::handle s) { out_.names.push_back(narrow(s)); });
     made.channels = size(channels);
     made.semaphores = size(semaphores);
-    made.ident = a_.ident.in(i);
-    made.group = a_.group.in(i);
+    made.ident = get_int<"ident">(i);
+    made.group = get_int<"group">(i);
     if (size(part) != 2) throw nb::type_error("'part' is a pair of index and size");
     made.part = narrow(PyTuple_GET_ITEM(part.ptr(), 0));
     made.parts = narrow(PyTuple_GET_ITEM(part.ptr(), 1));
@@ -153,19 +149,18 @@ class Reader {
 
   void operands(nb::handle refs, nb::object switches, int first) {
     each(refs, [&](nb::handle ref) {
-      const nb::object rank = a_.rank.of(ref);
+      const nb::object rank = get<"rank">(ref);
       Operand made{rank.is_none() ? own_rank : std::max(0, narrow(rank)),
-                   looked_up(words_.buffers, a_.buffer.of(ref), -1), a_.offset.in(ref), a_.count.in(ref)};
+                   looked_up(words_.buffers, get<"buffer">(ref), -1), get_int<"offset">(ref), get_int<"count">(ref)};
       const int which = switches.is_valid() ? narrow(PyTuple_GET_ITEM(switches.ptr(), first)) : -1;
       if (which < 0 || which >= size(switches_)) return out_.operands.push_back(made);
-      each(a_.ranks.of(PyTuple_GET_ITEM(switches_.ptr(), which)), [&](nb::handle peer) {
+      each(get<"ranks">(PyTuple_GET_ITEM(switches_.ptr(), which)), [&](nb::handle peer) {
         made.rank = narrow(peer) == rank_ ? own_rank : std::max(0, narrow(peer));
         out_.operands.push_back(made);
       });
     });
   }
 
-  const Attributes& a_ = attributes();
   Columns& out_;
   const Words& words_;
   nb::object switches_;
@@ -206,7 +201,7 @@ Columns read_program(nb::handle program, const Words& words) {
   Columns columns;
   columns.table = words.table;
   columns.op = words.op;
-  columns.fifo = attributes().style.of(program).equal(nb::str("fifo"));
+  columns.fifo = get<"style">(program).equal(nb::str("fifo"));
   Reader(columns, words).program(program);
   return columns;
 }

@@ -82,23 +82,16 @@ class Accesses {
   struct Reader {
     int event, rest;
   };
-  struct Group {  // of atoms with one entry
-    int key, first;
-  };
 
   void meet(int earlier, int event, int atom, bool light);
   void meet_writers(int event, Span span);
   void meet_readers(int event, Span span);
   void look_at(Span span);
-  std::pair<Group*, bool> of(int key);
-  void group(const std::vector<int>& table, Span span);
 
   const Trace& trace_;
   std::vector<int> readers_;  // who read an atom since it was written: index of readers, 0 nobody
   std::vector<Reader> lists_{{-1, 0}};
   std::vector<char> used_;  // in a later launch than the first
-  std::vector<Group> groups_;
-  std::vector<int> slot_;
 };
 
 // A value as it comes to be at a rank: what it is made from, as indices of earlier ones, or -1.

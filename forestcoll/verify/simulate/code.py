@@ -9,18 +9,19 @@ of the fabric is answered here, once for each pair of ranks.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import PlanError
-from forestcoll.program import OPERATIONS, Op, Program
+from forestcoll.program import OPERATIONS, Program
 from forestcoll.program.check import check
 from forestcoll.program.program import where
 from forestcoll.program.targets import message_slots, runtime_on
 from forestcoll.verify import _machine
 from forestcoll.verify.simulate.fabric import Fabric, Stages, Way
 from forestcoll.verify.simulate.options import RULES, Options
+from forestcoll.verify.simulate.timing import Span
 
 if TYPE_CHECKING:
     from forestcoll.verify._machine import At
@@ -29,52 +30,8 @@ OPS: Final = tuple(OPERATIONS)
 """The operations by their numbers."""
 
 
-class Origin(NamedTuple):
-    """Where an operation comes from; `block` is -1 where a proxy works for several."""
-
-    rank: int
-    block: int
-    proxy: bool
-    step: int
-    op: Op
-    peer: int
-
-
-def _origin(at: At) -> Origin:
-    rank, block, proxy, step, op, peer = at
-    return Origin(rank, block, proxy, step, OPS[op], peer)
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What the engine says: microseconds, bytes per link, what was done when.
-
-    A span: origin, start, end, the links that it crossed and the bytes.
-    """
-
-    time: float
-    bytes: list[float]
-    spans: list[tuple[Origin, float, float, tuple[int, ...], float]]
-    transfers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Slices:
-    """How chunks are cut: the rounds, a chunk's bytes in a round, chunks in a message at most."""
-
-    rounds: int
-    full: float
-    last: float
-    chunks: int
-
-
-def slices(chunk: Fraction, message: int) -> Slices:
-    """The slices of chunks of so many bytes, for messages that hold so many."""
-    rounds = max(1, math.ceil(chunk / message))
-    full = min(chunk, Fraction(message))
-    last = chunk - (rounds - 1) * full
-    most = max(1, math.floor(message / chunk)) if rounds == 1 and chunk else 1
-    return Slices(rounds, float(full), float(last), most)
+TREES: Final = -2
+"""The block of a thread that sends for all trees of a rank."""
 
 
 class Coder:
@@ -85,22 +42,15 @@ class Coder:
         self.options = options
         self.threads = _machine.Threads()
         self._routes: dict[Way, int] = {}
+        self._chunk = Fraction(0)  # bytes
 
     def write(self, program: Program, chunk: Fraction) -> None:
         """Adds the threads of a program whose chunks have so many bytes."""
         from forestcoll.verify.columns import columns_of  # forests alone need no proof
 
         check(program)
-
-        def part(count: int, parts: int) -> float:
-            return float(count * chunk / parts)
-
-        def loop(chunks: int, unit: int) -> tuple[int, float, float]:
-            rounds = math.ceil(chunks * chunk / unit)
-            return rounds, float(unit), float(chunks * chunk - max(0, rounds - 1) * unit)
-
-        asked = (self._ways, self._latency, self._round_trip, part, loop, self._switch)
-        fabric = _machine.Fabric(*asked)
+        self._chunk = chunk
+        fabric = _machine.Fabric(self)
         options, columns = self.options, columns_of(program)
         block, adds = options.block_rate or 0.0, options.reduce_rate
         slowest = min((rate for rate in (block, adds) if rate), default=0.0)
@@ -110,21 +60,24 @@ class Coder:
             return
         runtime = options.runtime or runtime_on(program, self.fabric.machine or program.name)
         message, slots = message_slots(program, runtime)
-        cut = slices(chunk, message)
+        rounds = max(1, math.ceil(chunk / message))
+        full = float(chunk if rounds == 1 else message)
+        last = float(chunk - (rounds - 1) * message)
+        most = max(1, math.floor(message / chunk)) if rounds == 1 and chunk else 1
         parts = options.parts if program.protocol == "Simple" else 1
         graph, wire = self.fabric.graph, float(runtime.messages.wire(program.protocol))
         names = [graph.box(node) for node in graph.ranks]
         boxes = [names.index(name) for name in names]
         _machine.code_fifo(
-            columns, cut.rounds, cut.full, cut.last, cut.chunks, parts, slots * parts, wire, boxes,
-            rates, fabric, self.threads,
+            columns, rounds, full, last, most, parts, slots * parts, wire, boxes, rates, fabric,
+            self.threads,
         )  # fmt: skip
 
     def route(self, way: Way) -> int:
         """The number of a way."""
         return self._routes.setdefault(way, len(self._routes))
 
-    def _ways(self, source: int, target: int, reads: bool, after: float) -> list[tuple[int, int]]:
+    def ways(self, source: int, target: int, reads: bool, after: float) -> list[tuple[int, int]]:
         """The routes between two ranks, with their weights.
 
         `reads`: the target asks for data. `after`: microseconds until there is something to send.
@@ -135,19 +88,28 @@ class Coder:
             found.append((self.route(way), weight))
         return found
 
-    def _latency(self, source: int, target: int) -> float:
+    def bytes(self, count: int, parts: int) -> float:
+        """Bytes of so many chunks, cut in so many parts."""
+        return float(count * self._chunk / parts)
+
+    def loop(self, chunks: int, unit: int) -> tuple[int, float, float]:
+        """Rounds of a pipeline; bytes of a chunk in all of them but the last, and in that."""
+        rounds, length = math.ceil(chunks * self._chunk / unit), chunks * self._chunk
+        return rounds, float(unit), float(length - max(0, rounds - 1) * unit)
+
+    def latency(self, source: int, target: int) -> float:
         """Microseconds that a signal from one rank to another takes."""
         ways = [replace(one, lead=0.0) for one, _ in self.fabric.ways(source, target)]
         for way in ways:
             self.route(way)
         return max(way.latency for way in ways)
 
-    def _round_trip(self, source: int, target: int) -> float:
+    def round_trip(self, source: int, target: int) -> float:
         """Microseconds from a read's request at the target to the first byte of its answer."""
         ways = [self.fabric.answer(one.stages) for one, _ in self.fabric.ways(source, target)]
         return max(way.lead + way.latency for way in ways)
 
-    def _switch(self, rank: int, adds: bool, ranks: list[int]) -> list[int]:
+    def switch(self, rank: int, adds: bool, ranks: list[int]) -> list[int]:
         """The routes in and out of a switch that copies to its group, or adds what its group has.
 
         What it adds is read: a request goes in and out, sums come back, and then they are stored.
@@ -182,8 +144,11 @@ class Coder:
             for rule, alone in zip(self.fabric.rules, filled, strict=True)
         ]
 
-    def play(self, *, timeline: bool = False) -> Played:
-        """Runs all threads. PlanError where some wait for ever."""
+    def play(self, *, timeline: bool = False) -> tuple[float, list[float], tuple[Span, ...], int]:
+        """(microseconds, bytes per link, what was done when, transfers) of a run of all threads.
+
+        PlanError where some wait for ever.
+        """
         time, moved, rows, stuck, transfers = _machine.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),
@@ -194,22 +159,24 @@ class Coder:
             timeline,
         )
         if stuck:
-            raise _deadlock([_origin(at) for at in stuck])
+            raise _deadlock(stuck)
         crossed = [tuple(link for links in way.stages for link in links) for way in self._routes]
-        spans = [
-            (_origin(at), start, end, () if route < 0 else crossed[route], amount)
-            for at, start, end, route, amount in rows
-        ]
-        return Played(time, moved, spans, transfers)
+        spans = []
+        for (rank, block, proxy, step, op, peer), start, end, route, amount in rows:
+            number = step if block == TREES else block
+            links = () if route < 0 else crossed[route]
+            word = OPS[op].value
+            spans.append(Span(rank, number, step, start, end, word, peer, proxy, links, amount))
+        return time, moved, tuple(spans), transfers
 
 
-def _deadlock(stuck: list[Origin]) -> PlanError:
-    blocks = [origin for origin in stuck if not origin.proxy] or stuck
-    first = blocks[0]
-    at = where(first.rank, first.block, first.step, first.op)
+def _deadlock(stuck: list[At]) -> PlanError:
+    blocks = [at for at in stuck if not at[2]] or stuck  # no proxies
+    rank, block, _, step, op, _ = blocks[0]
     others = f", and {len(blocks) - 1} thread blocks more" if len(blocks) > 1 else ""
     return PlanError(
-        f"the plan gets stuck: {at} waits for ever{others}; 'forestcoll verify' says why",
+        f"the plan gets stuck: {where(rank, block, step, OPS[op])} waits for ever{others}; "
+        "'forestcoll verify' says why",
         rule="RUN-DEADLOCK",
-        at=(first.rank, first.block, first.step),
+        at=(rank, block, step),
     )

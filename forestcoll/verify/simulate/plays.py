@@ -9,11 +9,11 @@ from forestcoll.common.arguments import whole
 from forestcoll.program import Collective, Program
 from forestcoll.schedule.forest import Forest
 from forestcoll.topology import Topology
-from forestcoll.verify.simulate.code import Coder, Played
+from forestcoll.verify.simulate.code import Coder
 from forestcoll.verify.simulate.fabric import Fabric, Latencies, Where, fabric
 from forestcoll.verify.simulate.options import Options, Rule
-from forestcoll.verify.simulate.timing import LinkUse, Span, Timing
-from forestcoll.verify.simulate.trees import TREES, write_trees
+from forestcoll.verify.simulate.timing import LinkUse, Timing
+from forestcoll.verify.simulate.trees import write_trees
 
 MOST_BYTES = 2**50
 PIECES = 64
@@ -71,8 +71,7 @@ def run_each(
     timings = []
     for rule in rules:
         found.set_rule(rule)
-        played = coder.play(timeline=timeline)
-        timings.append(_timing(played, found, size, rule, program.collective, program.n))
+        timings.append(_timing(coder, size, rule, program.collective, program.n, timeline))
     return timings
 
 
@@ -96,35 +95,20 @@ def run_forest(
     found = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
     coder = Coder(found, options)
     write_trees(forest, coder, size, pieces)
-    played = coder.play(timeline=timeline)
-    return _timing(played, found, size, rule, forest.collective, forest.n)
+    return _timing(coder, size, rule, forest.collective, forest.n, timeline)
 
 
 def _timing(
-    played: Played, found: Fabric, size: int, rule: Rule | None, collective: Collective, n: int
+    coder: Coder, size: int, rule: Rule | None, collective: Collective, n: int, timeline: bool
 ) -> Timing:
-    algbw = size / played.time / 1000 if played.time else float("inf")
-    names, graph = found.graph.names, found.graph
+    time, moved, spans, transfers = coder.play(timeline=timeline)
+    algbw = size / time / 1000 if time else float("inf")
+    graph = coder.fabric.graph
     links = tuple(
-        LinkUse(names[t], names[h], rate, moved, moved / (rate * 1000 * played.time or 1))
-        for t, h, rate, moved in zip(
-            graph.tail, graph.head, found.bandwidth, played.bytes, strict=True
+        LinkUse(graph.names[t], graph.names[h], rate, used, used / (rate * 1000 * time or 1))
+        for t, h, rate, used in zip(
+            graph.tail, graph.head, coder.fabric.bandwidth, moved, strict=True
         )
-    )
-    spans = tuple(
-        Span(
-            o.rank,
-            o.step if o.block == TREES else o.block,
-            o.step,
-            start,
-            end,
-            o.op.value,
-            o.peer,
-            o.proxy,
-            crossed,
-            moved,
-        )
-        for o, start, end, crossed, moved in played.spans
     )
     busbw = algbw * float(collective.bus_factor(n))
-    return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)
+    return Timing(rule, size, time, algbw, busbw, transfers, links, spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from forestcoll.verify.simulate.options import Rule
@@ -67,14 +67,5 @@ class Timing:
             "algbw": self.algbw,
             "busbw": self.busbw,
             "transfers": self.transfers,
-            "links": [
-                {
-                    "src": use.src,
-                    "dst": use.dst,
-                    "bandwidth": use.bandwidth,
-                    "bytes": use.bytes,
-                    "utilisation": use.utilisation,
-                }
-                for use in self.links
-            ],
+            "links": [asdict(use) for use in self.links],
         }

@@ -19,12 +19,10 @@ from itertools import pairwise
 
 from forestcoll.program import Op
 from forestcoll.schedule.forest import Forest, Tree, ranges
-from forestcoll.verify.simulate.code import OPS, Coder
+from forestcoll.verify.simulate.code import OPS, TREES, Coder
 from forestcoll.verify.simulate.options import RULES
 
 FIFO, SEND = RULES.index("fifo"), OPS.index(Op.SEND)
-TREES = -2
-"""The block of a thread that sends for all trees of a rank."""
 Range = tuple[int, int]  # of a root's share, in units of the trees' weights
 
 

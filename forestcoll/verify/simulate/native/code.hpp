@@ -5,14 +5,35 @@
 
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "../../native/columns.hpp"
-#include "engine.hpp"
 
 namespace forestcoll::simulate {
+
+// What an operation does with `object` (a counter, or a route); `full` and `last` are its bytes (of a
+// delay: microseconds) in all rounds of its segment but the last, and in that.
+//
+//   take   waits until `amount` more are in the counter than have been taken, and takes them
+//   reach  waits until `amount` + `stride` * round have been posted in the counter in all
+//   post   posts `amount`, `full` microseconds from now
+//   move   a transfer; goes on when the last byte has left
+//   fetch  a transfer; goes on when the last byte is here
+//   start  a transfer; goes on at once
+//   join   waits for the last bytes of all transfers that the thread has started
+//   delay  does something on its own
+//
+// A transfer posts one in counter `post` when its last byte has arrived.
+enum class Kind : std::int32_t { take, reach, post, move, fetch, start, join, delay };
+
+struct Operation {
+  Kind kind;
+  std::int32_t object, amount, stride, post;
+  double full, last, cap;
+};
 
 struct Origin {  // the instruction that an operation comes from
   int step = -1, op = 0, peer = -1;
@@ -33,6 +54,9 @@ struct Thread {
   std::vector<std::pair<int, int>> segments{};  // first operation, rounds
 
   int count() const { return verify::count_of(operations); }
+  int end(int segment) const {
+    return segment + 1 < verify::count_of(segments) ? segments[segment + 1].first : count();
+  }
   // What follows is repeated so often.
   void loop(int rounds) {
     if (segments.empty() || segments.back() != std::pair{count(), rounds}) segments.push_back({count(), rounds});
@@ -75,26 +99,6 @@ struct Threads {
   int counter(std::int64_t value = 0) {
     counters.push_back(value);
     return verify::count_of(counters) - 1;
-  }
-  // All operations one after the other; threads without any are left out, `kept` lists the others.
-  Code code(std::vector<const Thread*>& kept, std::vector<int>& starts) const {
-    Code all;
-    all.counters = counters;
-    for (const Thread& thread : threads) {
-      if (!thread.count()) continue;
-      const auto first = verify::count_of(all.operations);
-      for (std::size_t s = 0; s < thread.segments.size(); ++s) {
-        const bool more = s + 1 < thread.segments.size();
-        all.segments.push_back({all.threads, first + thread.segments[s].first,
-                                first + (more ? thread.segments[s + 1].first : thread.count()),
-                                thread.segments[s].second});
-      }
-      all.operations.insert(all.operations.end(), thread.operations.begin(), thread.operations.end());
-      ++all.threads;
-      kept.push_back(&thread);
-      starts.push_back(first);
-    }
-    return all;
   }
 };
 

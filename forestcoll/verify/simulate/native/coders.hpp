@@ -2,8 +2,12 @@
 
 #pragma once
 
-#include <functional>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
 #include <map>
+#include <string_view>
 #include <tuple>
 
 #include "../../native/columns.hpp"
@@ -21,40 +25,42 @@ struct Rates {  // bytes a microsecond are 1000 times these; 0: no limit
 
 using Ways = std::vector<std::pair<int, std::int64_t>>;  // routes, each with its weight
 
-// Python's fabric, asked once for each pair of ranks.
-struct Asked {
-  std::function<Ways(int, int, bool, double)> ways;  // source, target, whether it reads, after so long
-  std::function<double(int, int)> latency, round_trip;
-  std::function<double(std::int64_t, std::int64_t)> bytes;  // of so many chunks, cut in so many parts
-  std::function<std::tuple<int, double, double>(std::int64_t, std::int64_t)> loop;  // rounds, bytes: full, last
-  std::function<std::vector<int>(int, bool, std::vector<int>)> in_switch;  // routes through it
-};
-
-// The answers of the fabric, kept; ways between two ranks are dealt out by their weights.
+// What Python's Coder says of the fabric, kept; ways between two ranks are dealt out by their weights.
 class Fabric {
  public:
-  explicit Fabric(Asked asked) : asked_(std::move(asked)) {}
+  explicit Fabric(nanobind::object coder) : coder_(std::move(coder)) {}
   int between(int source, int target, Size size, bool reads = false, double after = 0);
-  double latency(int source, int target) { return kept(latencies_, source, target, asked_.latency); }
-  double round_trip(int source, int target) { return kept(round_trips_, source, target, asked_.round_trip); }
-  Size bytes(std::int64_t chunks, std::int64_t parts);
-  std::tuple<int, double, double> loop(const verify::Loop& loop) const { return asked_.loop(loop.chunks, loop.unit_bytes); }
-  std::vector<int> in_switch(int rank, bool adds, std::vector<int> group) const {
-    return asked_.in_switch(rank, adds, std::move(group));
+  double latency(int source, int target) { return kept("latency", source, target); }
+  double round_trip(int source, int target) { return kept("round_trip", source, target); }
+  // Of so many chunks, cut in so many parts.
+  Size bytes(std::int64_t chunks, std::int64_t parts) {
+    const double bytes = kept("bytes", chunks, parts);
+    return {bytes, bytes};
+  }
+  // Rounds; bytes of all but the last, and of the last.
+  std::tuple<int, double, double> loop(const verify::Loop& loop) const {
+    return ask<std::tuple<int, double, double>>("loop", loop.chunks, loop.unit_bytes);
+  }
+  // Routes through a switch.
+  std::vector<int> in_switch(int rank, bool adds, const std::vector<int>& group) const {
+    return ask<std::vector<int>>("switch", rank, adds, group);
   }
 
  private:
-  using Pair = std::pair<int, int>;
-  static double kept(std::map<Pair, double>& table, int source, int target, const std::function<double(int, int)>& ask) {
-    const auto it = table.find({source, target});
-    return it != table.end() ? it->second : table[{source, target}] = ask(source, target);
+  template <class Answer, class... Of>
+  Answer ask(const char* what, const Of&... of) const {
+    return nanobind::cast<Answer>(coder_.attr(what)(of...));
+  }
+  double kept(const char* what, std::int64_t x, std::int64_t y) {
+    const auto [it, fresh] = kept_.try_emplace({what, x, y});
+    if (fresh) it->second = ask<double>(what, x, y);
+    return it->second;
   }
 
-  Asked asked_;
+  nanobind::object coder_;
   std::map<std::tuple<int, int, bool, double>, Ways> ways_;
-  std::map<Pair, std::vector<double>> dealt_;
-  std::map<Pair, double> latencies_, round_trips_;
-  std::map<std::pair<std::int64_t, std::int64_t>, double> bytes_;
+  std::map<std::pair<int, int>, std::vector<double>> dealt_;
+  std::map<std::tuple<std::string_view, std::int64_t, std::int64_t>, double> kept_;
 };
 
 // How chunks of a fifo program are cut: the rounds, a chunk's bytes in a round, chunks in a message at most.

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <deque>
 #include <queue>
+#include <set>
 #include <tuple>
-
-#include "alarms.hpp"
 
 namespace forestcoll::simulate {
 
@@ -42,34 +41,63 @@ struct Line {
   std::int32_t transfer = -1, stage = -1;
 };
 
-struct Thread {
-  std::int32_t segment = 0, end = 0, operation = 0, round = 0;
+struct State {  // of a thread
+  const Thread* code;
+  std::int32_t segment = 0, operation = 0, round = 0;
   std::int32_t under_way = 0;  // transfers that it has started
   bool waits = false, joins = false, ready = false;
 };
 
+// When the next flow of each bundle ends, the earliest first; that changes with the rates.
+class Alarms {
+ public:
+  struct Alarm {
+    double time;
+    std::uint64_t number;  // of two at one time the smaller goes first
+    std::int32_t bundle;
+    auto operator<=>(const Alarm&) const = default;
+  };
+
+  bool empty() const { return alarms_.empty(); }
+  const Alarm& first() const { return *alarms_.begin(); }
+
+  void set(double time, std::uint64_t number, std::int32_t bundle) {
+    if (static_cast<std::size_t>(bundle) >= own_.size()) own_.resize(bundle + 1, alarms_.end());
+    if (own_[bundle] != alarms_.end()) alarms_.erase(own_[bundle]);
+    own_[bundle] = alarms_.insert({time, number, bundle}).first;
+  }
+
+  void pop() {  // there has to be one
+    own_[first().bundle] = alarms_.end();
+    alarms_.erase(alarms_.begin());
+  }
+
+ private:
+  std::set<Alarm> alarms_;
+  std::vector<std::set<Alarm>::iterator> own_;  // of each bundle
+};
+
 class Engine {
  public:
-  Engine(const Network& network, const std::vector<Route>& routes, const Code& code,
+  Engine(const Network& network, const std::vector<Route>& routes, const Threads& threads,
          bool cut_through, std::uint64_t seed, bool timeline)
       : network_(network),
         routes_(routes),
-        code_(code),
         cut_through_(cut_through),
         seed_(seed),
         timeline_(timeline),
         sharing_(network.capacity),
         lines_(network.capacity.size()),
-        posted_(code.counters),
-        taken_(code.counters.size()),
-        sleepers_(code.counters.size()),
-        threads_(code.threads) {
+        posted_(threads.counters),
+        taken_(threads.counters.size()),
+        sleepers_(threads.counters.size()) {
     outcome_.bytes.resize(network.capacity.size());
-    outcome_.ends.resize(code.threads);
+    for (const Thread& thread : threads.threads) threads_.push_back({&thread});
   }
 
   Outcome run(void (*poll)()) {
-    begin();
+    for (std::int32_t t = 0; t < verify::count_of(threads_); ++t)
+      if (threads_[t].code->count()) wake(t);
     std::uint64_t seen = 0;
     while (true) {
       while (!ready_.empty()) advance(next_ready());
@@ -79,10 +107,10 @@ class Engine {
       while (handle_next())
         if (!(++seen & 0xffff)) poll();
     }
-    for (std::int32_t t = 0; t < code_.threads; ++t) {
-      const Thread& thread = threads_[t];
-      if (thread.segment < thread.end)
-        outcome_.stuck.push_back({t, thread.operation, thread.round});
+    for (std::int32_t t = 0; t < verify::count_of(threads_); ++t) {
+      const State& thread = threads_[t];
+      if (thread.code->count() && thread.segment < verify::count_of(thread.code->segments))
+        outcome_.stuck.push_back({t, thread.operation});
     }
     return std::move(outcome_);
   }
@@ -120,20 +148,6 @@ class Engine {
     return true;
   }
 
-  void begin() {
-    const auto& segments = code_.segments;
-    for (std::int32_t s = 0; s < static_cast<std::int32_t>(segments.size()); ++s) {
-      Thread& thread = threads_[segments[s].thread];
-      if (thread.end == 0) {
-        thread.segment = s;
-        thread.operation = segments[s].first;
-      }
-      thread.end = s + 1;
-    }
-    for (std::int32_t t = 0; t < code_.threads; ++t)
-      if (threads_[t].end) wake(t);
-  }
-
   std::int32_t next_ready() {
     if (seed_) {  // xorshift64*
       seed_ ^= seed_ >> 12, seed_ ^= seed_ << 25, seed_ ^= seed_ >> 27;
@@ -156,34 +170,28 @@ class Engine {
 
   // Lets a thread do what it can.
   void advance(std::int32_t t) {
-    Thread& thread = threads_[t];
-    while (thread.segment < thread.end) {
-      const Segment& segment = code_.segments[thread.segment];
-      if (thread.operation == segment.end) {
-        if (++thread.round < segment.rounds) {
-          thread.operation = segment.first;
-        } else {
-          thread.round = 0;
-          if (++thread.segment < thread.end)
-            thread.operation = code_.segments[thread.segment].first;
-        }
-        continue;
+    State& thread = threads_[t];
+    const auto& segments = thread.code->segments;
+    while (thread.segment < verify::count_of(segments)) {
+      const auto [first, rounds] = segments[thread.segment];
+      const std::int32_t end = thread.code->end(thread.segment);
+      for (; rounds && thread.operation < end; ++thread.operation)
+        if (!execute(t, thread, rounds)) return;
+      if (++thread.round < rounds) {
+        thread.operation = first;
+      } else {
+        thread.round = 0;
+        thread.operation = end;
+        ++thread.segment;
       }
-      if (segment.rounds == 0) {
-        thread.operation = segment.end;
-        continue;
-      }
-      if (!execute(t, thread, segment)) return;
-      ++thread.operation;
     }
-    outcome_.ends[t] = now_;
     outcome_.time = std::max(outcome_.time, now_);
   }
 
   // Does a thread's operation; false while that has to wait.
-  bool execute(std::int32_t t, Thread& thread, const Segment& segment) {
-    const Operation& o = code_.operations[thread.operation];
-    const double size = thread.round + 1 < segment.rounds ? o.full : o.last;
+  bool execute(std::int32_t t, State& thread, std::int32_t rounds) {
+    const Operation& o = thread.code->operations[thread.operation];
+    const double size = thread.round + 1 < rounds ? o.full : o.last;
     switch (o.kind) {
       case Kind::take:
         if (posted_[o.object] - taken_[o.object] < o.amount) return sleep(t, o.object);
@@ -241,7 +249,7 @@ class Engine {
     sleepers_[counter].clear();
   }
 
-  std::int32_t note(std::int32_t t, const Thread& thread, double end) {
+  std::int32_t note(std::int32_t t, const State& thread, double end) {
     if (!timeline_) return -1;
     outcome_.spans.push_back({t, thread.operation, thread.round, now_, end});
     return static_cast<std::int32_t>(outcome_.spans.size()) - 1;
@@ -249,7 +257,7 @@ class Engine {
 
   // --- transfers ---------------------------------------------------------------------------------
 
-  void start(std::int32_t t, const Thread& thread, const Operation& o, double bytes) {
+  void start(std::int32_t t, const State& thread, const Operation& o, double bytes) {
     std::int32_t number;
     if (free_.empty()) {
       number = static_cast<std::int32_t>(transfers_.size());
@@ -369,7 +377,7 @@ class Engine {
 
   void arrive(std::int32_t number) {
     const Transfer& transfer = transfers_[number];
-    Thread& thread = threads_[transfer.thread];
+    State& thread = threads_[transfer.thread];
     if (transfer.waits && transfer.here) wake(transfer.thread);
     if (!transfer.waits && --thread.under_way == 0 && thread.joins) {
       thread.joins = false;
@@ -413,7 +421,6 @@ class Engine {
 
   const Network& network_;
   const std::vector<Route>& routes_;
-  const Code& code_;
   const bool cut_through_;
   std::uint64_t seed_;
   const bool timeline_;
@@ -423,7 +430,7 @@ class Engine {
   std::vector<std::int32_t> free_;
   std::vector<std::int64_t> posted_, taken_;
   std::vector<std::vector<std::int32_t>> sleepers_;
-  std::vector<Thread> threads_;
+  std::vector<State> threads_;
   std::deque<std::int32_t> ready_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Alarms flow_ends_;
@@ -434,9 +441,9 @@ class Engine {
 
 }  // namespace
 
-Outcome run(const Network& network, const std::vector<Route>& routes, const Code& code,
+Outcome run(const Network& network, const std::vector<Route>& routes, const Threads& threads,
             bool cut_through, std::uint64_t seed, bool timeline, void (*poll)()) {
-  return Engine(network, routes, code, cut_through, seed, timeline).run(poll);
+  return Engine(network, routes, threads, cut_through, seed, timeline).run(poll);
 }
 
 }  // namespace forestcoll::simulate

@@ -9,14 +9,16 @@
 // Sources: Azure/msccl-executor-nccl c6f6b36 (msccl_kernel_impl.h, msccl_setup.cc, prims_simple.h); message
 // sizes and slots: targets.py.
 
+#include <algorithm>
+
 #include "coders.hpp"
 
 namespace forestcoll::simulate {
 
 int Fabric::between(int source, int target, Size size, bool reads, double after) {
   const std::tuple key{source, target, reads, after};
-  auto it = ways_.find(key);
-  if (it == ways_.end()) it = ways_.emplace(key, asked_.ways(source, target, reads, after)).first;
+  const auto [it, fresh] = ways_.try_emplace(key);
+  if (fresh) it->second = ask<Ways>("ways", source, target, reads, after);
   const Ways& ways = it->second;
   if (ways.size() == 1) return ways[0].first;
   std::vector<double>& sent = dealt_[{source, target}];
@@ -28,12 +30,6 @@ int Fabric::between(int source, int target, Size size, bool reads, double after)
       best = w;
   sent[best] += size.full;
   return ways[best].first;
-}
-
-Size Fabric::bytes(std::int64_t chunks, std::int64_t parts) {
-  auto it = bytes_.find({chunks, parts});
-  if (it == bytes_.end()) it = bytes_.emplace(std::pair{chunks, parts}, asked_.bytes(chunks, parts)).first;
-  return {it->second, it->second};
 }
 
 namespace {

@@ -1,7 +1,6 @@
 // Python's door to the event engine: numbers in, plain tuples and lists out.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/function.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "coders.hpp"
+#include "engine.hpp"
 
 namespace nb = nanobind;
 using namespace forestcoll::simulate;
@@ -55,15 +55,18 @@ void poll() {
   if (PyErr_CheckSignals()) throw nb::python_error();
 }
 
-SpanRow span_row(const Code& code, const Span& span, const Thread& thread, int first) {
-  const Operation& operation = code.operations[span.operation];
-  const Origin& origin = thread.origins[span.operation - first];
-  const bool moves = operation.kind == Kind::move || operation.kind == Kind::fetch || operation.kind == Kind::start;
-  const auto segment = std::upper_bound(code.segments.begin(), code.segments.end(), span.operation,
-                                        [](int o, const Segment& s) { return o < s.end; });
-  const double bytes = span.round == segment->rounds - 1 ? operation.last : operation.full;
-  return {{thread.rank, thread.block, thread.proxy, origin.step, origin.op, origin.peer},
-          span.start, span.end, moves ? operation.object : -1, moves ? bytes : 0};
+At at(const Thread& thread, int operation) {
+  const Origin& origin = thread.origins[operation];
+  return {thread.rank, thread.block, thread.proxy, origin.step, origin.op, origin.peer};
+}
+
+SpanRow span_row(const Thread& thread, const Span& span) {
+  const Operation& o = thread.operations[span.operation];
+  const bool moves = o.kind == Kind::move || o.kind == Kind::fetch || o.kind == Kind::start;
+  const auto after = std::upper_bound(thread.segments.begin(), thread.segments.end(), span.operation,
+                                      [](int number, const auto& segment) { return number < segment.first; });
+  const double bytes = span.round == std::prev(after)->second - 1 ? o.last : o.full;
+  return {at(thread, span.operation), span.start, span.end, moves ? o.object : -1, moves ? bytes : 0};
 }
 
 Result simulate(const std::vector<double>& capacity, const std::vector<int>& rules,
@@ -75,23 +78,15 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
   std::vector<Route> routes;
   for (const auto& [lead, latency, stages] : ways)
     routes.push_back(route_of(network, stages, lead, latency, cut_through));
-  std::vector<const Thread*> kept;
-  std::vector<int> starts;
-  const Code code = threads.code(kept, starts);
-  if (kept.empty()) return {0, std::vector<double>(capacity.size()), {}, {}, 0};
   Outcome found;
   {
     nb::gil_scoped_release free;
-    found = run(network, routes, code, cut_through, seed, timeline, poll);
+    found = run(network, routes, threads, cut_through, seed, timeline, poll);
   }
   std::vector<SpanRow> spans;
-  for (const Span& s : found.spans) spans.push_back(span_row(code, s, *kept[s.thread], starts[s.thread]));
+  for (const Span& s : found.spans) spans.push_back(span_row(threads.threads[s.thread], s));
   std::vector<At> stuck;
-  for (const Stuck& s : found.stuck) {
-    const Thread& thread = *kept[s.thread];
-    const Origin& origin = thread.origins[static_cast<std::size_t>(s.operation - starts[s.thread])];
-    stuck.push_back({thread.rank, thread.block, thread.proxy, origin.step, origin.op, origin.peer});
-  }
+  for (const Stuck& s : found.stuck) stuck.push_back(at(threads.threads[s.thread], s.operation));
   return {found.time, found.bytes, spans, stuck, found.transfers};
 }
 
@@ -115,13 +110,7 @@ void bind_simulation(nb::module_& m) {
   nb::class_<Rates>(m, "Rates").def("__init__", [](Rates* self, double block, double sum, bool adds_slowly) {
     new (self) Rates{block, sum, adds_slowly};
   });
-  nb::class_<Fabric>(m, "Fabric")
-      .def("__init__", [](Fabric* self, decltype(Asked::ways) ways, decltype(Asked::latency) latency,
-                          decltype(Asked::round_trip) round_trip, decltype(Asked::bytes) bytes,
-                          decltype(Asked::loop) loop, decltype(Asked::in_switch) in_switch) {
-        new (self) Fabric({std::move(ways), std::move(latency), std::move(round_trip), std::move(bytes),
-                           std::move(loop), std::move(in_switch)});
-      });
+  nb::class_<Fabric>(m, "Fabric").def(nb::init<nb::object>());
   m.def("code_fifo", [](const forestcoll::verify::Columns& columns, int rounds, double full, double last,
                         std::int64_t chunks, int parts, std::int64_t slots, double wire, std::vector<int> boxes,
                         const Rates& rates, Fabric& fabric, Threads& threads) {

@@ -5,6 +5,7 @@
 // all sources at once. What goes through a port is moved by a proxy, each channel's in order, while the thread
 // block goes on. Reads of packets wait until all that wrote them are here.
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 
@@ -272,7 +273,7 @@ class Writer {
       group.push_back(rank == own_rank ? block_.rank : rank);
     }
     const Size bytes = size(columns_.targets(i)[0], i);
-    const auto routes = fabric_.in_switch(block_.rank, adds, std::move(group));
+    const auto routes = fabric_.in_switch(block_.rank, adds, group);
     for (const int route : routes)
       thread_.transfer(Kind::start, route, bytes, rates_.cap(verify::count_of(routes)));
     thread_.join();
