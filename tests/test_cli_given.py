@@ -3,68 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from forestcoll.ui.cli import main
-
-RING = ("-t", "ring", "--set", "gpus=4")
-
-
-@pytest.mark.parametrize(
-    ("command", "text"),
-    [
-        (("view",), "<!doctype html>"),
-        (("export", "--to", "dot"), '"gpu2" -> "gpu3"'),
-        (("topology", "show"), "made of  4 GPUs, 0 switches, 4 links"),
-        (("topology", "check"), "ring: ok: 4 GPUs"),
-        (("topology", "expand"), "ring-4"),
-        (("optimum", "-c", "allgather"), "allgather on ring-4, 4 ranks"),
-    ],
-)
-def test_a_topology_is_given_by_option_everywhere(
-    command: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*command, *RING]) == 0
-    assert text in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (("-c", "allgather"), "algbw         400/3 (133.333) GB/s"),
-        (("-c", "allgather", "--sizes", "64K:1M"), "plan set  allgather on ring-4"),
-        (("-c", "alltoall"), "alltoall on ring-4"),
-        (("-c", "allgather", "--groups", "gpu0,gpu1;gpu2,gpu3"), "2 groups"),
-    ],
-)
-def test_a_report_without_files(
-    more: tuple[str, ...],
-    text: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["synthesize", *RING, *more]) == 0
-    out, err = capsys.readouterr()
-    assert text in out
-    assert "\nwritten" not in out
-    assert err == "forestcoll: note: nothing is written; --output DIR writes the files\n"
-    assert main(["synthesize", *RING, *more, "--json"]) == 0
-    assert not json.loads(capsys.readouterr().out).get("files")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
-def test_a_file_system_without_files(capsys: pytest.CaptureFixture[str]) -> None:
-    """No other run writes there: it takes no files at all, and that is said at once."""
-    assert main(["view", "ring", "-o", "/proc/x.html"]) == 1
-    said = "forestcoll: error: cannot write /proc: this file system makes no files\n"
-    assert capsys.readouterr().err == said
 
 
 def test_a_folder_that_is_only_read(

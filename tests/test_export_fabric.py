@@ -152,10 +152,6 @@ def test_dot_of_one_tree_spans(capsys: pytest.CaptureFixture[str]) -> None:
     tree = nx.DiGraph([(u, v) for u, v, _ in edges])
     reached = nx.descendants(tree, forest.graph.names[forest.trees[5].root])
     assert len(reached & {forest.graph.names[r] for r in forest.graph.ranks}) == forest.n - 1
-    assert cli.main(["export", str(path), "--to", "dot", "--tree", "9999"]) == 1
-    assert "tree must be at least 0 and at most 43" in capsys.readouterr().err
-    assert cli.main(["export", "dgx-a100", "--to", "dot", "--tree", "0"]) == 1
-    assert "no forest is known" in capsys.readouterr().err
 
 
 # --- Perfetto -------------------------------------------------------------------------------------
@@ -222,15 +218,3 @@ def test_perfetto_trace_is_the_simulated_run(name: str) -> None:
         steps = counters[f"{use.src} -> {use.dst}"]
         moved = sum((b[0] - a[0]) * a[1] for a, b in pairwise(steps))  # ns x GB/s
         assert moved == pytest.approx(use.bytes, rel=0.05, abs=use.bandwidth * len(steps))
-
-
-def test_perfetto_needs_links(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    plan = tmp_path / "alone.xml"
-    plan.write_bytes((SCHEDULES / "mi300x-1" / "allgather.msccl.xml").read_bytes())
-    out = tmp_path / "a.perfetto-trace"
-    assert cli.main(["export", str(plan), "--to", "perfetto", "-o", str(out)]) == 1
-    assert "give the topology with --topology NAME or FILE" in capsys.readouterr().err
-    assert not out.exists()
-    given = ["-t", "mi300x", "--size", "1M"]
-    assert cli.main(["export", str(plan), "--to", "perfetto", "-o", str(out), *given]) == 0
-    assert len(perfetto.Trace.FromString(out.read_bytes()).packet) > 1000

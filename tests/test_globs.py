@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forestcoll.topology.globs import matcher
-from forestcoll.ui.cli import main
 
 
 @pytest.mark.parametrize(
@@ -38,11 +37,3 @@ def test_without_ranges_they_are_a_shells(pattern: str, text: str) -> None:
         f"-{b}]" in pattern for b in ("00", "01", "10", "11")
     ):
         assert matcher(pattern)(text) == fnmatchcase(text, pattern)
-
-
-def test_groups_by_ranges_of_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--groups", "box0/gpu[0-7];box0/gpu[8-15]", "-c", "allreduce"]
-    assert main(["optimum", "-t", "mi250", *words]) == 0
-    text = capsys.readouterr().out
-    assert "box0/gpu0-7 (8 GPUs)" in text
-    assert "box0/gpu8-15 (8 GPUs)" in text

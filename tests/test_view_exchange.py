@@ -56,64 +56,15 @@ def test_loads_of_flows(graph: CapacityGraph) -> None:
         assert taken == sent
 
 
-@pytest.fixture
-def written(call: Run) -> str:
-    """Routes, plans and flows of two A100 boxes."""
-    machine = ["-t", "dgx-a100", "--set", "boxes=2", "-c", "alltoall"]
+def test_routes_that_are_wrong_are_refused(call: Run) -> None:
+    routes = "out/dgx-a100-2.alltoall.routes.json"
+    machine = ("-t", "dgx-a100", "--set", "boxes=2", "-c", "alltoall")
     assert call("synthesize", *machine, "-o", "out/")[0] == 0
-    assert call("optimum", *machine, "-o", "out/")[0] == 0
-    return "out/dgx-a100-2.alltoall"
-
-
-def test_everything_is_shown(written: str, call: Run) -> None:
-    for suffix in ("flows.json", "routes.json", "msccl.xml", "mscclpp.json"):
-        path = f"{written}.{suffix}"
-        assert call("view", path, "-o", "page.html", "--force")[0] == 0
-        for form in ("svg", "dot"):
-            assert call("export", path, "--to", form, "-o", f"x.{form}", "--force")[0] == 0
-        exchange = suffix in ("flows.json", "routes.json")
-        assert ("of the time busy" in Path("x.svg").read_text(encoding="utf-8")) == exchange
-        assert ("25 GB/s\\n100 %" in Path("x.dot").read_text(encoding="utf-8")) == exchange
-
-
-def test_plans_go_to_other_tools_and_routes_do_not(written: str, call: Run) -> None:
-    """The links are those of the routes beside the plans."""
-    for form, target in (("chakra", "traces/"), ("goal", "x.goal"), ("perfetto", "x.trace")):
-        for suffix in ("msccl.xml", "mscclpp.json"):
-            plan = f"{written}.{suffix}"
-            assert call("export", plan, "--to", form, "-o", target, "--force")[0] == 0
-        for suffix in ("flows.json", "routes.json"):
-            code, _, error = call("export", f"{written}.{suffix}", "--to", form, "-o", "x/")
-            assert code == 1
-            assert "flows and routes say no order of messages; the plans of the routes do" in error
-    for suffix in ("msccl.xml", "mscclpp.json"):
-        assert call("time", f"{written}.{suffix}")[0] == 0
-    assert len(list(Path("traces").iterdir())) >= 16
-    assert not Path("x").exists()
-
-
-def test_what_is_refused(written: str, call: Run) -> None:
-    routes = f"{written}.routes.json"
     text = Path(routes).read_text(encoding="utf-8")
     Path("bad.routes.json").write_text(text.replace('"units": 1', '"units": 2', 1))
-    for words, code, message in (
-        (("time", routes), 1, "'forestcoll time' takes those"),
-        (
-            ("view", routes, "-t", "dgx-a100", "-o", "x.html"),
-            2,
-            "flows and routes have their links: leave --topology away",
-        ),
-        (
-            ("export", routes, "--to", "svg", "--tree", "0", "-o", "x.svg"),
-            1,
-            "no forest is known, so no tree can be drawn",
-        ),
-        (("view", "bad.routes.json", "-o", "x.html"), 1, "bad.routes.json: "),
-    ):
-        done, _, error = call(*words)
-        assert done == code
-        assert message in error
-    assert not Path("x.html").exists()
+    code, _, error = call("view", "bad.routes.json", "-o", "x.html")
+    assert (code, Path("x.html").exists()) == (1, False)
+    assert "bad.routes.json: " in error
 
 
 def test_a_matrix_is_shown(call: Run) -> None:

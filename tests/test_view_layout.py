@@ -13,7 +13,6 @@ from forestcoll.common.errors import ForestCollError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
-from forestcoll.ui import cli
 from forestcoll.ui.view.layout import Layout, lay_out
 from forestcoll.ui.view.svg import draw, hops
 
@@ -113,13 +112,3 @@ def test_a_drawing_of_one_tree(tree: int) -> None:
     assert any(share in text for text in texts)
     with pytest.raises(ForestCollError, match="tree must be at least 0"):
         draw(forest.graph, forest=forest, tree=len(forest.trees))
-
-
-def test_the_command_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "a.svg"
-    plan = str(SCHEDULES / "mi250-1" / "allgather.msccl.xml")
-    assert cli.main(["export", plan, "--to", "svg", "--tree", "1", "-o", str(out)]) == 0
-    _, texts = read(out.read_text())
-    assert texts[0] == "allgather on mi250-1"
-    assert cli.main(["export", "star", "--to", "svg", "--tree", "1"]) == 1
-    assert "no forest is known" in capsys.readouterr().err

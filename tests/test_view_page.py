@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import Run
 
 from forestcoll.ui import cli
 
@@ -150,71 +152,33 @@ def test_opens_without_a_word_and_without_a_request(show: Show, name: str) -> No
     assert colours > 20  # something is drawn
 
 
-def test_everything_by_keys(show: Show) -> None:
-    opened = show(*PAGES["plan"])
-    opened.press("]", "]")
-    assert opened.state("tree") == 1
-    assert opened.page.text_content("#tree-name") == "tree 2 of 32"
-    opened.press(",")
-    assert opened.state("hops") == 1
-    assert opened.page.text_content("#tree-name") == "tree 2 of 32, to hop 1"
-    opened.press(".", "[")
-    assert opened.state("tree") == 0
-    opened.press("a")
-    assert opened.page.get_attribute("#tree-all", "aria-pressed") == "true"
-    opened.press("Escape", "c")
-    assert opened.state("cut") == 0
-    assert "GB/s" in opened.details()["one side"]
-    opened.press("h", "d")
-    assert opened.state("heat") is False
-    assert opened.ask("document.documentElement.dataset.theme") == "dark"
-    opened.press("/")
-    opened.page.keyboard.type("gpu3 fabric")
-    assert opened.page.text_content("#found button >> nth=0") == "box0/gpu3 - fabric"
-    opened.press("Enter")
-    assert opened.details()["bandwidth"] == "25 GB/s"
-    assert opened.state("selected.kind") == "pair"
-    opened.press("Tab")
-    opened.page.focus("#fabric")
-    before = opened.ask("forestcoll.fabric.camera.scale")
-    opened.press("+", "ArrowLeft")
-    assert opened.ask("forestcoll.fabric.camera.scale") > before
-    opened.press("f", "Tab")
-    assert opened.ask("document.activeElement.id") == "time"
-    opened.press("ArrowRight", "ArrowRight", "ArrowDown")
-    assert opened.state("selected.kind") == "bar"
-    assert set(opened.details()) == {"rank", "does", "from", "moves", "over"}
-    opened.press("+", "}", "End")
-    assert opened.state("now") == opened.ask("forestcoll.run.time")
-    opened.press("Home", "Space")
-    assert opened.state("playing") is True
-    opened.until("forestcoll.state.now > 0")
-    opened.press("Space")
-    assert opened.state("playing") is False
-    opened.press("?")
-    assert opened.page.is_visible("#keys")
-    opened.press("Escape")
-    assert not opened.page.is_visible("#keys")
+PAGE_ROWS = Path(__file__).parent / "pages"
+ASKS = {"state": "forestcoll.state.{}", "text": "document.querySelector('{}').textContent"}
 
 
-def test_buttons_do_what_keys_do(show: Show) -> None:
-    opened = show(*PAGES["forest"])
-    for name in ("tree-after", "tree-after", "tree-before", "hop-less", "hop-more"):
-        opened.page.click(f"#{name}")
-    assert opened.state("tree") == 0
-    opened.page.click("#tree-all")
-    assert opened.state("allTrees") is True
-    for name in ("heat", "cut", "fit", "theme"):
-        opened.page.click(f"#{name}")
-    assert opened.state("heat") is False
-    assert opened.details()["part 1 of 8"].startswith("2 of 16 GPUs")
-    opened.page.click("#classes button >> nth=0")
-    assert opened.state("selected.kind") == "class"
-    opened.page.click("#play")
-    opened.until("forestcoll.state.now > 0")
-    opened.page.click("#play")
-    opened.page.click("#help")
-    opened.page.click("#keys button")
+@pytest.mark.parametrize("path", sorted(PAGE_ROWS.glob("*.txt")), ids=lambda path: path.stem)
+def test_pages_do_what_keys_and_buttons_ask(path: Path, show: Show, call: Run) -> None:
+    """Rows of pages/*.txt: what is opened, pressed, clicked; `ask SCRIPT => VALUE`."""
+    for row in path.read_text(encoding="utf-8").splitlines():
+        sign, _, text = row.replace("ROOT/", f"{SCHEDULES.parent}/").partition(" ")
+        expression, _, wanted = text.rpartition(" => ")
+        if sign == "run":
+            assert call(*shlex.split(text)) == (0, "", "")
+        elif sign == "open":
+            opened = show(*text.split())
+        elif sign == "press":
+            opened.press(*text.split())
+        elif sign == "until":
+            opened.until(text)
+        elif sign == "shows":
+            assert wanted in " ".join(opened.page.inner_text(expression).split()), row
+        elif sign in ("state", "text", "ask"):
+            asked = ASKS.get(sign, "{}").format(expression)
+            assert opened.ask(asked) == json.loads(wanted), row
+        elif sign == "type":
+            opened.page.keyboard.type(text)
+        elif sign != "#":
+            {"click": opened.page.click, "focus": opened.page.focus}[sign](text)
 
 
 PLACE = """e => {
