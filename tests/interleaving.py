@@ -3,13 +3,17 @@
 Nothing here is shared with forestcoll.verify. Values are bags of (launch, rank, chunk, slice);
 every thread of a thread block, every proxy of a port channel and every rank's caller moves on its
 own, one element at a time, in an order drawn at random.
+
+A race is found whatever the order: every access of a location is an event with a bit of its own,
+and whoever does one carries all bits that come before it, as messages, signals, packets and
+barriers bring them. Of two accesses of which one writes, the later has the earlier's bit.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from forestcoll.program import (
@@ -57,12 +61,19 @@ class World:
         self.launches, self.queue = launches, queue
         self.random = random.Random(seed)
         self.memory: dict[Place, Bag] = {}
-        self.packets: dict[Slot, tuple[int, Bag]] = {}  # launch that wrote it, data
+        self.packets: dict[Slot, tuple[int, Bag, int]] = {}  # launch that wrote it, data, before
+        self.current = 0  # who moves
+        self.clocks: list[int] = []  # the events before what each will do next
+        self.events = 0
+        self.history: dict[object, tuple[list[int], list[int]]] = {}  # last write, reads since
+        self.begins = [0] * program.n  # what comes before each rank's launch
+        self.tails: dict[Key, tuple[int, object, int]] = {}  # of ports: thread, segment, before
+        self.same_thread: dict[Key, int] = {}  # of packets: the thread of an element
         self.garbage = 0
-        self.messages: dict[Key, deque[Bag]] = {}
-        self.semaphores: dict[Key, int] = {}
+        self.messages: dict[Key, deque[tuple[Bag, int]]] = {}
+        self.semaphores: dict[Key, deque[tuple[int, int]]] = defaultdict(deque)  # data, begin
         self.flags: dict[Key, int] = {}
-        self.ported: dict[Key, deque[tuple[list[Task], bool]]] = {}
+        self.ported: dict[Key, deque[tuple[list[Task], Op, int, tuple[int, object]]]] = {}
         self.arrived: dict[Key, int] = {}
         self.total = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
         self.part = self.total // program.n
@@ -73,7 +84,7 @@ class World:
         self.grain = math.lcm(2 if loops else 1, *(i.part[1] for *_, i in program.instructions()))
         for r, rank in enumerate(program.ranks):
             for s, value in enumerate(rank.semaphores):
-                self.semaphores["own", r, s] = value
+                self.semaphores["own", r, s] = deque([(0, 0)] * max(0, value))
 
     # --- running
 
@@ -91,6 +102,7 @@ class World:
         alive = set(range(callers))
         waiting: dict[int, object] = {}
         self.spawned = actors
+        self.clocks = [0] * len(actors)
         while alive & set(range(callers)):
             choices = [
                 a
@@ -99,7 +111,7 @@ class World:
             ]
             if not choices:
                 raise Failed("stuck")
-            a = self.random.choice(choices)
+            self.current = a = self.random.choice(choices)
             for _ in range(self.random.choice((1, 1, 5, 50))):
                 if not self.ready(waiting.get(a)):
                     break
@@ -114,16 +126,36 @@ class World:
     def ready(condition: object) -> bool:
         return condition is None or bool(condition())  # type: ignore[operator]
 
-    def spawn(self, actors: list[Iterator[object]]) -> object:
-        """Start actors; the answer says whether all have ended."""
-        left = [len(actors)]
+    def spawn(self, actors: list[Iterator[object]]) -> Iterator[object]:
+        """Start actors and wait until all have ended."""
+        left, end = len(actors), 0
 
         def counted(actor: Iterator[object]) -> Iterator[object]:
+            nonlocal left, end
             yield from actor
-            left[0] -= 1
+            left, end = left - 1, end | self.clocks[self.current]
 
         self.spawned += [counted(a) for a in actors]
-        return lambda: left[0] == 0
+        self.clocks += [self.clocks[self.current]] * len(actors)
+        yield lambda: left == 0
+        self.learn(end)
+
+    def learn(self, before: int) -> None:
+        """All that comes before what has been waited for comes before what is next."""
+        self.clocks[self.current] |= before
+
+    def touch(self, place: object, write: bool) -> None:
+        """An access, which all that it collides with has to come before."""
+        written, reads = self.history.setdefault(place, ([], []))
+        before = self.clocks[self.current]
+        if any(not before >> event & 1 for event in (written + reads if write else written)):
+            raise Failed(f"race: {place}")
+        if write:
+            self.history[place] = ([self.events], [])
+        else:
+            reads.append(self.events)
+        self.learn(1 << self.events)
+        self.events += 1
 
     # --- memory
 
@@ -140,13 +172,19 @@ class World:
         return rank, buffer.value, slice_
 
     def read(self, place: Place) -> Bag:
+        self.touch(place, False)
         if place not in self.memory:
-            self.trash(place)
+            self.garbage += 1
+            self.memory[place] = (("garbage", self.garbage),)
         return self.memory[place]
+
+    def write(self, place: Place, value: Bag) -> None:
+        self.touch(place, True)
+        self.memory[place] = value
 
     def trash(self, place: Place) -> None:
         self.garbage += 1
-        self.memory[place] = (("garbage", self.garbage),)
+        self.write(place, (("garbage", self.garbage),))
 
     def places(self, rank: int, ref: Ref, index: int = 0, of: int = 1) -> list[Place]:
         low, length = ref.offset * self.grain, ref.count * self.grain
@@ -176,14 +214,15 @@ class World:
                 chunk = s // self.grain + (
                     rank * self.part if program.collective is Collective.ALLGATHER else 0
                 )
-                inputs[place] = self.memory[place] = ((launch, rank, chunk, s % self.grain),)
+                inputs[place] = ((launch, rank, chunk, s % self.grain),)
+                self.write(place, inputs[place])
+            self.begins[rank] = self.clocks[self.current]
             yield None
             if program.style == "fifo":
                 blocks = [self.fifo(rank, b, t, launch) for b, t in enumerate(sizes.thread_blocks)]
             else:
                 blocks = [self.onesided(rank, t, launch) for t in sizes.thread_blocks]
-            done = self.spawn(blocks)
-            yield done
+            yield from self.spawn(blocks)
             self.check(rank, launch, user)
             if not self.in_place and any(self.memory[p] != v for p, v in inputs.items()):
                 raise Failed(f"rank {rank}: input changed")
@@ -217,6 +256,7 @@ class World:
             for target in i.after:
                 key: Key = (rank, launch, *target)
                 yield lambda key=key: key in self.flags
+                self.learn(self.flags[key])
             src = self.places(rank, i.src[0]) if i.src else []
             dst = self.places(rank, i.dst[0]) if i.dst else []
             if i.op in RECEIVES or i.op in SENDS:
@@ -227,17 +267,18 @@ class World:
                             and (i.op not in SENDS or len(leaving) < self.queue)
                         )
                     )
-                    value: Bag = arriving.popleft() if i.op in RECEIVES else ()
+                    value, before = arriving.popleft() if i.op in RECEIVES else ((), 0)
+                    self.learn(before)
                     value += self.read(src[k]) if src else ()
                     if dst:
-                        self.memory[dst[k]] = value
+                        self.write(dst[k], value)
                     if i.op in SENDS:
-                        leaving.append(value)
+                        leaving.append((value, self.clocks[self.current]))
             elif i.op is not Op.NOP:
                 for task in self.data(rank, i, 0, 1):
                     task()
                     yield None
-            self.flags[rank, launch, number, s] = 1
+            self.flags[rank, launch, number, s] = self.clocks[self.current]
 
     # --- onesided
 
@@ -249,9 +290,10 @@ class World:
 
         def move(place: Place, to: list[Place]) -> Task:
             def task() -> None:
+                value = self.read(place)
                 for other in to:
                     if other != place:
-                        self.memory[other] = self.read(place)
+                        self.write(other, value)
 
             return task
 
@@ -261,7 +303,7 @@ class World:
                 for place in places:
                     value += self.read(place)
                 for other in to:
-                    self.memory[other] = value
+                    self.write(other, value)
 
             return task
 
@@ -287,31 +329,37 @@ class World:
         threads: list[list[Iterator[object]]] = [[] for _ in range(THREADS)]
         for i, index, of in self.lines(block):
             if i.op in (Op.NOP, Op.BARRIER):
-                yield self.spawn([self.chain(t) for t in threads])
+                yield from self.spawn([self.chain(t) for t in threads])
                 threads = [[] for _ in range(THREADS)]
                 if i.op is Op.BARRIER:
                     key: Key = ("barrier", rank, i.ident)
                     self.arrived[key] = self.arrived.get(key, 0) + 1
                     goal = -(-self.arrived[key] // i.group) * i.group
+                    self.flags[key, goal] = (
+                        self.flags.get((key, goal), 0) | self.clocks[self.current]
+                    )
                     yield lambda key=key, goal=goal: self.arrived[key] >= goal
+                    self.learn(self.flags[key, goal])
                 continue
             if i.op in PACKETS:
                 works = self.packet_work(rank, i, index, of, launch)
                 if block.channels and any(block.channels[c].kind == "port" for c in i.channels):
                     for slots, _ in works:
                         self.random.choice(threads).append(self.packet(launch, slots, lambda: None))
-                    yield self.spawn([self.chain(t) for t in threads])
+                    yield from self.spawn([self.chain(t) for t in threads])
                     threads = [[] for _ in range(THREADS)]
                     for k, c in enumerate(i.channels):
                         tasks = [task for _, task in works[k :: len(i.channels)]]
                         end = (rank, block.channels[c].peer, block.channels[c].index)
-                        threads[k % THREADS].append(self.push_packets(end, tasks))
+                        threads[k % THREADS].append(self.push(end, tasks, i.op, (k, threads)))
                 else:
-                    for slots, task in works:
-                        self.random.choice(threads).append(self.packet(launch, slots, task))
+                    plain = i.dst[: PACKETS[i.op].packet_dst]
+                    for e, (slots, task) in enumerate(works):
+                        same: Key = (rank, id(block), launch, plain[0], e) if plain else ()
+                        self.random.choice(threads).append(self.packet(launch, slots, task, same))
                 continue
             self.share(rank, block, i, index, of, threads)
-        yield self.spawn([self.chain(t) for t in threads])
+        yield from self.spawn([self.chain(t) for t in threads])
 
     # --- packets
 
@@ -341,11 +389,13 @@ class World:
                 for place in places:
                     value += self.read(place)
                 for slot in slots:
+                    self.touch(slot, False)
                     value += self.packets[slot][1]
                 for place in to:
-                    self.memory[place] = value
+                    self.write(place, value)
                 for slot in on:
-                    self.packets[slot] = (launch, value)
+                    self.touch(slot, True)
+                    self.packets[slot] = (launch, value, self.clocks[self.current])
 
             return task
 
@@ -366,18 +416,25 @@ class World:
                 found.append((slots, task))
         return found
 
-    def packet(self, launch: int, slots: list[Slot], task: Task) -> Iterator[object]:
-        yield lambda: all(self.packets.get(slot, (-1, ()))[0] == launch for slot in slots)
+    def packet(
+        self, launch: int, slots: list[Slot], task: Task, same: Key = ()
+    ) -> Iterator[object]:
+        yield lambda: all(self.packets.get(slot, (-1,))[0] == launch for slot in slots)
+        for slot in slots:
+            self.learn(self.packets[slot][2])
+        self.learn(self.same_thread.get(same, 0))
         task()
+        if same:
+            self.same_thread[same] = self.clocks[self.current]
 
-    def push_packets(self, end: Key, tasks: list[Task]) -> Iterator[object]:
-        yield None
-        self.ported.setdefault(end, deque()).append((tasks, False))
-
-    @staticmethod
-    def chain(parts: list[Iterator[object]]) -> Iterator[object]:
+    def chain(self, parts: list[Iterator[object]]) -> Iterator[object]:
+        """What a thread does one after the other, which orders nothing: others may do it."""
+        begin = end = self.clocks[self.current]
         for part in parts:
+            self.clocks[self.current] = begin
             yield from part
+            end |= self.clocks[self.current]
+        self.clocks[self.current] = end
 
     def share(
         self,
@@ -394,7 +451,9 @@ class World:
             for k, c in enumerate(ends):
                 source = self.of_port(rank, i.src[0] if len(i.src) == 1 else i.src[k])
                 one = Instruction(Op.PUT, (source,), (i.dst[k],))
-                threads[k % THREADS].append(self.push(rank, c.peer, c.index, one, i.op, index, of))
+                tasks = self.data(rank, one, index, of)
+                end = (rank, c.peer, c.index)
+                threads[k % THREADS].append(self.push(end, tasks, i.op, (k, threads)))
         elif i.src or i.dst:
             if i.switches:
                 i = self.without_switches(rank, block, i)
@@ -404,19 +463,19 @@ class World:
             thread = threads[k % THREADS]
             if i.op in (Op.SIGNAL, Op.RELAXED_SIGNAL):
                 if c.kind == "port":
-                    thread.append(self.push(rank, c.peer, c.index, None, i.op, 0, 1))
+                    thread.append(self.push((rank, c.peer, c.index), [], i.op, (k, threads)))
                 else:
-                    thread.append(self.raise_(c.peer, rank, c.kind, c.index))
+                    thread.append(self.raise_(rank, i.op, c.peer, rank, c.kind, c.index))
             elif i.op in (Op.WAIT, Op.RELAXED_WAIT):
-                thread.append(self.take(rank, c.peer, c.kind, c.index))
+                thread.append(self.take(i.op, rank, c.peer, c.kind, c.index))
         if i.op is Op.FLUSH:
             for k, c in enumerate(ends or [c for c in block.channels if c.kind == "port"]):
-                threads[k % THREADS].append(self.flushed((rank, c.peer, c.index)))
+                threads[k % THREADS].append(self.flushed((rank, c.peer, c.index), (k, threads)))
         for k, s in enumerate(i.semaphores):
             if i.op is Op.RELEASE:
-                threads[k % THREADS].append(self.raise_("own", rank, s))
+                threads[k % THREADS].append(self.raise_(rank, i.op, "own", rank, s))
             else:
-                threads[k % THREADS].append(self.take("own", rank, s))
+                threads[k % THREADS].append(self.take(i.op, "own", rank, s))
 
     def of_port(self, rank: int, ref: Ref) -> Ref:
         """What a port reads, counted from where the allocation begins, where that matters."""
@@ -442,49 +501,50 @@ class World:
         yield None
         task()
 
-    def raise_(self, *key: object) -> Iterator[object]:
+    def raise_(self, rank: int, op: Op, *key: object) -> Iterator[object]:
         yield None
-        self.semaphores[key] = self.semaphores.get(key, 0) + 1
+        begin = self.begins[rank]
+        data = begin if op is Op.RELAXED_SIGNAL else self.clocks[self.current]
+        self.semaphores[key].append((data, begin))
 
-    def take(self, *key: object) -> Iterator[object]:
-        yield lambda: self.semaphores.get(key, 0) > 0
-        self.semaphores[key] -= 1
+    def take(self, op: Op, *key: object) -> Iterator[object]:
+        yield lambda: bool(self.semaphores[key])
+        self.learn(self.semaphores[key].popleft()[op is Op.RELAXED_WAIT])
 
-    def flushed(self, end: Key) -> Iterator[object]:
+    def tail(self, end: Key, mark: tuple[int, object]) -> int:
+        """What a thread may rely on to have gone through a port before."""
+        thread, segment, before = self.tails.get(end, (0, None, 0))
+        return before if thread == mark[0] or segment is not mark[1] else 0
+
+    def flushed(self, end: Key, mark: tuple[int, object]) -> Iterator[object]:
         yield None
         yield lambda: not self.ported.get(end)
+        self.learn(self.tail(end, mark))
 
     def push(
-        self,
-        rank: int,
-        peer: int,
-        number: int,
-        put: Instruction | None,
-        op: Op,
-        index: int,
-        of: int,
+        self, end: Key, work: list[Task], op: Op, mark: tuple[int, object]
     ) -> Iterator[object]:
         """Hand a put, a signal, or both to the proxy of a port channel."""
         yield None
-        end: Key = (rank, peer, number)
-        work: list[Task] = [] if put is None else self.data(rank, put, index, of)
         queue = self.ported.setdefault(end, deque())
-        queue.append((work, op is not Op.PUT))
+        queue.append((work, op, self.clocks[self.current], mark))
         if op is Op.PUT_SIGNAL_FLUSH:
             yield lambda: not queue
+            self.learn(self.tail(end, mark))
 
     def proxy(self, end: tuple[int, int, int]) -> Iterator[object]:
         rank, peer, number = end
         queue = self.ported.setdefault(end, deque())
         while True:
             yield lambda: bool(queue)
-            work, signals = queue[0]
+            work, op, before, mark = queue[0]
+            self.clocks[self.current] = before | self.tail(end, mark)
             for task in work:
                 task()
                 yield None
-            if signals:
-                key: Key = (peer, rank, "port", number)
-                self.semaphores[key] = self.semaphores.get(key, 0) + 1
+            self.tails[end] = (*mark, self.clocks[self.current])
+            if op is not Op.PUT and op not in PACKETS:
+                yield from self.raise_(rank, op, peer, rank, "port", number)
             queue.popleft()
 
 

@@ -3,7 +3,7 @@
     reduce fifo root=0               collective, style, fields of the Program; places=both, in, out
     rank 1 1 3                       chunks of input, output and scratch; semaphores=0,0
     block recv=1                     send=, channel=; channels=memory:1:0,port:2:0 (peer, number);
-                                     switches=i:0-1-2 (buffer, ranks)
+                                     switches=i:0/1/2 (buffer, ranks)
     recv -> s0                       operation, sources -> destinations; `i0:2@1`: two chunks from
     reduce s0 -> o0 after=0.0        chunk 0 on of rank 1's input
     loop 2 65536                     a pipeline: chunks, bytes of a unit; its body follows, with `-`
@@ -15,10 +15,11 @@ Of a tree, the steps are the lines, and all else has its name: `1.0.recv`, `1.0.
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
-from edits import change
+from edits import change, places_of
 
 from forestcoll.program import (
     Buffer,
@@ -100,7 +101,7 @@ def _block(block: Tree) -> ThreadBlock:
         *(block.get(name, usual) for name, usual in (("recv", -1), ("send", -1), ("channel", 0))),
         channels=tuple(Channel(int(peer), kind, int(n)) for kind, peer, n in ends),  # type: ignore[arg-type]
         switches=tuple(
-            Switch(tuple(map(int, ranks.split("-"))), Buffer(buffer)) for buffer, ranks in ways
+            Switch(tuple(map(int, ranks.split("/"))), Buffer(buffer)) for buffer, ranks in ways
         ),
     )
 
@@ -181,7 +182,7 @@ def tree_of(program: Program) -> Tree:
                         "channel": block.channel,
                         "channels": [f"{c.kind}:{c.peer}:{c.index}" for c in block.channels],
                         "switches": [
-                            f"{s.buffer}:{'-'.join(map(str, s.ranks))}" for s in block.switches
+                            f"{s.buffer}:{'/'.join(map(str, s.ranks))}" for s in block.switches
                         ],
                         "steps": [
                             {
@@ -217,3 +218,100 @@ def line_of(i: Instruction) -> str:
     words += [f"at={i.ident}/{i.group}"] if i.group or i.ident else []
     words += [f"part={i.part[0]}/{i.part[1]}"] if i.part != (0, 1) else []
     return " ".join([i.op.value, *refs[0], "->", *refs[1], *words])
+
+
+# --- at random
+
+LIKE = {
+    "signal": "relaxed_signal",
+    "wait": "relaxed_wait",
+    "relaxed_signal": "signal",
+    "relaxed_wait": "wait",
+    "recv_copy_send": "recv",
+    "recv": "recv_copy_send",
+    "put": "put_signal",
+    "put_signal": "put_signal_flush",
+    "copy": "reduce",
+    "reduce": "copy",
+    "recv_reduce_copy_send": "recv_reduce_copy",
+    "reduce_to": "reduce",
+    "flush": "nop",
+    "barrier": "nop",
+}
+WILD = (-(10**20), -2, -1, 0, 1, 2, 3, 7, 64, 10**9, 10**20)
+
+
+def slip(whole: Tree, dice: random.Random) -> None:
+    """One or two small changes, as a programmer's; often at all ranks alike, to stay balanced."""
+    for _ in range(dice.choice((1, 1, 2))):
+        ranks = whole["ranks"]
+        chosen = dice.randrange(len(ranks))
+        b, everywhere, state = dice.randrange(9), dice.random() < 0.4, dice.getstate()
+        for rank in ranks if everywhere else ranks[chosen : chosen + 1]:
+            dice.setstate(state)  # the same change again
+            if rank["blocks"]:
+                _slip_steps(rank["blocks"][b % len(rank["blocks"])]["steps"], dice)
+
+
+def _slip_steps(steps: list[Any], dice: random.Random) -> None:
+    """Drop, double, swap or alter one of the steps."""
+    if not steps:
+        return
+    k, j, act = dice.randrange(len(steps)), dice.randrange(len(steps)), dice.randrange(6)
+    if act == 0:
+        del steps[k]
+    elif act == 1:
+        steps.insert(j, steps[k])
+    elif act == 2:
+        steps[j], steps[k] = steps[k], steps[j]
+    elif isinstance(steps[k], str):
+        steps[k] = slip_line(steps[k], dice)
+    else:
+        steps[k] = {**steps[k], "steps": list(steps[k]["steps"])}
+        _slip_steps(steps[k]["steps"], dice)
+
+
+def slip_line(line: str, dice: random.Random) -> str:
+    """Another operation, a field less, or another place."""
+    words, act = line.split(), dice.randrange(6)
+    fields = [k for k, word in enumerate(words) if "=" in word]
+    refs = [k for k, word in enumerate(words) if REF.fullmatch(word)]
+    if act == 0:
+        words[0] = LIKE.get(words[0], words[0])
+    elif act < 3 and fields:
+        del words[dice.choice(fields)]
+    elif refs:
+        k = dice.choice(refs)
+        buffer, rest = words[k][0], words[k][1:]
+        ends, other, up = dice.randrange(3), dice.choice("ios"), dice.choice((-1, 1))
+        if ends == 0:
+            buffer = other
+        else:
+            offset, _, count = rest.partition("@")[0].partition(":")
+            low, many = int(offset) + up * (ends == 1), int(count or 1) + up * (ends == 2)
+            owner = rest.partition("@")[1:]
+            rest = f"{max(0, low)}:{max(1, many)}{''.join(owner)}"
+        words[k] = buffer + rest
+    return " ".join(words)
+
+
+def wild(whole: Tree, dice: random.Random) -> None:
+    """Nonsense: any number anywhere, any operation, operands on the other side."""
+    places = [(at, key) for at, key in places_of(whole) if type(at[key]) in (int, str)]
+    holder, key = dice.choice(
+        [place for place in places if place[1] not in ("style", "collective")]
+    )
+    text, act = str(holder[key]), dice.randrange(5)
+    numbers = list(re.finditer(r"-?\d+", text))
+    if isinstance(holder[key], int):
+        holder[key] = dice.choice(WILD)
+    elif text.split()[0] not in set(Op) or (act > 1 and numbers):
+        if numbers:
+            low, high = dice.choice(numbers).span()
+            holder[key] = f"{text[:low]}{dice.choice(WILD)}{text[high:]}"
+    elif act == 0:
+        holder[key] = " ".join([dice.choice(list(Op)), *text.split()[1:]])
+    else:
+        op, *words = text.split()
+        dice.shuffle(words)
+        holder[key] = " ".join([op, *words])

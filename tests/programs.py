@@ -413,7 +413,7 @@ def fabric_allgather(n: int = 3, chunks: int = 2) -> Program:
 
 def _by_switch(r: int, n: int, buffers: str, line: str) -> str:
     """Everybody has begun; the step; everybody is done."""
-    group = "-".join(map(str, range(n)))
+    group = "/".join(map(str, range(n)))
     ways = ",".join(f"{buffer}:{group}" for buffer in buffers.split(","))
     every = range(n - 1)
     return lines(

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import programs as pg
 import pytest
-from programs import do, inp, out
-from test_verify import _big_messages, eager_exchange
+from programs import do, eager_exchange, inp, out
 
 from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
@@ -61,7 +60,7 @@ def goes_on(p: Program) -> bool:
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
 def test_what_goes_on_in_the_runtimes_slots_goes_on_here(chunks: int, protocol: Protocol) -> None:
     """Both send `chunks` chunks in one message before they receive: a matter of the size."""
-    plan = _big_messages(chunks)
+    plan = eager_exchange(chunks, chunks)
     sizes = [10_000, 100_000, MIB, 3 * MIB]
     fitting = []
     for size in sizes:
@@ -76,7 +75,7 @@ def test_what_goes_on_in_the_runtimes_slots_goes_on_here(chunks: int, protocol: 
 
 
 def test_a_message_beyond_the_runtimes_slots_gets_stuck() -> None:
-    plan = _big_messages(5)
+    plan = eager_exchange(5, 5)
     largest = 2 * MIB // 3 * 10
     assert run(served(plan, largest), largest, modes=["out-of-place"]).wrong == 0
     assert verify(served(plan, largest)).queue == 2
@@ -109,7 +108,7 @@ def test_ll_holds_eight_messages() -> None:
 
 
 def test_queues_of_many_connections_take_less_memory() -> None:
-    p = served(_big_messages(8), 8 * MIB)
+    p = served(eager_exchange(8, 8), 8 * MIB)
     data = layout(p, 8 * MIB, 4)
     assert data.chunk_bytes == MIB // 2
     assert queue(p, data, 2, None, None, None) == (2 * 4, SLOT_BYTES)
