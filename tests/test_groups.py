@@ -6,7 +6,7 @@ import random
 import warnings
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from graphs import build, dgx_a100, mi250, ring, torus
@@ -14,15 +14,16 @@ from random_graphs import random_graph
 
 from forestcoll import solver
 from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
-from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule import certificate
 from forestcoll.schedule.dual import check_groups_bound
 from forestcoll.schedule.forest import Symmetry
 from forestcoll.schedule.group import GroupsBound, Together, fits, view_groups
 from forestcoll.solver.groups import split as shared
-from forestcoll.solver.groups.forests import solve_together
+from forestcoll.solver.groups.forests import pack_forests
 from forestcoll.solver.groups.split import split
+from forestcoll.solver.walks import by_box
 
 ALL = tuple(BY_TREES)
 Groups = list[list[int]]
@@ -33,10 +34,21 @@ def nodes(graph: CapacityGraph, *names: str) -> list[int]:
 
 
 def boxes(graph: CapacityGraph) -> Groups:
-    found: dict[str, list[int]] = {}
-    for v in graph.ranks:
-        found.setdefault(graph.box(v), []).append(v)
-    return list(found.values())
+    return list(by_box(graph, graph.ranks).values())
+
+
+def solve_together(
+    machine: CapacityGraph,
+    groups: Groups,
+    collective: Collective,
+    roots: list[int] | None = None,
+    relays: Relays = "none",
+    trees: int | Literal["auto"] = "auto",
+    name: str = "",
+) -> Together:
+    views = view_groups(machine, groups, roots or [0] * len(groups), relays)
+    shares = split(machine, views, collective)
+    return pack_forests(machine, views, shares, collective, relays, trees, name)
 
 
 def prove(done: Together, exact: bool = True) -> None:

@@ -19,7 +19,7 @@ from forestcoll.solver.alltoall import file
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
-from forestcoll.solver.alltoall.spread import spread, time_of
+from forestcoll.solver.alltoall.spread import spread, waits
 from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit
 
@@ -85,7 +85,7 @@ def test_blocks_of_any_size_are_counted_pair_by_pair() -> None:
     found, _ = entries(topology, matrix=matrix)
     most = max(map(sum, matrix))
     paths = spread(solve(uniform(topology)))
-    assert found["plan"].algbw == most / time_of(paths, matrix)
+    assert found["plan"].algbw == most / waits(paths, matrix)[0]
     for name in ("direct", "gloo"):
         assert found[name].loads == {
             (i, j): Fraction(matrix[i][j], most)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -74,7 +74,7 @@ def routes(
         seen[number[path[0]], number[path[-1]]][path] += weight
     ways = {pair: paths.most_common(1)[0][0] for pair, paths in seen.items()}
     split = {p: tuple(paths.items()) for p, paths in sorted(seen.items()) if len(paths) > 1}
-    links = set(zip(graph.tail, graph.head, strict=True))
+    links, out = set(graph.ends), wide_links(graph)
     for (i, j), path in list(ways.items()):  # the way back, of acknowledgements at least
         back = path[::-1]
         if (j, i) not in ways and all(step in links for step in pairwise(back)):
@@ -82,7 +82,7 @@ def routes(
     for i, source in enumerate(graph.ranks):
         if all((i, j) in ways for j in range(len(graph.ranks)) if j != i):
             continue
-        shortest = _shortest(graph, source)
+        shortest = shortest_ways(graph, out, source)
         for j, target in enumerate(graph.ranks):
             if i != j and (i, j) not in ways:
                 if target not in shortest:
@@ -92,11 +92,22 @@ def routes(
     return Routes(graph, ways, split)
 
 
-def _shortest(graph: CapacityGraph, source: int) -> dict[int, Path]:
-    """The way to every node; the widest of the shortest."""
-    out: dict[int, list[Pair]] = defaultdict(list)
-    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+Wide = Mapping[int, Sequence[tuple[int, int]]]
+"""Per node (neighbour, capacity of the link to it)."""
+
+
+def wide_links(graph: CapacityGraph) -> Wide:
+    """Per node (neighbour, capacity of the link to it)."""
+    out: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for tail, head, capacity in graph.arcs:
         out[tail].append((head, capacity))
+    return out
+
+
+def shortest_ways(
+    graph: CapacityGraph, out: Wide, source: int, over_gpus: bool = True
+) -> dict[int, Path]:
+    """The way to every node; the widest of the shortest. `over_gpus`: GPUs pass on, at a price."""
     done: dict[int, Path] = {}
     queue: list[tuple[int, int, Path]] = [(0, 0, (source,))]
     while queue:
@@ -105,9 +116,12 @@ def _shortest(graph: CapacityGraph, source: int) -> dict[int, Path]:
         if node in done:
             continue
         done[node] = path
-        through = THROUGH_RANK if graph.gpu[node] and node != source else 0
-        for head, capacity in out[node]:
+        through = graph.gpu[node] and node != source
+        if through and not over_gpus:
+            continue
+        for head, capacity in out.get(node, ()):
             if head not in done:
                 narrowest = -capacity if node == source else max(width, -capacity)
-                heapq.heappush(queue, (hops + 1 + through, narrowest, (*path, head)))
+                more = 1 + THROUGH_RANK * through
+                heapq.heappush(queue, (hops + more, narrowest, (*path, head)))
     return done

@@ -33,9 +33,10 @@ from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric, require
 from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import link_worth
-from forestcoll.solver.fixed_trees import fixed_capacities
+from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.optimum import check_root, fixed_algbw, optimum
-from forestcoll.solver.task import Optimum, Task, analyse
+from forestcoll.solver.task import Optimum, Task, analyse, forward
+from forestcoll.solver.walks import by_box
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,23 +81,20 @@ class Front:
     ) -> None:
         root = check_root(graph, collective, root)
         self.best = best if best is not None else optimum(graph, collective, root)
-        forward = graph.reverse() if collective.reduces and collective.rooted else graph
-        if collective is Collective.REDUCE_SCATTER:
-            forward = graph.reverse()
-        self._phases = [_Phase(analyse(forward, root), 1)]
+        first = analyse(forward(graph, collective), root)
+        self._phases: list[_Phase | _Joint] = [_Phase(first, 1)]
         if collective is Collective.ALLREDUCE:
             if is_symmetric(graph):
-                self._phases[0].times = 2
+                self._phases = [_Phase(first, 2)]
             else:
                 self._phases.append(_Phase(analyse(graph.reverse(), None), 1))
         same = 1 / sum((p.times / p.ceiling for p in self._phases), Fraction(0))
-        self._joint = _Joint(graph, self.best) if same < self.best.algbw else None
+        if same < self.best.algbw:
+            self._phases = [_Joint(graph, self.best)]
         self._known: dict[int, Fraction] = {}
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s of the best forest with `trees` trees per root (see `fixed_algbw`)."""
-        if self._joint is not None:
-            return self._joint.algbw(trees)
         if trees not in self._known:
             time = sum((p.times / p.algbw(trees) for p in self._phases), Fraction(0))
             self._known[trees] = 1 / time
@@ -112,7 +110,7 @@ class Front:
         """The optimum with as few trees per root as are known to reach it."""
         best = self.best
         trees = best.trees_per_root
-        if len(self._phases) == 1 and self._joint is None:
+        if len(self._phases) == 1:
             fewer = self._phases[0].least_exact(trees)
             if fewer is not None:
                 return Point(fewer, best.algbw, Fraction(1))
@@ -158,9 +156,7 @@ class Front:
         Proven but for trimmed switches and for joint allreduces, whose shares of the roots differ.
         """
         most = self.best.trees_per_root
-        if self._joint is not None:
-            return min(most, JOINT)
-        return most if share >= 1 else min(most, max(p.limit(share) for p in self._phases))
+        return min(most, max(phase.limit(share, most) for phase in self._phases))
 
     def _next(self, trees: range, algbw: Fraction, strict: bool = False) -> Point | None:
         """The first k among `trees` that reaches `algbw` (`strict`: more than that)."""
@@ -179,8 +175,6 @@ class Front:
     def _hopeful(self, trees: Sequence[int], algbw: Fraction, strict: bool) -> Sequence[int]:
         if algbw == 0:
             return trees
-        if self._joint is not None:
-            return self._joint.rates.hopeful(trees, algbw, strict)
         for phase in self._phases:
             least = self._least(phase, algbw)
             if least > phase.ceiling or (strict and least == phase.ceiling):
@@ -189,11 +183,11 @@ class Front:
         return trees
 
     def _objects(self, trees: int, algbw: Fraction, strict: bool) -> bool:
-        if algbw == 0 or self._joint is not None:
-            return False
-        return any(p.objects(trees, self._least(p, algbw), strict) for p in self._phases)
+        return algbw > 0 and any(
+            p.objects(trees, self._least(p, algbw), strict) for p in self._phases
+        )
 
-    def _least(self, phase: _Phase, algbw: Fraction) -> Fraction:
+    def _least(self, phase: _Phase | _Joint, algbw: Fraction) -> Fraction:
         """What the phase has to reach alone where the others take the least time they can."""
         others = sum((p.times / p.ceiling for p in self._phases if p is not phase), Fraction(0))
         left = 1 / algbw - others
@@ -227,20 +221,26 @@ class _Phase:
         return dict(zip(self._graph.ranks, self._graph.parts, strict=True))
 
     @cached_property
-    def _out(self) -> list[list[int]]:
-        return _by_node(self._graph.n, self._graph.tail)
-
-    @cached_property
-    def _into(self) -> list[list[int]]:
-        return _by_node(self._graph.n, self._graph.head)
+    def _ends(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Per node the links that leave it, and those that enter it."""
+        out: list[list[int]] = [[] for _ in range(self._graph.n)]
+        into: list[list[int]] = [[] for _ in range(self._graph.n)]
+        for e, (u, v) in enumerate(self._graph.ends):
+            out[u].append(e)
+            into[v].append(e)
+        return out, into
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s of this phase alone on the links with `trees` trees per root."""
-        links, _, u = fixed_capacities(self.task, trees)
-        return self.task.roots * trees / u * links.unit
+        return fit_trees(self.task, trees).algbw
 
-    def limit(self, share: Fraction) -> int:
-        """A k from which on all reach `share` < 1 of the optimum; see the head of this file."""
+    def limit(self, share: Fraction, most: int) -> int:
+        """A k from which on all reach `share` of the optimum; see the head of this file.
+
+        `most`: one that reaches all of it.
+        """
+        if share >= 1:
+            return most
         graph, task = self.task.graph, self.task
         links = task.rate / min(graph.capacity)
         if len(graph.ranks) == graph.n:
@@ -270,7 +270,7 @@ class _Phase:
             return None
         part, rate = task.bound.parts[0], task.rate * task.graph.unit / graph.unit
         step = 1  # U = k / rate makes every tight link whole
-        for e in self._leaving(part):
+        for e in self._crossing(part):
             step = math.lcm(step, (graph.capacity[e] / rate).denominator)
         ks = range(step, below, step)[:MULTIPLES]
         if not ks:
@@ -293,23 +293,24 @@ class _Phase:
         else:
             roots = int((graph.ranks[root] in side) == inside)
         if roots:
-            crossing = self._leaving(side) if inside else self._entering(side)
+            crossing = self._crossing(side, inside)
             rates.add(roots, Counter([graph.capacity[e] for e in crossing]))
 
-    def _leaving(self, side: frozenset[int]) -> list[int]:
-        head = self._graph.head
-        return [e for v in side for e in self._out[v] if head[e] not in side]
-
-    def _entering(self, side: frozenset[int]) -> list[int]:
-        tail = self._graph.tail
-        return [e for v in side for e in self._into[v] if tail[e] not in side]
+    def _crossing(self, side: frozenset[int], leaving: bool = True) -> list[int]:
+        """The links that leave a set of nodes, or those that enter it."""
+        links = self._ends[0 if leaving else 1]
+        other = self._graph.head if leaving else self._graph.tail
+        return [e for v in side for e in links[v] if other[e] not in side]
 
 
 class _Joint:
-    """An allreduce whose two phases share the links: every k is a linear program."""
+    """An allreduce whose two phases share the links: every k is a linear program, and no flow."""
+
+    times = 1
 
     def __init__(self, graph: CapacityGraph, best: Optimum) -> None:
         self._graph = graph
+        self.ceiling = best.algbw
         self.rates = Rates(graph, len(graph.ranks))
         if best.bound.method == "linear-program":
             worth = link_worth(graph, best.bound, Collective.ALLREDUCE)
@@ -319,6 +320,17 @@ class _Joint:
         """GB/s with `trees` trees per root on the average."""
         return fixed_algbw(self._graph, Collective.ALLREDUCE, None, trees)
 
+    def limit(self, share: Fraction, most: int) -> int:
+        """The k beyond which none is tried, whatever the share."""
+        return JOINT
+
+    def objects(self, trees: int, algbw: Fraction, strict: bool) -> bool:
+        """Nothing but the program itself could object."""
+        return False
+
+    def least_exact(self, below: int) -> None:
+        """None is known but the optimum's own."""
+
 
 def _worth(task: Task) -> list[Fraction]:
     """Per link what its dual pays for it: holds for whole trees on links as well."""
@@ -326,21 +338,10 @@ def _worth(task: Task) -> list[Fraction]:
     return [z / task.roots for z in link_worth(task.given, task.bound, alone, task.root)]
 
 
-def _by_node(n: int, ends: Sequence[int]) -> list[list[int]]:
-    """Per node the links that have it as this end."""
-    found: list[list[int]] = [[] for _ in range(n)]
-    for e, v in enumerate(ends):
-        found[v].append(e)
-    return found
-
-
 def _likely_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:
     """Each rank and each box: what leaves and what enters them is likely to be scarce."""
-    boxes: dict[str, set[int]] = {}
-    for v in range(graph.n):
-        boxes.setdefault(graph.box(v), set()).add(v)
     yield from (frozenset([v]) for v in graph.ranks)
-    yield from map(frozenset, boxes.values())
+    yield from map(frozenset, by_box(graph).values())
 
 
 CELLS = 2**19

@@ -11,7 +11,7 @@ then queue for it while the others are idle.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -21,6 +21,7 @@ from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.automorphisms import find_free_group
 from forestcoll.graph.symmetry.group import Image
 from forestcoll.schedule.forest import Path, Tree, scan
+from forestcoll.solver.walks import by_box, hops, neighbours
 
 EXACT_TOO = 64
 """Ranks up to which exact packing is tried as well where packing by boxes has succeeded."""
@@ -103,44 +104,25 @@ def _boxes(graph: CapacityGraph) -> list[int]:
     A node that its box cannot reach over links of its own, or that cannot reach the box (a failed
     link, one way or both), counts as a box of its own: trees come to it from outside.
     """
-    members: dict[str, list[int]] = defaultdict(list)
-    for node in range(graph.n):
-        members[graph.box(node)].append(node)
+    members = by_box(graph)
     members.pop("", None)
     group = [-1] * graph.n
     for number, nodes in enumerate(members.values()):
         for node in nodes:
             group[node] = number
-    out: list[list[int]] = [[] for _ in range(graph.n)]
-    into: list[list[int]] = [[] for _ in range(graph.n)]
-    for u, v in graph.ends:
-        if group[u] == group[v] >= 0:
-            out[u].append(v)
-            into[v].append(u)
+    inside = [(u, v) for u, v in graph.ends if group[u] == group[v] >= 0]
+    out = neighbours(graph.n, inside)
+    into = neighbours(graph.n, ((v, u) for u, v in inside))
     count = len(members)
     for nodes in members.values():
         left = nodes
         while left:
-            together = reach(out, left[0]) & reach(into, left[0])
+            together = hops(out, left[:1]).keys() & hops(into, left[:1]).keys()
             for node in together:
                 group[node] = count
             count += 1
             left = [node for node in left if node not in together]
     return group
-
-
-def reach(
-    near: Sequence[Iterable[int]], start: int, among: Container[int] | None = None
-) -> set[int]:
-    """The nodes that `start` reaches over neighbours, all of them `among` these."""
-    nodes = {start}
-    queue = [start]
-    for u in queue:
-        for v in near[u]:
-            if v not in nodes and (among is None or v in among):
-                nodes.add(v)
-                queue.append(v)
-    return nodes
 
 
 def _ways(

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.schedule.certificate import OUTSIDE, Labels, partition_limit
 from forestcoll.schedule.forest import Bound
 from forestcoll.solver.task import explain_separation
@@ -212,21 +213,15 @@ def _by_key(pairs: Iterable[tuple[int, object]]) -> Groups:
 
 def _joined_by_wide_links(graph: CapacityGraph) -> list[Groups]:
     """Ranks that links of at least a threshold's capacity join, for several thresholds."""
-    parent = list(range(graph.n))
-
-    def find(v: int) -> int:
-        while parent[v] != v:
-            parent[v] = v = parent[parent[v]]
-        return v
-
+    joined = DisjointSets(graph.n)
     wide: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for u, v, units in graph.arcs:
         wide[units].append((u, v))
     found = []
     for units in sorted(wide, reverse=True)[:THRESHOLDS]:
         for u, v in wide[units]:
-            parent[find(u)] = find(v)
-        found.append(_by_key((v, find(v)) for v in graph.ranks))
+            joined.join(u, v)
+        found.append(_by_key((v, joined.find(v)) for v in graph.ranks))
     return found
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
-from forestcoll.solver.alltoall.spread import Boxes, boxes_of, least_time, spread, time_of
+from forestcoll.solver.alltoall.spread import Boxes, boxes_of, least_time, spread, waits
 from forestcoll.topology import catalog
 
 PAGE = Path(__file__).parents[2] / "docs" / "alltoall.md"
@@ -148,7 +148,7 @@ def measure(boxes: int, make: Make, count: int) -> tuple[Fraction, Ratios]:
         least = least_time(found.demand, known, matrix)
         if not least:
             continue
-        times = time_of(found, matrix), direct_time(known, matrix), two_level_time(known, matrix)
+        times = waits(found, matrix)[0], direct_time(known, matrix), two_level_time(known, matrix)
         for ratio, each in zip(ratios, times, strict=True):
             ratio.append(each / least)
     return known.factor, ratios

@@ -248,7 +248,7 @@ def _serves(name: str, collective: Collective) -> bool:
     """Whether what a plan is measured against can do the plan's collective."""
     if name == GLOO:
         return collective.two_phases
-    return not collective.rooted and baselines.named(name).serves(collective)
+    return not collective.rooted and collective in baselines.named(name).serves
 
 
 def check_paths(

@@ -19,6 +19,7 @@ from forestcoll.common.errors import InfeasibleError, TopologyError
 from forestcoll.common.input_limits import DIGITS
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays, select_ranks
 from forestcoll.graph.symmetry.group import Image
+from forestcoll.solver.walks import hops, neighbours
 from forestcoll.topology import Topology
 
 if TYPE_CHECKING:
@@ -101,16 +102,11 @@ class Demand:
         if self.matrix is None and not self.closed:
             graph.check_connected()
             return
-        near: list[list[int]] = [[] for _ in range(graph.n)]
-        for u, v in graph.ends:
-            near[u].append(v)
+        near = neighbours(graph.n, graph.ends)
         for source in graph.ranks:
-            seen, queue = {source, *self.barred(source)}, [source]
-            for u in queue:
-                fresh = [v for v in near[u] if v not in seen]
-                seen.update(fresh)
-                queue.extend(fresh)
-            cut_off = set(np.flatnonzero(self.amounts(source)).tolist()).difference(queue)
+            open_ = set(range(graph.n)) - self.barred(source)
+            reached = hops(near, [source], open_.__contains__)
+            cut_off = set(np.flatnonzero(self.amounts(source)).tolist()).difference(reached)
             if cut_off:
                 names = graph.names
                 raise InfeasibleError(

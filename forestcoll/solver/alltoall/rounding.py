@@ -68,6 +68,7 @@ from forestcoll.solver.alltoall.routes import (
     orbit_of,
 )
 from forestcoll.solver.flows.exact_lp import glop
+from forestcoll.solver.walks import hops, neighbours
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
@@ -646,18 +647,9 @@ def _symmetries(graph: CapacityGraph, ranks: Sequence[int]) -> list[Image]:
 def restrict(graph: CapacityGraph, ranks: Sequence[int]) -> tuple[list[int], CapacityGraph]:
     """(nodes that are kept, the graph of them): `ranks`, and switches that any of them is joined to
     without the others."""
-    near: list[list[int]] = [[] for _ in range(graph.n)]
     gone = set(graph.ranks) - set(ranks)
-    for u, v in graph.ends:
-        if u not in gone and v not in gone:
-            near[u].append(v)
-            near[v].append(u)
-    queue = list(ranks)
-    reached = set(queue)
-    for u in queue:
-        fresh = [v for v in dict.fromkeys(near[u]) if v not in reached]
-        reached.update(fresh)
-        queue.extend(fresh)
+    ends = ((u, v) for u, v in graph.ends if u not in gone and v not in gone)
+    reached = hops(neighbours(graph.n, ends, both=True), ranks)
     kept = sorted(reached)
     links = {(u, v): c for u, v, c in graph.arcs if u in reached and v in reached}
     return kept, graph.restrict(kept, links)

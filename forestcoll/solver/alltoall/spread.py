@@ -44,6 +44,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum
 from forestcoll.solver.alltoall.routes import Path, Route, Routes, check
+from forestcoll.solver.walks import by_box, neighbours
 
 if TYPE_CHECKING:
     from forestcoll.solver.alltoall.routes import Flow
@@ -68,9 +69,7 @@ class Boxes:
 
 def boxes_of(graph: CapacityGraph) -> Boxes:
     """The boxes; UnsupportedError where they are not two or more of equal GPUs on switches."""
-    homes: dict[str, list[int]] = defaultdict(list)
-    for v in graph.ranks:
-        homes[graph.box(v)].append(v)
+    homes = by_box(graph, graph.ranks)
     sizes = {len(members) for members in homes.values()}
     if len(homes) < 2 or len(sizes) != 1 or min(sizes) < 2 or "" in homes:
         raise UnsupportedError("spread routes are for two or more boxes of as many GPUs, two each")
@@ -122,9 +121,7 @@ class _Ways:
 
     def __init__(self, graph: CapacityGraph) -> None:
         self.graph = graph
-        self.near: list[list[int]] = [[] for _ in range(graph.n)]
-        for u, v in graph.ends:
-            self.near[u].append(v)
+        self.near = neighbours(graph.n, graph.ends)
         self.known: dict[tuple[int, int], Path] = {}
 
     def join(self, *stops: int) -> Path:
@@ -165,11 +162,6 @@ class _Ways:
             )
         self.known[source, target] = tuple(reversed(path))
         return self.known[source, target]
-
-
-def time_of(found: Routes, matrix: Sequence[Sequence[int]]) -> Fraction:
-    """Nanoseconds that listed routes take for `matrix` (bytes from rank to rank), by link loads."""
-    return max(_link_times(found, matrix))
 
 
 def waits(

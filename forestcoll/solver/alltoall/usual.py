@@ -14,10 +14,10 @@ from typing import Literal
 
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.fold import Folding, quotient
+from forestcoll.solver.walks import hops, neighbours
 
 Usual = Literal["direct", "shortest"]
 WAYS: tuple[Usual, ...] = ("direct", "shortest")
-Near = Sequence[Sequence[tuple[int, int]]]  # per node (neighbour, link)
 
 
 def usual(demand: Demand, folding: Folding, way: Usual) -> Fraction | None:
@@ -38,10 +38,9 @@ def orbit_loads(demand: Demand, folding: Folding, way: Usual) -> dict[int, Fract
     """
     graph = demand.graph
     out: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    into: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
     for e, (u, v) in enumerate(graph.ends):
         out[u].append((v, e))
-        into[v].append((u, e))
+    into = neighbours(graph.n, zip(graph.head, graph.tail, strict=True))
     orbit = folding.link.tolist()
     load: dict[int, Fraction] = defaultdict(Fraction)
     for source, images in zip(folding.sources, folding.images, strict=True):
@@ -64,22 +63,14 @@ def orbit_loads(demand: Demand, folding: Folding, way: Usual) -> dict[int, Fract
 
 def _shares(
     capacity: Sequence[int],
-    out: Near,
-    into: Near,
+    out: Sequence[Sequence[tuple[int, int]]],
+    into: Sequence[Sequence[int]],
     closed: set[int],
     source: int,
     target: int,
 ) -> dict[int, Fraction] | None:
     """The share of a block that each link carries, `closed` nodes passing nothing on."""
-    far = {target: 0}
-    queue = [target]
-    for v in queue:
-        if v != target and v in closed:
-            continue
-        for u, _ in into[v]:
-            if u not in far:
-                far[u] = far[v] + 1
-                queue.append(u)
+    far = hops(into, [target], lambda v: v not in closed)
     if source not in far:
         return None
     at: dict[int, Fraction] = {source: Fraction(1)}

@@ -9,7 +9,7 @@ and along rails: `forests` gives all that serve a machine, the first of the fast
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,22 +23,11 @@ from forestcoll.solver.baselines.shapes import Problem
 __all__ = ["BASELINES", "Baseline", "forests", "named"]
 
 
-def _any(collective: Collective) -> bool:
-    return bool(collective.phases)
-
-
-def _has_no_root(collective: Collective) -> bool:
-    return bool(collective.phases) and not collective.rooted
-
-
-def _whole(collective: Collective) -> bool:
-    """Whether one tree can carry all data."""
-    return bool(collective.phases) and not collective.dealt
-
-
-def _stores_everywhere(collective: Collective) -> bool:
-    """Whether the results are everywhere: what a switch adds up, it stores at all ranks."""
-    return collective.phases[-1:] == ("broadcast",)
+_UNROOTED = tuple(c for c in BY_TREES if not c.rooted)
+_WHOLE = tuple(c for c in BY_TREES if not c.dealt)
+"""Collectives of which one tree can carry all data."""
+_EVERYWHERE = tuple(c for c in BY_TREES if c.phases[-1] == "broadcast")
+"""Collectives whose results are everywhere: what a switch adds up, it stores at all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +39,7 @@ class Baseline:
 
     name: str
     words: str
-    serves: Callable[[Collective], bool]
+    serves: Sequence[Collective]
     make: Callable[[Problem], Iterator[Forest]]
     in_switch: bool = False
 
@@ -61,9 +50,10 @@ class Baseline:
 
         Raises UnsupportedError with the reason where it does not serve the machine or collective.
         """
-        if not self.serves(collective):
-            known = ", ".join(other for other in BY_TREES if self.serves(other))
-            raise UnsupportedError(f"{self.name} is for {known}, not for {collective}")
+        if collective not in self.serves:
+            raise UnsupportedError(
+                f"{self.name} is for {', '.join(self.serves)}, not for {collective}"
+            )
         used = graph if self.in_switch else graph.plain
         found = list(self.make(Problem.of(used, collective, root)))
         return sorted(found, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals
@@ -98,24 +88,22 @@ def _double(problem: Problem) -> Iterator[Forest]:
 
 
 _RECORDS = (
-    Baseline("ring", "one ring", _any, rings.lone),
-    Baseline("rings", "rings, one a NIC or as many as the mesh holds", _any, rings.several),
-    Baseline("tree", "the lowest single tree", _whole, exchange.lowest),
-    Baseline("double-tree", "double binary trees", _whole, _double),
+    Baseline("ring", "one ring", BY_TREES, rings.lone),
+    Baseline("rings", "rings, one a NIC or as many as the mesh holds", BY_TREES, rings.several),
+    Baseline("tree", "the lowest single tree", _WHOLE, exchange.lowest),
+    Baseline("double-tree", "double binary trees", _WHOLE, _double),
     Baseline(
         "halving-doubling",
         "recursive halving and doubling",
-        _has_no_root,
+        _UNROOTED,
         exchange.halving_doubling,
     ),
-    Baseline("bruck", "Bruck's rounds", _has_no_root, exchange.bruck),
-    Baseline("hierarchical", "inside boxes, between, inside", _any, hierarchy.hierarchical),
-    Baseline("direct", "everybody to everybody in one round", _any, exchange.direct),
-    Baseline(
-        "in-switch", "the switch copies and adds (NVLS)", _stores_everywhere, _in_switch, True
-    ),
-    Baseline("blink", "trees packed from one root", _any, packing.blink),
-    Baseline("multitree", "trees grown greedily", _has_no_root, packing.multitree),
+    Baseline("bruck", "Bruck's rounds", _UNROOTED, exchange.bruck),
+    Baseline("hierarchical", "inside boxes, between, inside", BY_TREES, hierarchy.hierarchical),
+    Baseline("direct", "everybody to everybody in one round", BY_TREES, exchange.direct),
+    Baseline("in-switch", "the switch copies and adds (NVLS)", _EVERYWHERE, _in_switch, True),
+    Baseline("blink", "trees packed from one root", BY_TREES, packing.blink),
+    Baseline("multitree", "trees grown greedily", _UNROOTED, packing.multitree),
 )
 BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
 

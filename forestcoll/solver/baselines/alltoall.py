@@ -25,6 +25,7 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.fold import fold
 from forestcoll.solver.alltoall.routes import Flow
 from forestcoll.solver.alltoall.usual import orbit_loads
+from forestcoll.solver.walks import by_box, hops, neighbours
 
 Hop = tuple[int, int]
 Phase = Sequence[Hop]
@@ -106,24 +107,23 @@ def _inside(graph: CapacityGraph) -> CapacityGraph:
     return graph.keep(kept)
 
 
-def _send_by_proxies(graph: CapacityGraph, hops: Phase) -> tuple[list[Hop], list[Hop]]:
+def _send_by_proxies(graph: CapacityGraph, sends: Phase) -> tuple[list[Hop], list[Hop]]:
     """(hops between ranks that switches join, hops inside boxes to and from the GPU whose NIC does
     it for one that has none). Hops that nobody of the box can do stay as they are."""
-    joined = [set(_over_switches(graph, node)) for node in graph.ranks]
-    mates: dict[str, list[int]] = defaultdict(list)
-    for rank, node in enumerate(graph.ranks):
-        if graph.box(node):
-            mates[graph.box(node)].append(rank)
+    near, number = neighbours(graph.n, graph.ends), {v: i for i, v in enumerate(graph.ranks)}
+    joined = [hops(near, [node], lambda v: not graph.gpu[v]) for node in graph.ranks]
+    boxes = by_box(graph, graph.ranks)
+    mates = {box: [number[v] for v in held] if box else [] for box, held in boxes.items()}
     network: list[Hop] = []
     aside: list[Hop] = []
-    for a, b in hops:
+    for a, b in sends:
         if graph.ranks[b] in joined[a]:
             network.append((a, b))
             continue
-        near, far = mates[graph.box(graph.ranks[a])], mates[graph.box(graph.ranks[b])]
+        own, far = mates[graph.box(graph.ranks[a])], mates[graph.box(graph.ranks[b])]
         ways = (
             (c, d)
-            for c in (a, *near)
+            for c in (a, *own)
             for d in (b, *far)
             if graph.ranks[d] in joined[c] and c not in far
         )
@@ -131,22 +131,6 @@ def _send_by_proxies(graph: CapacityGraph, hops: Phase) -> tuple[list[Hop], list
         network.append((c, d))
         aside += [hop for hop in ((a, c), (d, b)) if hop[0] != hop[1]]
     return network, aside
-
-
-def _over_switches(graph: CapacityGraph, source: int) -> list[int]:
-    """The nodes to which switches lead from a rank."""
-    near: list[list[int]] = [[] for _ in range(graph.n)]
-    for u, v in graph.ends:
-        near[u].append(v)
-    queue = [source]
-    seen = {source}
-    for u in queue:
-        if u != source and graph.gpu[u]:
-            continue
-        fresh = [v for v in near[u] if v not in seen]
-        seen.update(fresh)
-        queue.extend(fresh)
-    return queue
 
 
 def direct(graph: CapacityGraph) -> list[Flow]:
@@ -160,9 +144,8 @@ def two_level(graph: CapacityGraph) -> list[Flow]:
 
     Raises UnsupportedError unless there are two or more boxes of as many GPUs.
     """
-    homes: dict[str, list[int]] = defaultdict(list)
-    for rank, node in enumerate(graph.ranks):
-        homes[graph.box(node)].append(rank)
+    number = {v: i for i, v in enumerate(graph.ranks)}
+    homes = {box: [number[v] for v in held] for box, held in by_box(graph, graph.ranks).items()}
     if len(homes) < 2 or len({len(members) for members in homes.values()}) > 1 or "" in homes:
         raise UnsupportedError("it is for two or more boxes of as many GPUs")
     box = {rank: members for members in homes.values() for rank in members}

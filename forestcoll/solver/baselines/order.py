@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.baselines.shapes import Ways
+from forestcoll.solver.walks import by_box
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -52,10 +53,7 @@ def _by_boxes(
 
 def boxes_of(graph: CapacityGraph) -> list[list[int]]:
     """The ranks of every box, in rank order."""
-    boxes: dict[str, list[int]] = {}
-    for rank in graph.ranks:
-        boxes.setdefault(graph.box(rank), []).append(rank)
-    return list(boxes.values())
+    return list(by_box(graph, graph.ranks).values())
 
 
 def rail_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:

@@ -7,7 +7,6 @@ The path that a baseline takes from rank to rank: over links and switches, the s
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective, Phase
 from forestcoll.schedule.forest import Forest, Tree, in_order
+from forestcoll.schedule.routes import shortest_ways, wide_links
+from forestcoll.solver.walks import hops, neighbours
 
 Ways = dict[tuple[int, int], tuple[int, ...]]
 """(rank, rank) -> nodes from the one to the other, where only switches lie between."""
@@ -28,13 +29,14 @@ def paths(graph: CapacityGraph) -> Ways:
     The fewest hops; among those the widest; among those the first. Nobody leaves a box to reach a
     GPU that other GPUs of the box lead to, though they are in between.
     """
-    out: dict[int, list[tuple[int, int]]] = {}
-    for tail, head, capacity in graph.arcs:
-        out.setdefault(tail, []).append((head, capacity))
-    found: Ways = {}
-    for source in graph.ranks:
-        for target, path in _from(source, out, graph).items():
-            found[source, target] = path
+    out = wide_links(graph)
+    ranks = set(graph.ranks)
+    found = {
+        (source, target): path
+        for source in graph.ranks
+        for target, path in shortest_ways(graph, out, source, over_gpus=False).items()
+        if target != source and target in ranks
+    }
     part = _parts(graph)
     return {
         (u, v): path
@@ -45,43 +47,13 @@ def paths(graph: CapacityGraph) -> Ways:
 
 def _parts(graph: CapacityGraph) -> dict[int, tuple[str, int]]:
     """Per rank its box, and the first rank of the box that is linked to it inside."""
-    near: dict[int, list[int]] = {node: [] for node in range(graph.n)}
-    for tail, head in graph.ends:
-        if graph.box(tail) == graph.box(head) != "":
-            near[tail].append(head)
-            near[head].append(tail)
+    ends = ((u, v) for u, v in graph.ends if graph.box(u) == graph.box(v) != "")
+    near = neighbours(graph.n, ends, both=True)
     found: dict[int, tuple[str, int]] = {}
     for rank in graph.ranks:
-        if rank in found:
-            continue
-        seen, queue = {rank}, [rank]
-        for node in queue:
-            new = [v for v in near[node] if v not in seen]
-            seen.update(new)
-            queue += new
-        found |= {node: (graph.box(rank), rank) for node in sorted(seen) if graph.gpu[node]}
+        if rank not in found:
+            found |= {v: (graph.box(rank), rank) for v in hops(near, [rank]) if graph.gpu[v]}
     return found
-
-
-def _from(
-    source: int, out: dict[int, list[tuple[int, int]]], graph: CapacityGraph
-) -> dict[int, tuple[int, ...]]:
-    done: dict[int, tuple[int, ...]] = {}
-    queue: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, (source,))]
-    while queue:
-        hops, width, path = heapq.heappop(queue)
-        node = path[-1]
-        if node in done:
-            continue
-        done[node] = path
-        if graph.gpu[node] and node != source:
-            continue
-        for head, capacity in out.get(node, ()):
-            if head not in done:
-                narrowest = capacity if node == source else min(-width, capacity)
-                heapq.heappush(queue, (hops + 1, -narrowest, (*path, head)))
-    ranks = set(graph.ranks)
-    return {node: path for node, path in done.items() if node != source and node in ranks}
 
 
 Edges = Sequence[tuple[int, ...]]

@@ -33,6 +33,7 @@ from forestcoll.schedule.forest import Bound, Forest, Tree, in_order
 from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.task import Optimum, Packed, analyse, assemble, check_promise, forward
+from forestcoll.solver.walks import hops
 
 COMPACT_FROM = 2_048
 """Above that many ranks, compact forests are made where that is possible and nothing else asked."""
@@ -181,10 +182,10 @@ def _rows(
             out[u].append(v)
     rows: list[tuple[int, int, Row]] = []
     for number, root in enumerate(roots):
-        order, level = _levels(out, root)
-        if len(order) < graph.n:
+        level = hops(out, [root])
+        if len(level) < graph.n:
             return []
-        for v in order[1:]:
+        for v in [*level][1:]:
             row = {
                 group.link[e]: graph.tail[e]
                 for e in into[v]
@@ -192,19 +193,6 @@ def _rows(
             }
             rows.append((number, v, row))
     return rows
-
-
-def _levels(out: Sequence[Sequence[int]], root: int) -> tuple[list[int], list[int]]:
-    """(nodes in order of their distance from `root`, distance of each node)."""
-    level = [-1] * len(out)
-    level[root] = 0
-    order = [root]
-    for u in order:
-        for v in out[u]:
-            if level[v] < 0:
-                level[v] = level[u] + 1
-                order.append(v)
-    return order, level
 
 
 def _divide(

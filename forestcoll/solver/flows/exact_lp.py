@@ -184,7 +184,7 @@ def prove(program: Program, basis: Basis) -> Solution | None:
 
 def is_feasible(program: Program, z: Sequence[Fraction]) -> bool:
     """Whether every row and every limit holds at z, exactly."""
-    over, primal = _whole(z)
+    over, primal = whole(z)
     for row in program.rows:
         slack = sum(a * primal[j] for j, a in row.coefficients.items())
         if slack < 0 or (row.equality and slack):
@@ -197,7 +197,7 @@ def is_optimal(program: Program, solution: Solution) -> bool:
     """Whether primal and dual are feasible, exactly, and have the same value."""
     if not is_feasible(program, solution.primal):
         return False
-    under, dual = _whole(solution.dual)
+    under, dual = whole(solution.dual)
     gain = [c * under for c in program.cost]
     for row, y in zip(program.rows, dual, strict=True):
         if y < 0 and not row.equality:
@@ -214,7 +214,7 @@ def is_optimal(program: Program, solution: Solution) -> bool:
     return bound == solution.value * under
 
 
-def _whole(values: Sequence[Fraction]) -> tuple[int, list[int]]:
+def whole(values: Sequence[Fraction]) -> tuple[int, list[int]]:
     """A common denominator, and the numerators over it: quicker to add up than fractions."""
     common = math.lcm(*(value.denominator for value in values))
     return common, [value.numerator * (common // value.denominator) for value in values]

@@ -12,15 +12,6 @@ Links = dict[tuple[int, int], int]  # (tail, head) -> units
 Residual = dict[int, dict[int, int]]  # what may still be sent from node to node
 
 
-def links_of(graph: CapacityGraph) -> Links:
-    """The links of `graph` with their capacities (those of capacity 0 left out)."""
-    links: Links = defaultdict(int)
-    for u, v, units in graph.arcs:
-        if units > 0:
-            links[u, v] += units
-    return dict(links)
-
-
 def short_side(
     graph: CapacityGraph, carried: Sequence[int], supply: Sequence[int], sink: int
 ) -> frozenset[int] | None:
@@ -87,14 +78,14 @@ def push(residual: Residual, source: int, sink: int, limit: int) -> int:
     return sent
 
 
-def fill(graph: CapacityGraph, used: Links, common: int = 1) -> Links:
-    """`used` (in = out at non-ranks), made as large as in = out allows; all in units / `common`.
+def fill(graph: CapacityGraph, used: Links) -> Links:
+    """`used` (in = out at non-ranks), made as large as in = out allows.
 
     Links between ranks are taken whole; the rest is a maximum flow through the switches from all
     ranks to all ranks in what `used` leaves. Spare capacity gives the trees room.
     """
     ranks, source, sink = set(graph.ranks), -1, -2
-    links = {pair: units * common for pair, units in links_of(graph).items()}
+    links = {pair: units for pair, units in graph.links.items() if units > 0}
     spare: Links = {}
     for (u, v), units in links.items():
         if u in ranks and v in ranks:

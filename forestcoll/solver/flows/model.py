@@ -31,6 +31,7 @@ from forestcoll.schedule.group import (
 )
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.max_flow import fill, short_side
+from forestcoll.solver.walks import by_box
 
 MISSED = 23
 """Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""
@@ -220,11 +221,8 @@ class Model:
             ranks, everything = frozenset(graph.ranks), frozenset(range(graph.n))
             g = self.keys[f][0]
             roots, part = self.parts[g].keys(), self.orbits.part[g]
-            boxes: dict[str, set[int]] = defaultdict(set)
-            for v in range(graph.n):
-                boxes[graph.box(v)].add(v)
             looks: dict[tuple[int, ...], frozenset[int]] = {}
-            for nodes in (*({v} for v in graph.ranks), *boxes.values()):
+            for nodes in (*({v} for v in graph.ranks), *by_box(graph).values()):
                 looks.setdefault(tuple(sorted(part[v] for v in nodes)), frozenset(nodes))
             sides = [*looks.values(), *(everything - side for side in looks.values())]
             for side in dict.fromkeys(sides):
@@ -251,7 +249,7 @@ class Model:
 
     def separate(self, values: exact_lp.Values, rough: bool) -> list[dict[int, int]]:
         """Rows of cuts that the values violate, at most one for each of `sinks`."""
-        units, _ = _whole(values)
+        _, units = exact_lp.whole(values)
         cuts = []
         for f, graph in enumerate(self.graphs):
             if not self.sinks[f]:
@@ -313,7 +311,7 @@ class Model:
 
     def flows(self, solution: exact_lp.Solution) -> tuple[Flow, ...]:
         """The flows with all that they may take; room makes trees low and few."""
-        units, common = _whole(solution.primal)
+        common, units = exact_lp.whole(solution.primal)
         out = []
         raised = zip(self.keys, self.graphs, self._raise(units, common), strict=True)
         for (g, phase), graph, capacity in raised:
@@ -356,9 +354,3 @@ def _find_short_side(
         return short_side(graph, carried, supply, sink)
     found = _kernel.violated(graph.n, graph.tail, graph.head, carried, supply, [sink])
     return None if found is None else frozenset(found[1])
-
-
-def _whole(values: exact_lp.Values) -> tuple[list[int], int]:
-    """(the values in units / common, common)."""
-    common = math.lcm(*(value.denominator for value in values))
-    return [int(value * common) for value in values], common

@@ -12,9 +12,9 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Phase, check
-from forestcoll.schedule.group import Flow, Group, Together, check_together, view_groups
+from forestcoll.schedule.group import Flow, Group, Together, check_together
 from forestcoll.solver.fixed_trees import Fit, fit_trees
-from forestcoll.solver.groups.split import Split, split
+from forestcoll.solver.groups.split import Split
 from forestcoll.solver.optimum import optimum
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.phase_packing import pack_part
@@ -22,27 +22,6 @@ from forestcoll.solver.task import Packed, Task, analyse, assemble
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Trees a root that are tried before as many as the optimum of a group's share takes."""
-
-
-def solve_together(
-    machine: CapacityGraph,
-    groups: Sequence[Sequence[int]],
-    collective: Collective,
-    roots: Sequence[int] | None = None,
-    relays: Relays = "none",
-    trees: int | Literal["auto"] = "auto",
-    name: str = "",
-) -> Together:
-    """Forests of all groups that reach the same algbw at the same time, as high as can be.
-
-    `groups` are lists of nodes of `machine` (in rank order), `roots` a rank number for each. With a
-    number of `trees` a root, each group uses so many on its share: the algbw may be lower. `name`
-    is the topology's; the forests are called `<name>-group0`, ... Raises InfeasibleError and
-    UnsupportedError.
-    """
-    views = view_groups(machine, groups, roots or [0] * len(groups), relays)
-    shares = split(machine, views, collective)
-    return pack_forests(machine, views, shares, collective, relays, trees, name)
 
 
 def pack_forests(
@@ -54,7 +33,12 @@ def pack_forests(
     trees: int | Literal["auto"] = "auto",
     name: str = "",
 ) -> Together:
-    """The second half of `together`: trees for links that are shared out."""
+    """Forests of all groups for links that are shared out (`split`), called `<name>-group0`, ...
+
+    They reach the same algbw at the same time. With a number of `trees` a root, each group uses so
+    many on its share: the algbw may be lower. `name` is the topology's. Raises InfeasibleError and
+    UnsupportedError.
+    """
     found = [pack_flow(flow, shares.algbw, trees) for flow in shares.flows]
     algbw = min(shares.algbw, *(one.algbw for one in found))
     own: list[dict[Phase, Packed]] = [{} for _ in views]

@@ -8,12 +8,11 @@ apart: every rank is a box of its own, and all links count.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.packing import reach
+from forestcoll.solver.walks import by_box, hops
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,15 @@ class Boxes:
     @property
     def torn(self) -> bool:
         """Whether every rank is a box of its own, though by name some stand in boxes together."""
-        names = Counter(self.graph.box(v) for v in self.graph.ranks)
-        del names[""]
-        return self.single and max(names.values(), default=0) > 1
+        named = by_box(self.graph, self.graph.ranks)
+        return self.single and any(name and len(held) > 1 for name, held in named.items())
 
 
 def find_boxes(
     graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], flat: bool = False
 ) -> Boxes:
     """The boxes of a graph by the names of its nodes; `flat`: every rank is one of its own."""
-    named: dict[str, list[int]] = defaultdict(list)
-    for node in range(graph.n):
-        named[graph.box(node)].append(node)
+    named = by_box(graph)
     named.pop("", None)
     links = _Links(graph, capacity)
     box, entries = [-1] * graph.n, [-1] * graph.n
@@ -116,21 +112,9 @@ def _split_switches(
     links: _Links, nodes: Sequence[int], ranks: Sequence[int]
 ) -> tuple[set[int], set[int]]:
     """(switches inside a box, switches through which it reaches others) among its nodes."""
-    switches = set(nodes) - set(ranks)
-    own = set(nodes)
-    inside: set[int] = set()
-    left = set(switches)
-    while left:
-        part = {left.pop()}
-        queue = list(part)
-        for u in queue:
-            for v in (*links.out[u], *links.into[u]):
-                if v in left:
-                    left.discard(v)
-                    part.add(v)
-                    queue.append(v)
-        if all(v in own for u in part for v in (*links.out[u], *links.into[u])):
-            inside |= part
+    switches, own = set(nodes) - set(ranks), set(nodes)
+    near = {v: (*links.out[v], *links.into[v]) for v in switches}
+    inside = {v for v in switches if hops(near, [v], switches.__contains__).keys() <= own}
     return inside, switches - inside
 
 
@@ -140,13 +124,15 @@ def _connected_parts(links: _Links, ranks: Sequence[int], inside: set[int]) -> l
     Where a link between two of them leads one way only, neither is sound as a box: none then.
     """
     nodes = [*ranks, *sorted(inside)]
-    number = {v: i for i, v in enumerate(nodes)}
-    joined = [reach(links.out, v, number) & reach(links.into, v, number) for v in nodes]
-    for u in nodes:
-        if any(v in number and v not in joined[number[u]] for v in links.out[u]):
-            return []
+    among = set(nodes)
+    out, into = (
+        {v: [w for w in near[v] if w in among] for v in nodes} for near in (links.out, links.into)
+    )
+    joined = {v: hops(out, [v]).keys() & hops(into, [v]).keys() for v in nodes}
+    if any(w not in joined[v] for v in nodes for w in out[v]):
+        return []
     parts: list[set[int]] = []
-    for part in joined:
+    for part in joined.values():
         if len(part) > 1 and part not in parts:
             parts.append(part)
     return parts

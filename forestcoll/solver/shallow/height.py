@@ -12,12 +12,13 @@ switches may be too few. Then some tree has height 3.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest
+from forestcoll.solver.walks import by_box, hops, neighbours
 
 MOST_RANKS = 2_048
 """Ranks up to which the bound of a forest is looked for."""
@@ -88,10 +89,10 @@ class _Facts:
         self.sent = [0] * graph.n  # per node what may leave it
         for t, _, c in self.links:
             self.sent[t] += c
-        named: dict[str, list[int]] = defaultdict(list)
-        for v in range(graph.n):
-            named[graph.box(v) or str(v) + "/"].append(v)
-        self.boxes = [nodes for nodes in named.values() if any(v in self.ranks for v in nodes)]
+        named = by_box(graph)
+        alone = [[v] for v in named.pop("", ())]
+        parts = sorted((*named.values(), *alone))
+        self.boxes = [nodes for nodes in parts if any(v in self.ranks for v in nodes)]
         self.box = [-1] * graph.n
         for number, nodes in enumerate(self.boxes):
             for v in nodes:
@@ -162,7 +163,7 @@ class _Facts:
         """Whether every switch that copies joins nodes of one box only, and leads to no other."""
         box, outward = self.box, self._outward()
         copying = self.graph.multicast
-        if any(able and (outward[v] or box[v] < 0) for v, able in enumerate(copying)):
+        if any(able and (v in outward or box[v] < 0) for v, able in enumerate(copying)):
             return False
         return all(box[t] == box[h] for t, h, _ in self.links if copying[t] or copying[h])
 
@@ -198,7 +199,7 @@ class _Facts:
         out = [0] * self.graph.n
         for t, h, c in self.links:
             if t in self.ranks and (
-                outward[h] if h not in self.ranks else self.box[h] != self.box[t]
+                h in outward if h not in self.ranks else self.box[h] != self.box[t]
             ):
                 out[t] += c
         every = range(len(self.boxes))
@@ -208,24 +209,12 @@ class _Facts:
                 return True
         return False
 
-    def _outward(self) -> list[bool]:
-        """Per node that is no rank: whether a way leads on to another box without passing ranks."""
-        outward = [False] * self.graph.n
-        into: dict[int, list[int]] = defaultdict(list)
-        queue = []
-        for t, h, _ in self.links:
-            if t in self.ranks:
-                continue
-            into[h].append(t)
-            if self.box[h] != self.box[t] and not outward[t]:
-                outward[t] = True
-                queue.append(t)
-        for v in queue:
-            for u in into[v]:
-                if not outward[u]:
-                    outward[u] = True
-                    queue.append(u)
-        return outward
+    def _outward(self) -> Collection[int]:
+        """The nodes, no ranks, from which a way leads on to another box without passing ranks."""
+        ways = [(h, t) for t, h, _ in self.links if t not in self.ranks]
+        return hops(
+            neighbours(self.graph.n, ways), (t for h, t in ways if self.box[h] != self.box[t])
+        ).keys()
 
     def _sets_lack(self) -> bool:
         """Links that leave a box, a leaf with its boxes, a pod."""
@@ -242,43 +231,27 @@ class _Facts:
         """Every box, and what hangs together below each tier of switches."""
         for nodes in self.boxes:
             yield set(nodes)
-        tier = self._tiers()
-        for level in range(1, max(tier) + 1):
-            parts = _components(
-                [v for v in range(self.graph.n) if tier[v] < level + 1],
-                [(t, h) for t, h, _ in self.links if max(tier[t], tier[h]) <= level],
-            )
+        near = neighbours(self.graph.n, ((t, h) for t, h, _ in self.links), both=True)
+        above = hops(near, (v for v in range(self.graph.n) if self.box[v] >= 0))
+        for level in range(1, max(above.values()) + 1):
+            low = [v for v in range(self.graph.n) if above.get(v, 0) <= level]
+            below, seen = set(low), set[int]()
+            parts: list[set[int]] = []
+            for v in low:
+                if v not in seen:
+                    parts.append(hops(near, [v], below.__contains__).keys() & below)
+                    seen |= parts[-1]
             if len(parts) == 1:
                 break
-            yield from (part for part in parts if any(v in self.ranks for v in part))
-
-    def _tiers(self) -> list[int]:
-        """Per node how many links between switches it is above the boxes, whose nodes are at 0."""
-        near: list[list[int]] = [[] for _ in range(self.graph.n)]
-        for t, h, _ in self.links:
-            near[t].append(h)
-            near[h].append(t)
-        tier = [0 if self.box[v] >= 0 else -1 for v in range(self.graph.n)]
-        queue = [v for v in range(self.graph.n) if tier[v] == 0]
-        for u in queue:
-            for v in near[u]:
-                if tier[v] < 0:
-                    tier[v] = tier[u] + 1
-                    queue.append(v)
-        return [max(0, t) for t in tier]
+            yield from (part for part in parts if not self.ranks.isdisjoint(part))
 
     def _relays_lack(self, spare: Sequence[int], sends: Sequence[int]) -> bool:
         """Links between switches outside of boxes, against the least that direct sends take.
 
         Per box: trees that do without, and into how many of its ranks each other tree is sent.
         """
-        near: list[list[int]] = [[] for _ in range(self.graph.n)]
-        total = 0
-        for t, h, c in self.links:
-            if t not in self.ranks:
-                near[t].append(h)
-            if self.box[t] < 0 and self.box[h] < 0:
-                total += c
+        near = neighbours(self.graph.n, ((t, h) for t, h, _ in self.links if t not in self.ranks))
+        total = sum(c for t, h, c in self.links if self.box[t] < 0 and self.box[h] < 0)
         first: list[set[int]] = [set() for _ in self.boxes]
         for t, h, _ in self.links:
             if self.box[t] >= 0 and self.box[h] < 0:
@@ -303,35 +276,8 @@ class _Facts:
 
     def _distances(self, start: frozenset[int], near: Sequence[Sequence[int]]) -> dict[int, int]:
         """Links between switches on the way from these to each box, at least."""
-        far = dict.fromkeys(start, 0)
         found: dict[int, int] = {}
-        queue = list(start)
-        for u in queue:
-            for v in near[u]:
-                if self.box[v] >= 0:
-                    found.setdefault(self.box[v], far[u])
-                elif v not in far:
-                    far[v] = far[u] + 1
-                    queue.append(v)
+        for v, far in hops(near, start, lambda v: self.box[v] < 0).items():
+            if self.box[v] >= 0:
+                found.setdefault(self.box[v], far - 1)
         return found
-
-
-def _components(nodes: Sequence[int], links: Iterable[tuple[int, int]]) -> list[set[int]]:
-    near: dict[int, list[int]] = {v: [] for v in nodes}
-    for t, h in links:
-        near[t].append(h)
-        near[h].append(t)
-    found: list[set[int]] = []
-    seen: set[int] = set()
-    for start in nodes:
-        if start in seen:
-            continue
-        part, queue = {start}, [start]
-        for u in queue:
-            for v in near[u]:
-                if v not in part:
-                    part.add(v)
-                    queue.append(v)
-        seen |= part
-        found.append(part)
-    return found

@@ -7,7 +7,7 @@ of the box. Else the general packers say what is possible.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -90,26 +90,6 @@ def hang(
         if not 0 < overload < NEARLY:
             break
     return None
-
-
-def search_trees(
-    nodes: int,
-    links: Mapping[tuple[int, int], int],
-    ranks: Sequence[int],
-    supply: Sequence[int],
-    height: int,
-) -> Counter[tuple[int, tuple[Path, ...]]] | None:
-    """How often each (root, paths) is a tree, where every rank is a box of its own."""
-    box = [-1] * nodes
-    for number, v in enumerate(ranks):
-        box[v] = number
-    hung = hang(nodes, links, ranks, supply, height, box, [-1] * nodes)
-    if hung is None:
-        return None
-    return Counter(
-        (root, tuple(hung.paths[number] for number in tree[1::2]))
-        for root, tree in zip(hung.roots, hung.trees, strict=True)
-    )
 
 
 TWO_HOPS = 2
@@ -234,15 +214,18 @@ class Interior:
         supply = [0] * self._graph.n
         for v, units in starts.items():
             supply[v] = units
-        hung = search_trees(self._graph.n, links, self.ranks, supply, TWO_HOPS)
+        box = [-1] * len(supply)
+        for number, v in enumerate(self.ranks):
+            box[v] = number
+        free = [-1] * len(supply)
+        hung = hang(len(supply), links, self.ranks, supply, TWO_HOPS, box, free)
         if hung is None:
             return None
-        found: dict[int, list[Spread]] = defaultdict(list)
-        for (root, paths), weight in hung.items():
-            found[root].append(Spread.of(root, weight, paths))
-        for spreads in found.values():
-            spreads.sort(key=lambda s: s.height)
-        return dict(found)
+        trees = Counter(
+            (root, tuple(hung.paths[number] for number in tree[1::2]))
+            for root, tree in zip(hung.roots, hung.trees, strict=True)
+        )
+        return _by_root((root, weight, paths) for (root, paths), weight in trees.items())
 
     def _pack(
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
@@ -263,13 +246,18 @@ class Interior:
         if packed is None:
             return None
         paths = [tuple(self._nodes[v] for v in path) for path in logical.paths]
-        found: dict[int, list[Spread]] = defaultdict(list)
-        for root, weight, edges in packed[1]:
-            tree = tuple(paths[e] for e in edges)
-            found[self._nodes[root]].append(Spread.of(self._nodes[root], weight, tree))
-        for spreads in found.values():
-            spreads.sort(key=lambda s: s.height)
-        return dict(found)
+        return _by_root(
+            (self._nodes[root], weight, tuple(paths[e] for e in edges))
+            for root, weight, edges in packed[1]
+        )
+
+
+def _by_root(trees: Iterable[tuple[int, int, tuple[Path, ...]]]) -> dict[int, list[Spread]]:
+    """Per root its trees (root, weight, paths), the lowest first."""
+    found: dict[int, list[Spread]] = defaultdict(list)
+    for root, weight, paths in trees:
+        found[root].append(Spread.of(root, weight, paths))
+    return {root: sorted(spreads, key=lambda s: s.height) for root, spreads in found.items()}
 
 
 def _slices(

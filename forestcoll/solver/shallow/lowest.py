@@ -10,6 +10,7 @@ from fractions import Fraction
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Path, Phase, Tree
+from forestcoll.schedule.routes import Wide, wide_links
 from forestcoll.solver.task import Optimum
 
 
@@ -24,13 +25,8 @@ def pack_lowest(
     are no ranks lead to some rank.
     """
     roots = [root or 0] if collective.rooted else list(range(len(graph.ranks)))
-    phases: list[Phase] = []
-    if collective.reduces:
-        phases.append("reduce")
-    if collective in (Collective.ALLGATHER, Collective.BROADCAST, Collective.ALLREDUCE):
-        phases.append("broadcast")
     trees: list[Tree] = []
-    for phase in phases:
+    for phase in collective.phases:
         ways = _ways(graph if phase == "broadcast" else graph.reverse())
         load: dict[tuple[int, int], int] = defaultdict(int)
         trees += [_tree(graph, ways, graph.ranks[r], phase, load) for r in roots]
@@ -63,19 +59,15 @@ Ways = dict[int, dict[int, tuple[Fraction, Path]]]  # rank -> rank -> (GB/s, pat
 
 def _ways(graph: CapacityGraph) -> Ways:
     """Per rank those that it reaches through switches alone, each by the widest, shortest path."""
-    near: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for tail, head, capacity in graph.arcs:
-        near[tail].append((head, capacity))
+    near = wide_links(graph)
     return {rank: _reach(graph, near, rank) for rank in graph.ranks}
 
 
-def _reach(
-    graph: CapacityGraph, near: dict[int, list[tuple[int, int]]], start: int
-) -> dict[int, tuple[Fraction, Path]]:
+def _reach(graph: CapacityGraph, near: Wide, start: int) -> dict[int, tuple[Fraction, Path]]:
     ranks = set(graph.ranks)
     found: dict[int, tuple[Fraction, Path]] = {}
     done: set[int] = set()
-    queue: list[tuple[int, int, Path]] = [(-sum(c for _, c in near[start]), 0, (start,))]
+    queue: list[tuple[int, int, Path]] = [(-sum(c for _, c in near.get(start, ())), 0, (start,))]
     while queue:
         width, length, path = heapq.heappop(queue)
         node = path[-1]
@@ -86,7 +78,7 @@ def _reach(
             if node in ranks:
                 found[node] = (-width * graph.unit, path)
             continue
-        for head, capacity in near[node]:
+        for head, capacity in near.get(node, ()):
             if head not in done:
                 heapq.heappush(queue, (max(width, -capacity), length + 1, (*path, head)))
     return found
