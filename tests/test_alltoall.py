@@ -8,7 +8,6 @@ import random
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damages import damage, rows
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import random_graph
 from stranger_alltoall import judge
@@ -357,60 +357,10 @@ def good() -> dict[str, Any]:
     return found
 
 
-def _longer(data: dict[str, Any]) -> None:
-    data["bound"]["lengths"][0] += 1
-
-
-def _scaled(data: dict[str, Any]) -> None:
-    """All stated numbers twice as large: the flows no longer fit the links."""
-    for key in ("algbw", "theta"):
-        data[key] = str(Fraction(data[key]) * 2)
-    for flow in data["flows"]:
-        flow["amounts"] = [str(2 * Fraction(amount)) for amount in flow["amounts"]]
-
-
-def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(data: dict[str, Any]) -> None:
-        data[key] = value
-
-    return change
-
-
-def _swap(data: dict[str, Any]) -> None:
-    data["symmetry"]["generators"] = [{"box0/gpu0": "box0/nvswitch", "box0/nvswitch": "box0/gpu0"}]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_scaled, "the links let"),
-        (_longer, "lengths are negative, or differ between links that are alike"),
-        (lambda d: d["bound"]["lengths"].pop(), "lengths for"),
-        (lambda d: d["bound"].update(lengths=[0] * len(d["bound"]["lengths"])), "bounds nothing"),
-        (lambda d: d["bound"].update(algbw="49"), "states bound.algbw 49, recomputed it is 50"),
-        (_set("algbw", "51"), "states algbw 51, recomputed it is 50"),
-        (_set("theta", "1/0"), "division by zero"),
-        (lambda d: d["flows"][0]["amounts"].__setitem__(0, "-1"), "is -"),
-        (lambda d: d["flows"][0]["amounts"].__setitem__(0, "1/7"), "leaves"),
-        (lambda d: d["flows"][0]["links"].__setitem__(0, 10**6), "there are 64 links"),
-        (lambda d: d["flows"].append(d["flows"][0]), "another flow stands for"),
-        (_set("flows", []), "none stands for"),
-        (lambda d: d["flows"][0].update(source="x"), "'x' is no rank"),
-        (_swap, "which is of another kind"),
-        (lambda d: d["symmetry"].update(generators=[{"x": "y"}]), "no permutation of node ids"),
-        (lambda d: d.pop("symmetry"), "none stands for"),
-        (_set("collective", "alltoallv"), "alltoallv goes with one"),
-        (_set("groups", [["box0/gpu0"]]), "must hold every rank once"),
-        (lambda d: d["topology"]["links"].append(d["topology"]["links"][0]), "two links lead"),
-    ],
-)
-def test_files_that_claim_what_is_not_so(
-    good: dict[str, Any], change: Callable[[dict[str, Any]], None], message: str
-) -> None:
-    data = json.loads(json.dumps(good))
-    change(data)
+@pytest.mark.parametrize(("change", "message"), rows("alltoall"))
+def test_files_that_claim_what_is_not_so(good: dict[str, Any], change: str, message: str) -> None:
     with pytest.raises(ForestError, match=f"x.json: .*{message}"):
-        file.loads(json.dumps(data), "x.json")
+        file.loads(json.dumps(damage(good, change)), "x.json")
 
 
 def test_a_group_must_keep_the_matrix() -> None:

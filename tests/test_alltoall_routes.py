@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from damages import damage, rows
 from graphs import build, dgx_a100, ring, torus
 from random_graphs import random_graph
 from stranger_alltoall import judge
@@ -186,43 +186,10 @@ def good() -> dict[str, Any]:
     return found
 
 
-Change = Callable[[dict[str, Any]], object]
-
-
-def _rates(data: dict[str, Any], times: int) -> None:
-    for key in ("algbw", "theta"):
-        data[key] = str(times * Fraction(data[key]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d["routes"]["paths"].pop(), "0 units from box0/gpu0 to"),
-        (lambda d: d["routes"]["paths"].append(d["routes"]["paths"][0]), "2 units from box0/gpu0"),
-        (lambda d: d["routes"]["paths"][0].update(units=2), "2 units from"),
-        (lambda d: d["routes"].update(units=2), "1 units from box0/gpu0 to .*, not 2"),
-        (lambda d: d["routes"]["paths"][0]["path"].pop(1), "no link from box0/gpu0 to"),
-        (lambda d: d["routes"]["paths"][0]["path"].insert(1, "x"), r"paths\[0\]: unknown node 'x'"),
-        (lambda d: d["routes"]["paths"][0].update(path=["box0/gpu0"]), "is no path from a rank"),
-        (lambda d: d["routes"].pop("symmetry"), "some rank is the image of no listed source"),
-        (lambda d: _rates(d, 2), "states algbw 100, recomputed it is 50"),
-        (lambda d: d.pop("routes"), "one of the two has to be there"),
-        (lambda d: d.update(flows=[]), "one of the two has to be there"),
-        (
-            lambda d: d["routes"]["symmetry"]["generators"].append(
-                {"box0/gpu1": "box0/gpu2", "box0/gpu2": "box0/gpu1"}
-            ),
-            "do not commute",
-        ),
-    ],
-)
-def test_files_that_claim_what_is_not_so(
-    good: dict[str, Any], change: Change, message: str
-) -> None:
-    data = json.loads(json.dumps(good))
-    change(data)
+@pytest.mark.parametrize(("change", "message"), rows("alltoall_routes"))
+def test_files_that_claim_what_is_not_so(good: dict[str, Any], change: str, message: str) -> None:
     with pytest.raises(ForestError, match=f"x.json: .*{message}"):
-        file.loads(json.dumps(data), "x.json")
+        file.loads(json.dumps(damage(good, change)), "x.json")
 
 
 def test_images_of_one_source_are_not_listed_twice() -> None:

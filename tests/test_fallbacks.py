@@ -439,7 +439,7 @@ def test_many_ranks_and_none_alike_then_a_flow_for_each(monkeypatch: pytest.Monk
 
 def test_too_much_is_trimmed_and_no_program_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
-    program = Spy(monkeypatch, task, "balance")
+    program = Spy(monkeypatch, task, "_balance")
     first(
         problems(1500, "unbalanced"),
         lambda: trim.given > 0 and not program.calls,
@@ -457,21 +457,6 @@ def test_trimming_fails_then_the_program_that_balances(monkeypatch: pytest.Monke
     trim = Spy(monkeypatch, _kernel, "trim")
     program = Spy(monkeypatch, task, "Model")
     first(starved(), lambda: trim.refused > 0 and program.given > 0, (trim, program))
-
-
-def test_trimming_fails_and_what_fills_the_links_does_without_a_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trim = Spy(monkeypatch, _kernel, "trim")
-    balanced = Spy(monkeypatch, task, "balance")
-    program = Spy(monkeypatch, task, "Model")
-    _, forest = first(
-        (p for p in problems(2000, "unbalanced") if p.graph.n <= 24),
-        lambda: trim.refused > 0 and balanced.given > 0 and not program.calls,
-        (trim, balanced, program),
-    )
-    assert forest.bound is not None
-    assert forest.bound.method == "cut"
 
 
 def test_a_copying_switch_is_left_out_of_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,16 +541,16 @@ class Unsure:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lazy: set[int] = set()
-        add, basis = exact_lp.Loose.add, exact_lp.Loose.basis
+        solve, basis = exact_lp.Loose.solve, exact_lp.Loose.basis
 
-        def noted(loose: exact_lp.Loose, rows: Sequence[dict[int, int]]) -> None:
+        def noted(loose: exact_lp.Loose) -> exact_lp.Values:
             lazy.add(id(loose))
-            add(loose, rows)
+            return solve(loose)
 
         def unsure(loose: exact_lp.Loose) -> exact_lp.Basis:
             return ([], [], []) if id(loose) in lazy else basis(loose)
 
-        monkeypatch.setattr(exact_lp.Loose, "add", noted)
+        monkeypatch.setattr(exact_lp.Loose, "solve", noted)
         monkeypatch.setattr(exact_lp.Loose, "basis", unsure)
 
 

@@ -423,35 +423,6 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert all(plan["powers_of_two"] for plan in low["plans"].values())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--min-percent", "0"), "'0' is not a percentage over 0 and up to 100"),
-        (("--min-percent", "100.1"), "'100.1' is not a percentage"),
-        (("--min-percent", "99", "--trees", "3"), "--trees and --min-percent both say how many"),
-        (("--max-height", "0"), "0 is not in the range"),
-        (("--budget", "trees=0"), "'trees=0' is none of trees=N, channels=N, blocks=N, op"),
-        (("--budget", "tree=3"), "'tree=3' is none of"),
-        (("--budget", "trees=3,trees=4"), "trees is given twice"),
-        (("--budget", "blocks=3", "--format", "forest"), "channels, blocks and operations limit"),
-    ],
-)
-def test_options_that_make_no_sense(
-    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    words = ("synthesize", "-t", "mi250", "-c", "allgather", "-o", str(tmp_path / "out/"))
-    code, out, err = call(capsys, *words, *options)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert not (tmp_path / "out").exists()
-
-
-def test_front_refuses_plans_without_trees(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "front", "-t", "mi250", "--rates", "--plans")
-    assert code == 2
-    assert "--plans needs trees, --rates makes none" in err
-
-
 def test_errors_of_the_front_are_ours() -> None:
     graph = dgx_a100(1)
     with pytest.raises(ForestCollError, match="allgather has no root"):

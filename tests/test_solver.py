@@ -20,7 +20,6 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.packing import check_loads
 from forestcoll.solver.task import analyse
 
 ALLGATHER, REDUCE_SCATTER, ALLREDUCE, BROADCAST, REDUCE = (
@@ -351,13 +350,6 @@ def test_progress_rises_from_0_to_1(collective: Collective) -> None:
 
 def test_the_same_question_has_the_same_answer() -> None:
     assert solve(mi250(1), ALLGATHER) == solve(mi250(1), ALLGATHER)
-
-
-def test_an_overloaded_link_is_caught() -> None:
-    graph = build([("a", "b", 1)])
-    trees = [Tree(0, "broadcast", 2, ((0, 1),))]
-    with pytest.raises(RuntimeError, match="a -> b carries 1 trees too many"):
-        check_loads(graph, [1, 1], trees)
 
 
 @pytest.mark.parametrize(("boxes", "graph"), [(2, mi250(2)), (8, dgx_a100(8))])

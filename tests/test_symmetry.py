@@ -42,7 +42,7 @@ from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
 from forestcoll.solver.compact.forests import pack_compact
-from forestcoll.solver.compact.rotation import Pool, choose_units, pack_parts, use_of
+from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
 from forestcoll.topology import catalog
 from forestcoll.ui.cli import cli
 from tests.graphs import build, dgx_a100
@@ -551,7 +551,7 @@ def _ends(graph: CapacityGraph) -> list[tuple[int, int]]:
 def test_units_are_traded_until_links_fill_evenly() -> None:
     light, heavy = use_of([0, 0, 1]), use_of([0, 1, 1])
     assert light == ((0, 2), (1, 1))
-    pools = [Pool([("light", light, 5), ("heavy", heavy, 1)], 4)]
+    pools = [([("light", light, 5), ("heavy", heavy, 1)], 4)]
     assert choose_units(pools, {0: 6, 1: 6}) == [[("light", 2), ("heavy", 2)]]
     assert choose_units(pools, {0: 8, 1: 4}) == [[("light", 4)]]
     assert choose_units(pools, {0: 6, 1: 5}) is None

@@ -126,22 +126,13 @@ def _check_partition(graph: CapacityGraph, bound: Bound, collective: Collective)
     return partition_limit(graph, labels, len(bound.parts)) * graph.unit
 
 
-def _sums(graph: CapacityGraph, labels: Labels) -> tuple[int, int]:
-    """(units that enter parts, units that leave parts), all parts together."""
-    entering = leaving = 0
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        a, b = labels[u], labels[v]
-        if a != b:
-            if b != OUTSIDE:
-                entering += units
-            if a != OUTSIDE:
-                leaving += units
-    return entering, leaving
-
-
 def partition_limit(graph: CapacityGraph, labels: Labels, m: int) -> Fraction:
     """What a partition proves (units); see the head of this file."""
-    entering, leaving = _sums(graph, labels)
+    entering = leaving = 0
+    for u, v, units in graph.arcs:
+        if labels[u] != labels[v]:
+            entering += units * (labels[v] != OUTSIDE)
+            leaving += units * (labels[u] != OUTSIDE)
     outside = [v for v in range(graph.n) if labels[v] == OUTSIDE]
     adds = any(graph.aggregation[v] for v in outside)
     copies = any(graph.multicast[v] for v in outside)

@@ -274,7 +274,8 @@ def find_orbits(
             links.join(e, to_link)
         for f, (g, phase) in enumerate(keys):
             to_group = image[n + g] - n
-            to = number[to_group, _other(phase) if symmetry.turned else phase]
+            turned: Phase = "broadcast" if phase == "reduce" else "reduce"
+            to = number[to_group, turned if symmetry.turned else phase]
             for i, e in enumerate(groups[g].links):
                 flows.join(base[f] + i, base[to] + local[to_group][moved[e]])
             for v in range(n):
@@ -287,10 +288,6 @@ def find_orbits(
         side=_rows(sides.roots(), n),
         part=_rows(parts.roots(), n),
     )
-
-
-def _other(phase: Phase) -> Phase:
-    return "reduce" if phase == "broadcast" else "broadcast"
 
 
 def _rows(flat: list[int], length: int) -> list[list[int]]:

@@ -69,7 +69,13 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
         return same
     boxed = joint_of_boxes(graph, same.bound)
     if boxed is not None and boxed.algbw > same.same_algbw:
-        return Plan(gather, scatter, boxed, same.bound, _nearness(boxed))
+        note = ""
+        if boxed.algbw < boxed.bound.algbw:
+            note = (
+                f"both phases over the same {sum(boxed.supply)} trees, which are low: for so many "
+                "ranks no more trees are sought to come nearer to the bound"
+            )
+        return Plan(gather, scatter, boxed, same.bound, note)
     try:
         if not patient and len(graph.ranks) > PATIENT:
             raise UnsupportedError(f"for {len(graph.ranks)} ranks it may take minutes")
@@ -108,16 +114,6 @@ def fix_same(graph: CapacityGraph, trees: int) -> Fraction:
     """GB/s of reduce-scatter, then allgather, with `trees` trees per root each."""
     tasks = plan(graph).gather, plan(graph).scatter
     return 1 / sum((1 / fit_trees(task, trees).algbw for task in tasks), Fraction(0))
-
-
-def _nearness(boxed: Joint) -> str:
-    """What to know of a joint allreduce that is a little slower than its bound; else nothing."""
-    if boxed.algbw == boxed.bound.algbw:
-        return ""
-    return (
-        f"both phases over the same {sum(boxed.supply)} trees, which are low: for so many ranks no "
-        "more trees are sought to come nearer to the bound"
-    )
 
 
 def _fewer(graph: CapacityGraph, best: Joint) -> Joint:

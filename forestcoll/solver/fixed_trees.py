@@ -51,7 +51,8 @@ def _balance(
     """
     given, graph = task.given, task.graph
     scale = graph.unit / given.unit
-    last = _least_unrounded(graph, u * scale) / scale
+    common = math.gcd(*graph.capacity)
+    last = Fraction(math.ceil(u * scale * common), common) / scale  # there no link is rounded
 
     def attempt(u: Fraction) -> tuple[CapacityGraph, list[int]] | None:
         whole = _trim(given, _floors(u, given.capacity), supply)
@@ -105,6 +106,7 @@ def fit_trees(task: Task, trees: int | Literal["auto"]) -> Fit:
 
 
 def _floors(u: Fraction, capacity: Iterable[int]) -> list[int]:
+    """Whole trees that links carry in time u."""
     return [c * u.numerator // u.denominator for c in capacity]
 
 
@@ -126,12 +128,6 @@ def _least_for(
     while sum(count * (c * u.numerator // u.denominator) for c, count in leaving.items()) < wanted:
         u = _next_step(u, leaving)
     return u
-
-
-def _least_unrounded(graph: CapacityGraph, u: Fraction) -> Fraction:
-    """The least U from `u` on at which every link of a balanced graph holds whole trees."""
-    common = math.gcd(*graph.capacity)
-    return Fraction(math.ceil(u * common), common)
 
 
 def _find_violation(

@@ -160,20 +160,6 @@ def trim_to_supply(graph: CapacityGraph, supply: list[int]) -> list[int] | None:
     return list(graph.capacity) if is_balanced(graph) else _kernel.trim(*links)
 
 
-def check_loads(graph: CapacityGraph, capacity: list[int], trees: list[Tree]) -> None:
-    """RuntimeError where a link carries more trees than it may: a bug, caught before it leaves."""
-    loads = scan(graph, trees, copying=False)[2]
-    if loads is None:
-        raise RuntimeError("internal error: trees over links that are not there, or too many")
-    names = graph.names
-    for tail, head, room, load in zip(graph.tail, graph.head, capacity, loads, strict=True):
-        if load > room:
-            raise RuntimeError(
-                f"internal error: {names[tail]} -> {names[head]} carries {load - room} trees "
-                "too many"
-            )
-
-
 def prefer(graph: CapacityGraph, ways: Sequence[list[Tree]]) -> list[Tree]:
     """The lowest of these; of several the one with the fewest trees, then the least `fan_out`.
 

@@ -8,7 +8,7 @@ from forestcoll.schedule.forest import Tree, all_images, scan
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.fixed_trees import Fit
 from forestcoll.solver.flows.joint import Joint
-from forestcoll.solver.packing import check_loads, pack, pack_quickly, prefer, spread_evenly
+from forestcoll.solver.packing import pack, pack_quickly, prefer, spread_evenly
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import PATIENT, Packed, Task
 
@@ -83,19 +83,17 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
 
 
 def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
-    """Broadcast trees, `supply[v]` of them from node v, at most `capacity[e]` over link e: counted.
+    """Broadcast trees, `supply[v]` of them from node v, at most `capacity[e]` over link e.
 
     For the part of the links that one phase of a joint allreduce has, or one of several groups.
     """
     require_size(capacity, 1)
     require_size(supply, 1)
-    trees = None
     if suits(graph, None) and sum(map(bool, supply)) > 1:
-        trees = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
-    if trees is None:
-        trees = pack(graph, capacity, supply)
-    check_loads(graph, capacity, trees)
-    return trees
+        low = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
+        if low is not None:
+            return low
+    return pack(graph, capacity, supply)
 
 
 def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree]] | None:

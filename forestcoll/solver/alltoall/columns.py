@@ -268,8 +268,7 @@ class _Pool:
         for number in range(ROUNDS):
             use = load / capacity
             price = np.exp(np.maximum(FLOOR, steepness * (use / use.max() - 1))) / capacity
-            price = trees.average(price)
-            _, each = trees.each(price)
+            _, each = trees.each(trees.average(price))
             other = trees.average(trees.images @ each)
             load += step_length(use, other / capacity, steepness) * (other - load)
             if number >= ROUNDS - KEPT:
@@ -312,15 +311,10 @@ class _Pool:
             for e, amount in flow.items():
                 load[orbits[e]] += images * amount
         most = min(Fraction(r * PARTS, v) for r, v in zip(room, load, strict=True) if v)
-        return Fraction(int(most * 10**DIGITS * self._grain(most)), 10**DIGITS * self._grain(most))
-
-    @staticmethod
-    def _grain(rate: Fraction) -> int:
-        """A power of ten by which small rates count."""
-        grain = 1
-        while rate * grain < 1:
+        grain = 10**DIGITS
+        while most * grain < 10**DIGITS:
             grain *= 10
-        return grain
+        return Fraction(int(most * grain), grain)
 
 
 CUT_ROUNDS = 32

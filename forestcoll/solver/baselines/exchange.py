@@ -64,17 +64,17 @@ def bruck(problem: Problem) -> Iterator[Forest]:
 
 
 def direct(problem: Problem) -> Iterator[Forest]:
-    """Everybody to everybody in one round: every rank's part straight to all others."""
+    """Everybody to everybody in one round: every rank's part straight to all others.
+
+    From the next one on: so not all begin with the same one.
+    """
+    ranks = problem.ranks
     shapes = [
-        (root, 1, [(root, rank) for rank in _after(problem.ranks, root)]) for root in problem.roots
+        (root, 1, [(root, rank) for rank in (*ranks[k + 1 :], *ranks[:k])])
+        for k, root in enumerate(ranks)
+        if root in problem.roots
     ]
     yield problem.forest("direct", shapes)
-
-
-def _after(ranks: tuple[int, ...], root: int) -> tuple[int, ...]:
-    """All other ranks, from the next one on: so not all begin with the same one."""
-    place = ranks.index(root)
-    return ranks[place + 1 :] + ranks[:place]
 
 
 def double(problem: Problem) -> Iterator[Forest]:

@@ -27,7 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
@@ -252,7 +252,7 @@ class _Scheme:
                 for v in self.ranks:
                     if group.node[v] == root:
                         items += [(_move(e, home[v]), _use(e, orbit), n) for e, n in parts[v]]
-                pools.append(Pool(items, wanted))
+                pools.append((items, wanted))
         found = choose_units(pools, room)
         if found is None:
             return None
@@ -383,12 +383,8 @@ WORK = 50_000
 """Exchanges of one class for another that are looked at, at most: some tenths of a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pool(Generic[T]):
-    """Things to choose from, (thing, use, units at hand); `wanted` units are needed."""
-
-    items: Sequence[tuple[T, Use, int]]
-    wanted: int
+Pool = tuple[Sequence[tuple[T, Use, int]], int]
+"""Things to choose from, (thing, use, units at hand), and how many units are needed."""
 
 
 def choose_units(
@@ -398,10 +394,10 @@ def choose_units(
 
     A thing may be taken more often than it is at hand: only the use counts.
     """
-    classes = [_classes(pool.items) for pool in pools]
+    classes = [_classes(items) for items, _ in pools]
     units = [
-        apportion([at_hand for _, _, at_hand in found], pool.wanted)
-        for found, pool in zip(classes, pools, strict=True)
+        apportion([at_hand for _, _, at_hand in found], wanted)
+        for found, (_, wanted) in zip(classes, pools, strict=True)
     ]
     if not _trade(classes, units, room):
         return None
@@ -413,10 +409,7 @@ def choose_units(
 
 def use_of(orbits: Iterable[int]) -> Use:
     """The use of a tree whose edges run over links of these orbits."""
-    times: dict[int, int] = defaultdict(int)
-    for orbit in orbits:
-        times[orbit] += 1
-    return tuple(sorted(times.items()))
+    return tuple(sorted(Counter(orbits).items()))
 
 
 def _classes(items: Sequence[tuple[T, Use, int]]) -> list[tuple[T, Use, int]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -110,13 +110,15 @@ class Loose:
             self.solver.Objective().SetCoefficient(variable, gain)
         self.solver.Objective().SetMaximization()
         self.rows: list[Any] = []
-        for row in program.rows:
-            self._row(row.coefficients, row.equality)
+        self.add(program.rows)
 
-    def add(self, rows: Sequence[dict[int, int]]) -> None:
-        """More rows, sum >= 0."""
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows."""
         for row in rows:
-            self._row(row, equality=False)
+            constraint = self.solver.Constraint(0, 0 if row.equality else self.inf)
+            for j, a in row.coefficients.items():
+                constraint.SetCoefficient(self.variables[j], a)
+            self.rows.append(constraint)
 
     def solve(self) -> Values:
         """The variables, rounded to fractions of the scale."""
@@ -135,12 +137,6 @@ class Loose:
             [j for j, state in enumerate(states) if state == above],
             [i for i, row in enumerate(self.rows) if row.basis_status() != inside],
         )
-
-    def _row(self, coefficients: dict[int, int], equality: bool) -> None:
-        constraint = self.solver.Constraint(0, 0 if equality else self.inf)
-        for j, a in coefficients.items():
-            constraint.SetCoefficient(self.variables[j], a)
-        self.rows.append(constraint)
 
 
 def vertex(program: Program, basis: Basis) -> list[Fraction] | None:
@@ -363,7 +359,9 @@ def solve(program: Program, scale: float, largest: int | None = None) -> Solutio
 
 Values = Sequence[Fraction]
 Separate = Callable[[Values, bool], list[dict[int, int]]]
-"""Rows (coefficients, sum >= 0) that the values violate; with True only those missed by much."""
+"""Rows (coefficients, sum >= 0) that the values violate; with True only those missed by much.
+
+None that it gave before, though a solver's tolerance may let it be violated again."""
 
 ROUNDS = 400
 """Rounds in floating point before what there is goes to the exact stage."""
@@ -384,14 +382,14 @@ def solve_by_cuts(
     UnsupportedError where no proposal can be proven and the program is too large for the simplex.
     """
     loose = Loose(program, scale)
-    loose.add(pool)
+    loose.add(map(Row, pool))
     for _ in range(EXACT_ROUNDS):
         for _ in range(ROUNDS):
-            fresh = _unknown(separate(loose.solve(), True), pool)
+            fresh = separate(loose.solve(), True)
             if not fresh:
                 break
             pool += fresh
-            loose.add(fresh)
+            loose.add(map(Row, fresh))
         rows = program.rows + [Row(row) for row in pool]
         whole = Program(program.upper, program.cost, rows)
         solution = prove(whole, loose.basis()) or solve(whole, float(scale), SIMPLEX_ROWS)
@@ -399,11 +397,5 @@ def solve_by_cuts(
         if not fresh:
             return solution
         pool += fresh
-        loose.add(fresh)
+        loose.add(map(Row, fresh))
     raise UnsupportedError("the linear program keeps missing rows: no exact optimum found here")
-
-
-def _unknown(rows: list[dict[int, int]], pool: list[dict[int, int]]) -> list[dict[int, int]]:
-    """Those of `rows` that the pool does not hold (it may, where a solver's tolerance shows)."""
-    known = {frozenset(row.items()) for row in pool}
-    return [row for row in rows if frozenset(row.items()) not in known]

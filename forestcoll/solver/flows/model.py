@@ -263,7 +263,12 @@ class Model:
                 raise UnsupportedError("the optimum's fractions are too long for 64-bit flows")
             least = sum(supply) >> MISSED if rough else 0
             for sink in self.sinks[f]:
-                side = _find_short_side(graph, carried, supply, sink, long)
+                if long:
+                    side = short_side(graph, carried, supply, sink)
+                else:
+                    links = (graph.n, graph.tail, graph.head, carried)
+                    found = _kernel.violated(*links, supply, [sink])
+                    side = None if found is None else frozenset(found[1])
                 if side is None:
                     continue
                 arcs = zip(graph.tail, graph.head, carried, strict=True)
@@ -344,13 +349,3 @@ class Model:
             filled = fill(wide, dict(zip(pairs, flow, strict=True)))
             out.append([filled.get(pair, 0) for pair in pairs])
         return out
-
-
-def _find_short_side(
-    graph: CapacityGraph, carried: list[int], supply: list[int], sink: int, long: bool
-) -> frozenset[int] | None:
-    """A node set that what is carried does not bring all supply out of, on its way to `sink`."""
-    if long:
-        return short_side(graph, carried, supply, sink)
-    found = _kernel.violated(graph.n, graph.tail, graph.head, carried, supply, [sink])
-    return None if found is None else frozenset(found[1])

@@ -18,7 +18,7 @@ Equal split of links among groups that are too many for the exact program.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -36,7 +36,7 @@ from forestcoll.schedule.group import (
     scale,
 )
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.optimum import optimum
+from forestcoll.solver.task import Task, analyse
 
 LINKS = 40_000
 """Links of all groups' flows up to which the optimum is exact."""
@@ -118,46 +118,28 @@ def split_equally(
         for e in group.links:
             users[e] += 1
     common = math.lcm(*(max(1, count) for count in users))
-    shares = []
-    for number, group in enumerate(groups):
+    tasks: list[dict[Phase, Task]] = []
+    rates: list[Fraction] = []
+    for group in groups:
         capacity = [machine.capacity[e] * (common // users[e]) for e in group.links]
         graph = scale(group.graph, capacity, machine.unit / common)
-        shares.append(_Alone(number, graph, group.root, collective))
-    algbw = min(share.algbw for share in shares)
-    sides = dict.fromkeys(side for share in shares for side in share.sides)
+        root = group.root if collective.rooted else None
+        own = {
+            phase: analyse(graph if phase == "broadcast" else graph.reverse(), root)
+            for phase in collective.phases
+        }
+        tasks.append(own)
+        rates.append(1 / sum((1 / task.algbw for task in own.values()), Fraction(0)))
+    algbw = min(rates)
+    sides = dict.fromkeys(s for own in tasks for task in own.values() for s in task.bound.parts)
     bounds = [_plain_bound(machine, groups, collective, side) for side in sides]
-    bound = min(bounds, key=lambda b: b.algbw)
-    return algbw, tuple(flow for share in shares for flow in share.flows(algbw)), bound
-
-
-class _Alone:
-    """A group on links of its own."""
-
-    def __init__(self, number: int, graph: CapacityGraph, root: int, collective: Collective):
-        self.number = number
-        self.graph = graph
-        self.root = root if collective.rooted else None
-        self.best: dict[Phase, Fraction] = {}  # per phase, GB/s alone on all of the links
-        self.sides: list[frozenset[int]] = []
-        for phase in collective.phases:
-            turned = graph if phase == "broadcast" else graph.reverse()
-            alone = Collective.BROADCAST if collective.rooted else Collective.ALLGATHER
-            found = optimum(turned, alone, self.root)
-            self.best[phase] = found.algbw
-            self.sides += found.bound.parts
-        self.algbw = 1 / sum((1 / rate for rate in self.best.values()), Fraction(0))
-
-    def flows(self, algbw: Fraction) -> Iterable[Flow]:
-        """The phases side by side, each on as much of the links as it needs."""
-        for phase, rate in self.best.items():
-            turned = self.graph if phase == "broadcast" else self.graph.reverse()
-            turned = replace(turned, unit=turned.unit * self.algbw / rate)
-            ranks = turned.ranks
-            roots = list(ranks) if self.root is None else [ranks[self.root]]
-            supply = [Fraction(0)] * turned.n
-            for v in roots:
-                supply[v] = algbw / len(roots) / turned.unit
-            yield Flow(self.number, phase, turned, tuple(supply))
+    flows = []
+    for number, (own, rate) in enumerate(zip(tasks, rates, strict=True)):
+        for phase, task in own.items():  # side by side, each on as much of the links as it needs
+            part = replace(task.given, unit=task.given.unit * rate / task.algbw)
+            each = algbw / task.roots / part.unit
+            flows.append(Flow(number, phase, part, tuple(n * each for n in task.supply(1))))
+    return algbw, tuple(flows), min(bounds, key=lambda b: b.algbw)
 
 
 def _plain_bound(
