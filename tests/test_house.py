@@ -145,7 +145,7 @@ BUDGETS: dict[str, int] = {
     "lower": 37_700,
     "compile": 33_000,
     "study": 21_200,
-    "execute": 85_700,
+    "execute": 84_100,
     "ui": 91_000,
     ".": 400,
 }

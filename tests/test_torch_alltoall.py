@@ -141,23 +141,23 @@ def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
     """(steps that a large call takes, most of them that were under way at once)."""
     import forestcoll.torch as ft
 
-    from forestcoll.execute.torch.ragged import Ragged
+    from forestcoll.execute.torch.engine import Run
 
     most, under_way, steps = 0, 0, 0
-    start, finish = Ragged.start, Ragged.finish
+    start, finish = Run.start, Run.finish
 
-    def starting(self: Ragged, *arguments: Any) -> Any:
+    def starting(self: Run, *arguments: Any) -> Any:
         nonlocal most, under_way, steps
         under_way, steps = under_way + 1, steps + 1
         most = max(most, under_way)
         return start(self, *arguments)
 
-    def finishing(self: Ragged, flight: Any) -> None:
+    def finishing(self: Run, flight: Any) -> None:
         nonlocal under_way
         under_way -= 1
         finish(self, flight)
 
-    Ragged.start, Ragged.finish = starting, finishing  # type: ignore[method-assign]
+    Run.start, Run.finish = starting, finishing  # type: ignore[method-assign]
     rows = 1 << 18
     splits = [rows] * (n - 1) + [rows // 2]
     given = torch.cat([mark(rank, t, c) for t, c in enumerate(splits)])

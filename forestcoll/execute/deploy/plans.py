@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from forestcoll import plans
@@ -126,13 +127,20 @@ def plan_files(directory: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
-    text = read_text(path, PLAN_BYTES, PlanError)
-    program = plans.loads(text, str(path))
-    told = plans.detect(text, str(path))
+    from forestcoll.verify import verify
+
+    source, text = str(path), read_text(path, PLAN_BYTES, PlanError)
+    told = plans.detect(text, source)
     if format is not None and told != format:
-        raise PlanError(f"{path}: is {told}, this runtime reads {format}")
-    _check(text, str(path), program, target)
-    return offered(str(path), text, told, program)
+        raise PlanError(f"{source}: is {told}, this runtime reads {format}")
+    if target is not None:
+        return offered(source, text, told, _judge(text, source, target))
+    program = plans.loads(text, source)
+    try:
+        verify(program)
+    except ForestCollError as error:
+        raise type(error)(f"{source}: {error}") from None
+    return offered(source, text, told, program)
 
 
 def offered(source: str, text: str, format: plans.Format, program: Program) -> Plan:
@@ -140,48 +148,35 @@ def offered(source: str, text: str, format: plans.Format, program: Program) -> P
     return Plan(source, text, format, program, *plans.home_of(format).offer(text, program))
 
 
-def _check(text: str, source: str, program: Program, target: str | None) -> None:
-    """PlanError with the first thing that keeps the plan from being right, and from being used."""
+def _judge(text: str, source: str, target: str) -> Program:
+    """The program of a plan's text; PlanError with the first thing that `target` would not take."""
     from forestcoll.plans.lint import lint
-    from forestcoll.verify import verify
 
-    if target is None:
-        try:
-            verify(program)
-        except ForestCollError as error:
-            raise type(error)(f"{source}: {error}") from None
-        return
     told = lint(text, source, target)
+    if told.program is None or told.verified is None:
+        program = plans.loads(text, source)  # which says what cannot be read
+    else:
+        program = told.program
     if not told.ok:
         first = next(f for f in told.findings if f.severity == "error")
         raise PlanError(
             f"{source}: {first} (forestcoll verify --target {target} lists all there is)"
         )
+    return program
 
 
 def clashes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
     """Pairs of plans that would both answer some call: the runtime takes the first it finds."""
-    return [
-        (one, other)
-        for i, one in enumerate(found)
-        for other in found[i + 1 :]
-        if one.program.collective == other.program.collective
-        and one.program.n == other.program.n
-        and _overlap(one, other)
-        and _same_place(one, other)
-    ]
+    return [(one, other) for one, other in combinations(found, 2) if _clash(one, other)]
 
 
-def _same_place(one: Plan, other: Plan) -> bool:
-    return any(
-        (one.in_place and other.in_place, one.out_of_place and other.out_of_place),
-    )
-
-
-def _overlap(one: Plan, other: Plan) -> bool:
-    no_end = 2**63
-    return max(one.program.min_bytes, other.program.min_bytes) <= min(
-        one.max_bytes or no_end, other.max_bytes or no_end
+def _clash(one: Plan, other: Plan) -> bool:
+    a, b, no_end = one.program, other.program, 2**63
+    ends = min(one.max_bytes or no_end, other.max_bytes or no_end)
+    return (
+        (a.collective, a.n) == (b.collective, b.n)
+        and max(a.min_bytes, b.min_bytes) <= ends
+        and ((one.in_place and other.in_place) or (one.out_of_place and other.out_of_place))
     )
 
 

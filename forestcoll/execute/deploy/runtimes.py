@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -48,6 +49,29 @@ class Deployment:
     notes: tuple[str, ...]  # what the user must know
 
 
+Plans = tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A runtime: the format that it reads (None: both) and how plans are deployed there.
+
+    `proof`: lines of its log that show that plans ran, with {name} and {file} of each plan;
+    `each_call`: the one that is there for every call. `clash`: what it does with two plans for one
+    call. `check` and `more`: scripts beside run.sh. `notes`: what the user must know.
+    """
+
+    what: str
+    format: PlanFormat | None
+    environment: dict[str, str]
+    check: str
+    more: tuple[str, ...] = ()
+    proof: tuple[str, ...]
+    each_call: str = ""
+    clash: str = ""
+    notes: Callable[[Plans, Places], list[str]]
+
+
 def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
     """The deployment of the plan files (or folders of plan files) on `runtime`.
 
@@ -58,26 +82,71 @@ def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
     plans = read(paths, kind.format, runtime if kind.format else None)
     held = [(p.source, p.program.names, p.program.n) for p in plans]
     spread = same_places(held, host_of(plans[0].program.name))
-    return kind.make(plans, spread)
+    if kind.format:
+        _refuse_clashes(plans, kind.clash)
+    names = _file_names(plans)
+    named = list(zip(plans, names, strict=True))
+    proof = dict.fromkeys(
+        line.format(name=plan.name, file=name) for line in kind.proof for plan, name in named
+    )
+    document = {
+        "runtime": runtime,
+        "ranks": plans[0].program.n,
+        "nodes": len(spread.nodes),
+        "ranks_per_node": spread.per_node,
+        "check": kind.check,
+        "each_call": kind.each_call,
+        "plans": [_entry(plan, name) for plan, name in named],
+        "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
+        "proof": [*proof],
+    }
+    files = {name: _script(name) for name in ("run.sh", "common.py", kind.check, *kind.more)}
+    files["env.sh"] = _environment(kind.environment)
+    files["deploy.json"] = json.dumps(document, indent=1) + "\n"
+    files |= {f"plans/{name}": plan.text for plan, name in named}
+    notes = (*kind.notes(plans, spread), *_note_places(spread))
+    start = _start(spread)
+    return Deployment(
+        runtime, plans, spread, kind.environment, files, start, "; ".join(proof), notes
+    )
 
 
-def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
-    _refuse_clashes(plans, "the shim takes whichever it finds first")
+def _refuse_clashes(plans: Plans, why: str) -> None:
+    for one, other in clashes(plans):
+        raise PlanError(
+            f"{one.source} and {other.source} serve the same calls, and {why}; deploy one of them, "
+            "or plans of different sizes (synthesize --sizes)"
+        )
     for one, other in namesakes(plans):
         raise PlanError(
             f"{one.source} and {other.source} are both named {one.name!r}, and MSCCL++ keeps what "
             "it has set up for a plan by its name; give each a name of its own, or deploy one"
         )
+
+
+def _note_places(spread: Places) -> list[str]:
+    if not spread.in_order:
+        return [
+            "the ranks are not numbered node by node, so launchers that fill node after node place "
+            "them wrongly: give yours the places of deploy.json (rank, node, gpu)"
+        ]
+    if not spread.plain:
+        return [
+            "the nodes hold different numbers of ranks: run.sh takes a COMMAND of your launcher's, "
+            "with as many ranks on each node as deploy.json has"
+        ]
+    return []
+
+
+def _note_mscclpp(plans: Plans, spread: Places) -> list[str]:
     notes = [
         "sum only: the runtime adds up whatever operation a call asks for; of float16, bfloat16, "
         "float32, fp8 and integers of 32 bits",
         "sizes must be multiples of the plan's granule (table above), under 4 GiB a buffer; "
         "others raise an error in the middle of the call",
-    ]
-    notes.append(
         "the runtime sets a plan up for each pair of allocations that it has not seen, with all "
-        "ranks together: change buffers in the same call at every rank, or it waits for ever"
-    )
+        "ranks together: change buffers in the same call at every rank, or it waits for ever",
+    ]
     if any(map(reads_input_remotely, plans)):
         notes.append(
             "GPUs write into each other's buffers: all ranks must pass buffers with the same "
@@ -97,24 +166,14 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
             "between nodes the NIC is that of the GPU's number in its node (8 at most); "
             "MSCCLPP_HCA_DEVICES names them in that order, one that GPUs share as often"
         )
-    for word in sorted({p.program.collective for p in plans if not _hooked(p)}):
+    for word in sorted(
+        {p.program.collective for p in plans if not p.program.collective.definition.hooked}
+    ):
         notes.append(f"{word} is not hooked by the NCCL shim: call it through the Executor")
-    return _deployment(
-        "mscclpp",
-        plans,
-        spread,
-        environment={
-            "MSCCLPP_LOG_LEVEL": "INFO",
-            "MSCCLPP_LOG_SUBSYS": "EXEC",
-        },
-        scripts=("run.sh", "common.py", "check_executor.py", "register.py"),
-        check="check_executor.py",
-        proof=[f"Starting execution with plan: {plan.name}" for plan in plans],
-        notes=notes,
-    )
+    return notes
 
 
-def _note_packets(plans: tuple[Plan, ...]) -> list[str]:
+def _note_packets(plans: Plans) -> list[str]:
     notes = []
     if any(plan.program.protocol == "LL" for plan in plans):
         notes.append(
@@ -130,55 +189,10 @@ def _note_packets(plans: tuple[Plan, ...]) -> list[str]:
     return notes
 
 
-def _msccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
-    notes = ["one GPU a process; CUDA 12 (the fork does not build with CUDA 13)"]
-    return _xml(
-        "msccl",
-        plans,
-        spread,
-        environment={
-            "NCCL_MSCCL_ENABLE": "1",
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT",
-        },
-        library="MSCCL_LIBRARY: the fork's libnccl.so, where it is not the one that loads anyway",
-        proof=["Using MSCCL Algo files from $PLANS", "MSCCL: Setup Kernel finished"],
-        notes=notes,
-    )
-
-
-def _rccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
-    return _xml(
-        "rccl",
-        plans,
-        spread,
-        environment={
-            "RCCL_MSCCL_ENABLE": "1",
-            "RCCL_MSCCL_FORCE_ENABLE": "1",
-            "RCCL_MSCCLPP_ENABLE": "0",
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,COLL",
-        },
-        library="MSCCL_LIBRARY: another librccl.so than the one that loads anyway",
-        proof=["Using MSCCL files from $PLANS", "Setup Kernel finished"],
-        notes=["ROCm 6.1 to 7.2: later releases removed MSCCL, and run their own algorithms"],
-    )
-
-
-def _xml(
-    runtime: Runtime,
-    plans: tuple[Plan, ...],
-    spread: Places,
-    *,
-    environment: dict[str, str],
-    library: str,
-    proof: list[str],
-    notes: list[str],
-) -> Deployment:
-    _refuse_clashes(plans, "the runtime takes the first in its directory")
+def _note_xml(plans: Plans, _: Places, *, own: str, library: str) -> list[str]:
     needed = max(map(channels, plans))
     notes = [
-        *notes,
+        own,
         f"channels: {needed}; NCCL_MAX_NCHANNELS, where it is set, must not be less",
         "sum, prod, min and max; sizes whose elements are no multiple of the plan's chunks go to "
         "the runtime's own algorithms without a word",
@@ -197,106 +211,15 @@ def _xml(
                 f"{Path(plan.source).name} is for root {program.root}; the runtime would take it "
                 "for every root"
             )
-    return _deployment(
-        runtime,
-        plans,
-        spread,
-        environment={"MSCCL_ALGO_DIR": "$PLANS", **environment},
-        scripts=("run.sh", "common.py", "check_nccl.py"),
-        check="check_nccl.py",
-        proof=proof,
-        notes=notes,
-        each_call=proof[-1],  # of every call that a plan answers, by every rank
-    )
+    return notes
 
 
-def _torch(plans: tuple[Plan, ...], spread: Places) -> Deployment:
-    return _deployment(
-        "torch",
-        plans,
-        spread,
-        environment={},
-        scripts=("run.sh", "common.py", "check_nccl.py", "check_torch.py"),
-        check="check_torch.py",
-        proof=[f"forestcoll: ran plans/{name}" for name in _file_names(plans)],
-        notes=[
-            "needs this package and PyTorch on every node: pip install '.[torch]' in a clone of it",
-            "BACKEND=nccl (the default where there are GPUs; RCCL too) or gloo, which needs none",
-            "in your own job: forestcoll.torch.install([plans...]) behind init_process_group",
-        ],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    format: PlanFormat | None
-    make: Callable[[tuple[Plan, ...], Places], Deployment]
-    what: str
-
-
-RUNTIMES: dict[Runtime, _Kind] = {
-    "mscclpp": _Kind("mscclpp-json", _mscclpp, "MSCCL++: Python Executor or NCCL shim"),
-    "msccl": _Kind("msccl-xml", _msccl, "msccl-executor-nccl, the NCCL fork"),
-    "torch": _Kind(None, _torch, "stock PyTorch: torch.distributed over gloo, NCCL or RCCL"),
-    "rccl": _Kind("msccl-xml", _rccl, "RCCL of ROCm 6.1 to 7.2"),
-}
-"""The runtimes, the format that each reads (None: both) and how plans are deployed there."""
-
-
-def _deployment(
-    runtime: Runtime,
-    plans: tuple[Plan, ...],
-    spread: Places,
-    *,
-    environment: dict[str, str],
-    scripts: tuple[str, ...],
-    check: str,
-    proof: list[str],
-    notes: list[str],
-    each_call: str = "",
-) -> Deployment:
-    if not spread.in_order:
-        notes = [
-            *notes,
-            "the ranks are not numbered node by node, so launchers that fill node after node place "
-            "them wrongly: give yours the places of deploy.json (rank, node, gpu)",
-        ]
-    elif not spread.plain:
-        notes = [
-            *notes,
-            "the nodes hold different numbers of ranks: run.sh takes a COMMAND of your launcher's, "
-            "with as many ranks on each node as deploy.json has",
-        ]
-    names = _file_names(plans)
-    document = {
-        "runtime": runtime,
-        "ranks": plans[0].program.n,
-        "nodes": len(spread.nodes),
-        "ranks_per_node": spread.per_node,
-        "check": check,
-        "each_call": each_call,
-        "plans": [_entry(plan, name) for plan, name in zip(plans, names, strict=True)],
-        "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
-        "proof": proof,
-    }
-    files = {name: _script(name) for name in scripts}
-    files["env.sh"] = _environment(environment)
-    files["deploy.json"] = json.dumps(document, indent=1) + "\n"
-    files |= {f"plans/{name}": p.text for p, name in zip(plans, names, strict=True)}
-    return Deployment(
-        runtime,
-        plans,
-        spread,
-        environment,
-        files,
-        start=_start(spread),
-        proof="; ".join(proof),
-        notes=tuple(notes),
-    )
-
-
-def _hooked(plan: Plan) -> bool:
-    return plan.program.collective.definition.hooked
+def _note_torch(_: Plans, __: Places) -> list[str]:
+    return [
+        "needs this package and PyTorch on every node: pip install '.[torch]' in a clone of it",
+        "BACKEND=nccl (the default where there are GPUs; RCCL too) or gloo, which needs none",
+        "in your own job: forestcoll.torch.install([plans...]) behind init_process_group",
+    ]
 
 
 def _entry(plan: Plan, name: str) -> dict[str, object]:
@@ -353,9 +276,66 @@ def _start(spread: Places) -> str:
     return "NODE_RANK=<0, 1, ...> MASTER_ADDR=<first node> bash run.sh    # on every node"
 
 
-def _refuse_clashes(plans: Sequence[Plan], why: str) -> None:
-    for one, other in clashes(plans):
-        raise PlanError(
-            f"{one.source} and {other.source} serve the same calls, and {why}; deploy one of them, "
-            "or plans of different sizes (synthesize --sizes)"
-        )
+RUNTIMES: dict[Runtime, _Kind] = {
+    "mscclpp": _Kind(
+        what="MSCCL++: Python Executor or NCCL shim",
+        format="mscclpp-json",
+        environment={"MSCCLPP_LOG_LEVEL": "INFO", "MSCCLPP_LOG_SUBSYS": "EXEC"},
+        check="check_executor.py",
+        more=("register.py",),
+        proof=("Starting execution with plan: {name}",),
+        clash="the shim takes whichever it finds first",
+        notes=_note_mscclpp,
+    ),
+    "msccl": _Kind(
+        what="msccl-executor-nccl, the NCCL fork",
+        format="msccl-xml",
+        environment={
+            "MSCCL_ALGO_DIR": "$PLANS",
+            "NCCL_MSCCL_ENABLE": "1",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT",
+        },
+        check="check_nccl.py",
+        proof=("Using MSCCL Algo files from $PLANS", "MSCCL: Setup Kernel finished"),
+        each_call="MSCCL: Setup Kernel finished",
+        clash="the runtime takes the first in its directory",
+        notes=partial(
+            _note_xml,
+            own="one GPU a process; CUDA 12 (the fork does not build with CUDA 13)",
+            library="MSCCL_LIBRARY: the fork's libnccl.so, where it is not the one that loads "
+            "anyway",
+        ),
+    ),
+    "torch": _Kind(
+        what="stock PyTorch: torch.distributed over gloo, NCCL or RCCL",
+        format=None,
+        environment={},
+        check="check_torch.py",
+        more=("check_nccl.py",),
+        proof=("forestcoll: ran plans/{file}",),
+        notes=_note_torch,
+    ),
+    "rccl": _Kind(
+        what="RCCL of ROCm 6.1 to 7.2",
+        format="msccl-xml",
+        environment={
+            "MSCCL_ALGO_DIR": "$PLANS",
+            "RCCL_MSCCL_ENABLE": "1",
+            "RCCL_MSCCL_FORCE_ENABLE": "1",
+            "RCCL_MSCCLPP_ENABLE": "0",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,COLL",
+        },
+        check="check_nccl.py",
+        proof=("Using MSCCL files from $PLANS", "Setup Kernel finished"),
+        each_call="Setup Kernel finished",
+        clash="the runtime takes the first in its directory",
+        notes=partial(
+            _note_xml,
+            own="ROCm 6.1 to 7.2: later releases removed MSCCL, and run their own algorithms",
+            library="MSCCL_LIBRARY: another librccl.so than the one that loads anyway",
+        ),
+    ),
+}
+"""The runtimes."""

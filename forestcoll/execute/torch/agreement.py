@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,8 +19,9 @@ import torch
 import torch.distributed as dist
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
+from forestcoll.execute.torch.cutting import Matrix
 from forestcoll.execute.torch.engine import TAG
-from forestcoll.execute.torch.plan import Plan
+from forestcoll.execute.torch.plan import Plan, plan_of
 
 WORDS = 32
 """Of 8 bytes, for the text."""
@@ -51,6 +53,8 @@ class Agreement:
     `refusal`: why this rank cannot make the call, which the others are told.
     """
 
+    tag = TAG
+
     def __init__(
         self,
         group: Any,
@@ -74,7 +78,7 @@ class Agreement:
         except RuntimeError as error:
             raise self._failure(error) from error
 
-    def settle(self) -> list[list[int]]:
+    def settle(self) -> Matrix:
         """Per rank the sizes that it sends to each, once all are known and agree.
 
         Raises at all ranks what goes wrong at one: this rank's refusal, or UnsupportedError.
@@ -99,7 +103,7 @@ class Agreement:
                 )
         return self._matrix([line[1 + WORDS :] for line in told])
 
-    def _matrix(self, sizes: list[list[int]]) -> list[list[int]]:
+    def _matrix(self, sizes: list[list[int]]) -> Matrix:
         for s in range(self.n):
             for t in range(self.n):
                 sent, expected = sizes[s][t], sizes[t][self.n + s]
@@ -107,7 +111,7 @@ class Agreement:
                     raise UnsupportedError(
                         f"rank {s} sends rank {t} {sent} elements, which expects {expected}"
                     )
-        return [line[: self.n] for line in sizes]
+        return tuple(tuple(line[: self.n]) for line in sizes)
 
     def _failure(self, error: Exception) -> ExecutionError:
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -122,20 +126,19 @@ _known: WeakKeyDictionary[Any, dict[str, Agreement | None]] = WeakKeyDictionary(
 """What each group has agreed on, or (an Agreement) is about to; alike at all its ranks."""
 
 
-def refuse(group: Any, plan: Plan | None, given: Any, error: Exception) -> None:
-    """Tell the others, where they ask, why this rank cannot make a call without splits; raise it.
+def refuse(group: Any, plan: object, given: Any, error: Exception, *, splits: bool) -> None:
+    """Tell the others, where they ask, why this rank cannot make a call; raise it.
 
-    They ask where nothing is known by the plan yet (None: nothing at all), or at every call.
-    `given`: an argument of the call, on the device that is to tell it.
+    With `splits` they ask at every call, else where nothing is known by the plan yet (that cannot
+    be had: nothing at all). `given`: an argument of the call, on the device that is to tell it.
     """
     known = list(_known.get(group, {}))  # which other threads change
-    if _always() or not any(plan is None or plan.digest in text for text in known):
-        Agreement(group, "", device_of(given), refusal=error).settle()
-
-
-def device_of(given: Any) -> torch.device:
-    """A tensor's device; the processor for what is no tensor."""
-    return given.device if isinstance(given, torch.Tensor) else torch.device("cpu")
+    with suppress(Exception):
+        digest = plan_of(plan).digest
+        known = [text for text in known if digest in text]
+    if splits or _always() or not known:
+        there = given.device if isinstance(given, torch.Tensor) else torch.device("cpu")
+        Agreement(group, "", there, refusal=error).settle()
 
 
 class Once:
@@ -152,7 +155,7 @@ class Once:
         self.agreement = self.known[text]
 
     def settle(self) -> None:
-        """As Agreement's; what failed is asked again at the next call."""
+        """As Agreement's, without sizes; what failed is asked again at the next call."""
         if self.agreement is None:
             return
         try:

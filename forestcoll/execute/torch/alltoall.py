@@ -1,25 +1,24 @@
 """`torch.distributed`'s all-to-all by a plan, blocks of any size: ragged, empty, odd.
 
-The plan says which way each part of each block goes; how large the blocks are is known at run time
-(`ragged`), and so is whether every rank can make the call (`agreement`). Blocks of one size go as
-those of other collectives (`engine`).
+The plan says which way each part of each block goes; how large blocks are is known at run time, and
+so is whether every rank can make the call (`agreement`). Then they are cut into steps as the data
+of any other collective (`cutting`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.torch import collectives
-from forestcoll.execute.torch.agreement import Agreement, describe, device_of, group_of
+from forestcoll.execute.torch.agreement import group_of, refuse
 from forestcoll.execute.torch.collectives import AnyPlan
 from forestcoll.execute.torch.plan import Plan, plan_of
-from forestcoll.execute.torch.ragged import Ragged
-from forestcoll.execute.torch.work import Work, submit
+from forestcoll.execute.torch.work import Work
 from forestcoll.program import Collective
 
 Splits = Sequence[int] | None
@@ -41,23 +40,15 @@ def all_to_all_single(
     UnsupportedError (splits that do not fit) and ExecutionError (a peer failed or did not answer in
     time); where there are splits, at all ranks what is wrong at one.
     """
-    if not has_sizes(output_split_sizes) and not has_sizes(input_split_sizes):
-        return collectives.exchange(plan, input, output, group, async_op)
-    group = group_of(group)
 
-    def prepare() -> _Prepared:
-        ready = plan_of(plan)
-        collectives.check_alike(input, output)
-        collectives.check_call(ready, Collective.ALLTOALL, (input, output), group)
-        sizes = [
-            *_sizes("input_split_sizes", input_split_sizes, input, ready.ranks),
-            *_sizes("output_split_sizes", output_split_sizes, output, ready.ranks),
+    def sizes(ranks: int) -> list[int]:
+        return [
+            *_sizes("input_split_sizes", input_split_sizes, input, ranks),
+            *_sizes("output_split_sizes", output_split_sizes, output, ranks),
         ]
-        return ready, input.detach(), output.detach(), sizes
 
-    call = _tell(group, prepare, input)
-    work = submit(call, group, [output], wait=not async_op)
-    return work if async_op else None
+    given = sizes if has_sizes(output_split_sizes) or has_sizes(input_split_sizes) else None
+    return collectives.start(plan, Collective.ALLTOALL, input, output, group, async_op, sizes=given)
 
 
 def all_to_all(
@@ -72,8 +63,7 @@ def all_to_all(
     Tensors of one type, of any sizes. Otherwise as `all_to_all_single`.
     """
     group = group_of(group)
-
-    def prepare() -> _Prepared:
+    try:
         ready = plan_of(plan)
         for name, given in (("output", output_tensor_list), ("input", input_tensor_list)):
             if len(given) != ready.ranks:
@@ -86,20 +76,27 @@ def all_to_all(
         kinds = sorted({f"{t.dtype} on {t.device}" for t in input_tensor_list})
         if len(kinds) > 1:
             raise UnsupportedError(f"tensors of {' and '.join(kinds)}; they must be alike")
-        sizes = [t.numel() for t in (*input_tensor_list, *output_tensor_list)]
-        flat = torch.cat([t.detach().reshape(-1) for t in input_tensor_list])
-        return ready, flat, flat.new_empty(sum(sizes[ready.ranks :])), sizes
+    except Exception as error:
+        refuse(group, plan, next(iter(input_tensor_list), None), error, splits=True)
+        raise
+    flat = torch.cat([t.detach().reshape(-1) for t in input_tensor_list])
+    get = [t.numel() for t in output_tensor_list]
+    output = flat.new_empty(sum(get))
 
-    call = _tell(group, prepare, next(iter(input_tensor_list), None))
-
-    def run() -> None:
-        call()
-        parts = call.output.split([t.numel() for t in output_tensor_list])
-        for tensor, part in zip(output_tensor_list, parts, strict=True):
+    def leave() -> None:
+        for tensor, part in zip(output_tensor_list, output.split(get), strict=True):
             tensor.detach().copy_(part.view(tensor.shape))
 
-    work = submit(run, group, list(output_tensor_list), wait=not async_op)
-    return work if async_op else None
+    return collectives.start(
+        ready,
+        Collective.ALLTOALL,
+        flat,
+        output,
+        group,
+        async_op,
+        sizes=lambda _: [*(t.numel() for t in input_tensor_list), *get],
+        results=(list(output_tensor_list), leave),
+    )
 
 
 def all_to_all_single_autograd(
@@ -148,21 +145,6 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
 def has_sizes(splits: Splits) -> bool:
     """Whether splits are given: to torch, too, none are None."""
     return splits is not None and len(splits) > 0
-
-
-_Prepared = tuple[Plan, torch.Tensor, torch.Tensor, list[int]]
-"""Plan, input and output, elements sent to each rank and expected from each."""
-
-
-def _tell(group: Any, prepare: Callable[[], _Prepared], given: Any) -> Ragged:
-    """The call, of which the others are told; where this rank cannot make it, they are told why."""
-    try:
-        plan, input_, output, sizes = prepare()
-    except Exception as error:
-        Agreement(group, "", device_of(given), refusal=error).settle()
-        raise
-    text = describe(plan, "blocks with splits", input_.dtype)
-    return Ragged(plan, group, input_, output, Agreement(group, text, input_.device, sizes))
 
 
 def _sizes(name: str, given: Splits, tensor: torch.Tensor, n: int) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
@@ -11,7 +12,14 @@ import torch
 import torch.distributed as dist
 
 from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.execute.torch.agreement import Once, describe, group_of, movable, refuse
+from forestcoll.execute.torch.agreement import (
+    Agreement,
+    Once,
+    describe,
+    group_of,
+    movable,
+    refuse,
+)
 from forestcoll.execute.torch.engine import Buffers, Run
 from forestcoll.execute.torch.operators import OPERATORS
 from forestcoll.execute.torch.plan import Plan, plan_of
@@ -37,7 +45,7 @@ def all_reduce(
     (type or operation) and ExecutionError (a peer failed or did not answer in time).
     """
     output = tensor if out is None else out
-    return _start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op)
+    return start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op)
 
 
 def all_gather_into_tensor(
@@ -51,7 +59,7 @@ def all_gather_into_tensor(
 
     In place if `input_tensor` is this rank's part of it. Otherwise as `all_reduce`.
     """
-    return _start(plan, Collective.ALLGATHER, input_tensor, output_tensor, group, async_op)
+    return start(plan, Collective.ALLGATHER, input_tensor, output_tensor, group, async_op)
 
 
 def reduce_scatter_tensor(
@@ -66,7 +74,7 @@ def reduce_scatter_tensor(
 
     In place if `output` is this rank's part of `input`. Otherwise as `all_reduce`.
     """
-    return _start(plan, Collective.REDUCE_SCATTER, input, output, group, async_op, op=op)
+    return start(plan, Collective.REDUCE_SCATTER, input, output, group, async_op, op=op)
 
 
 def broadcast(
@@ -83,7 +91,7 @@ def broadcast(
     `src` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
     root, output = _root("src", src), tensor if out is None else out
-    return _start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=root)
+    return start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=root)
 
 
 def reduce(
@@ -101,14 +109,7 @@ def reduce(
     `dst` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
     root, output = _root("dst", dst), tensor if out is None else out
-    return _start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
-
-
-def exchange(
-    plan: AnyPlan, input: torch.Tensor, output: torch.Tensor, group: Any, async_op: bool
-) -> Work | None:
-    """An all-to-all of equal blocks; errors as in `all_reduce`."""
-    return _start(plan, Collective.ALLTOALL, input, output, group, async_op)
+    return start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
 
 
 def perform(
@@ -124,7 +125,7 @@ def perform(
     A root is the plan's. Otherwise as `all_reduce`.
     """
     ready = plan_of(plan)
-    return _start(ready, ready.collective, input, output, group, async_op, op=op)
+    return start(ready, ready.collective, input, output, group, async_op, op=op)
 
 
 def op_name(op: Any) -> str:
@@ -205,7 +206,7 @@ def _check_sizes(
         )
 
 
-def _start(
+def start(
     plan: AnyPlan,
     collective: Collective,
     input_: torch.Tensor,
@@ -214,22 +215,36 @@ def _start(
     async_op: bool,
     op: Any = "sum",
     root: tuple[str, int] | None = None,
+    sizes: Callable[[int], list[int]] | None = None,
+    results: tuple[list[torch.Tensor], Callable[[], None]] | None = None,
 ) -> Work | None:
-    """Check what can be checked before anything is sent, then go."""
-    group, ready = group_of(group), None
+    """Check what can be checked before anything is sent, then go.
+
+    `sizes`: of blocks that differ, given the plan's ranks: elements sent to each rank, then those
+    expected from each. `results`: the tensors that hold them, and what leaves them there.
+    """
+    group = group_of(group)
     try:
         ready, name = plan_of(plan), op_name(op)
         check_alike(input_, output)
-        _check_sizes(collective, ready.ranks, input_, output)
+        if sizes is None:
+            _check_sizes(collective, ready.ranks, input_, output)
         adds = name if collective.reduces else None
         check_call(ready, collective, (input_, output), group, adds, root)
+        blocks = None if sizes is None else sizes(ready.ranks)
     except Exception as error:
-        refuse(group, ready, input_, error)
+        refuse(group, plan, input_, error, splits=sizes is not None)
         raise
-    what = f"{input_.numel()} elements{', ' + name if adds else ''}"
-    told = Once(group, describe(ready, what, input_.dtype), input_.device)
-    call = _Call(ready, name, group, told, input_, output)
-    work = submit(call, group, [output], wait=not async_op)
+    told: Agreement | Once
+    if blocks is None:
+        what = f"{input_.numel()} elements{', ' + name if adds else ''}"
+        told = Once(group, describe(ready, what, input_.dtype), input_.device)
+    else:
+        text = describe(ready, "blocks with splits", input_.dtype)
+        told = Agreement(group, text, input_.device, blocks)
+    tensors, leave = results or ([output], None)
+    call = _Call(ready, name, group, told, input_.detach(), output.detach(), leave)
+    work = submit(call, group, tensors, wait=not async_op)
     return work if async_op else None
 
 
@@ -273,38 +288,44 @@ def _check_plan(
         )
 
 
+@dataclass(slots=True)
 class _Call:
     """One call, from the caller's tensors to flat ones and back."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        op: str,
-        group: Any,
-        told: Once,
-        input_: torch.Tensor,
-        output: torch.Tensor,
-    ) -> None:
-        self.plan, self.op, self.group, self.told = plan, op, group, told
-        self.rank: int = dist.get_rank(group)
-        self.input, self.output = input_.detach(), output.detach()
+    plan: Plan
+    op: str
+    group: Any
+    told: Agreement | Once
+    input: torch.Tensor
+    output: torch.Tensor
+    leave: Callable[[], None] | None
+    rank: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank = dist.get_rank(self.group)
 
     def __call__(self) -> None:
-        self.told.settle()
-        if not self.input.numel():
+        sizes = self.told.settle()
+        if not sizes and not self.input.numel():
             return
         same = self.input is self.output or _same(self.input, self.output)
         output = self.output if self.output.is_contiguous() else self.output.contiguous()
         input_ = output if same else self.input.contiguous()
         flat_in, flat_out = input_.view(-1), output.view(-1)
         in_place = same or self.overlaps(flat_in, flat_out)
-        if in_place and not same and not self.as_defined(flat_in, flat_out):
+        if in_place and (sizes or not (same or self.as_defined(flat_in, flat_out))):
             flat_in, in_place = flat_in.clone(), False
-        part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
-        job = self.plan.job(self.rank, part, output.element_size(), in_place=in_place)
+        element = output.element_size()
+        if sizes:
+            job = self.plan.ragged_job(self.rank, sizes, element)
+        else:
+            part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
+            job = self.plan.job(self.rank, part, element, in_place=in_place)
         Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
         if output is not self.output:
             self.output.copy_(output)
+        if self.leave is not None:
+            self.leave()
 
     def overlaps(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
         """Whether the two share memory."""

@@ -9,6 +9,7 @@ and what would be empty is left out, at both ends alike.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from forestcoll.execute.torch.rounds import Local, Memory, RankRounds, Spot, Transfer
@@ -68,9 +69,16 @@ class Job:
     packed: int  # most of any step
 
 
+Matrix = tuple[tuple[int, ...], ...]
+"""Elements that each rank sends to each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the data is cut: `part` elements in each of `parts` parts (1, or one a rank)."""
+    """How the data is cut: `part` elements in each of `parts` parts (1, or one a rank).
+
+    `sizes`: of an all-to-all whose blocks differ; `part` is then the largest buffer.
+    """
 
     collective: Collective
     part: int
@@ -79,36 +87,40 @@ class Cut:
     element: int  # bytes
     slices: int
     lead: int
+    sizes: Matrix | None = None
 
     @property
     def align(self) -> int:
         """Elements that inner borders are multiples of."""
         return max(1, ALIGNMENT // self.element)
 
-    def piece(self, spot: Spot) -> tuple[int, int, int]:
-        """(part, first element in it, end) of a piece."""
-        units = self.units // self.parts
-        part, low = divmod(spot.start, units)
-        return part, self._border(low, units), self._border(low + spot.length, units)
+    def block(self, rank: int, spot: Spot) -> tuple[int, int]:
+        """(elements of the part in which a piece at `rank` lies, where that begins in memory)."""
+        part = spot.start * self.parts // self.units
+        if self.sizes is None:
+            is_ = self.collective
+            short = is_.input_is_part if spot.memory is Memory.INPUT else is_.output_is_part
+            return self.part, 0 if short else part * self.part
+        if spot.memory is Memory.SCRATCH:
+            return self.sizes[spot.source][part], 0
+        line = self.sizes[rank]
+        if spot.memory is Memory.OUTPUT:
+            line = tuple(row[rank] for row in self.sizes)
+        return line[part], sum(line[:part])
 
-    def _border(self, unit: int, units: int) -> int:
-        if unit == units:
-            return self.part
-        at = self.part * unit // units
-        return at - at % self.align
+    def borders(self, rank: int, spot: Spot) -> tuple[int, ...]:
+        """Where in its memory the slices of a piece begin, and the end of the last.
 
-    def borders(self, spot: Spot) -> tuple[int, tuple[int, ...]]:
-        """(part, where in it the slices of a piece begin, and the end of the last)."""
-        part, low, high = self.piece(spot)
-        align, length = self.align, high - low
-        inner = (low + length * number // self.slices for number in range(self.slices))
-        return part, (*(max(low, at - at % align) for at in inner), high)
-
-    def base(self, memory: Memory, part: int) -> int:
-        """Where a part begins in the input or output."""
-        is_ = self.collective
-        short = is_.input_is_part if memory is Memory.INPUT else is_.output_is_part
-        return 0 if short else part * self.part
+        In scratch from the begin of its part on, which is not kept.
+        """
+        (size, base), align, units = self.block(rank, spot), self.align, self.units // self.parts
+        unit = spot.start % units
+        low, high = (
+            size if at == units else (at * size // units) // align * align
+            for at in (unit, unit + spot.length)
+        )
+        inner = (low + (high - low) * number // self.slices for number in range(self.slices))
+        return (*(base + max(low, at // align * align) for at in inner), base + high)
 
 
 def job(rounds: RankRounds, cut: Cut) -> Job:
@@ -119,17 +131,26 @@ def job(rounds: RankRounds, cut: Cut) -> Job:
 class _Cutter:
     def __init__(self, rounds: RankRounds, cut: Cut) -> None:
         self.rounds, self.cut = rounds, cut
+        self.borders: dict[Spot, tuple[int, ...]] = {}
         self.slots: list[tuple[int, int, int]] = []  # (first element, width, slices held)
+        widths = [0] * len(rounds.slots)
+        for round_ in rounds.rounds:
+            for spot in (*(x.spot for x in round_.receives), *(x.target for x in round_.locals)):
+                if spot.memory is Memory.SCRATCH:
+                    longest = max(high - low for low, high in pairwise(self.slices(spot)))
+                    widths[spot.slot] = max(widths[spot.slot], longest)
         self.scratch = 0
-        self.borders: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}  # of pieces
-        for slot in rounds.slots:
+        for slot, width in zip(rounds.slots, widths, strict=True):
             # Slice s + depth begins with the slot when slice s has left it.
             depth = min(cut.lead * (slot.last - slot.first + 1), cut.slices)
-            longest = -(-cut.part * slot.length * cut.parts // cut.units) + cut.align
-            width = -(-longest // cut.slices) + cut.align
             width += -width % cut.align
             self.slots.append((self.scratch, width, depth))
             self.scratch += width * depth
+
+    def slices(self, spot: Spot) -> tuple[int, ...]:
+        if spot not in self.borders:
+            self.borders[spot] = self.cut.borders(self.rounds.rank, spot)
+        return self.borders[spot]
 
     def job(self) -> Job:
         cut, count = self.cut, len(self.rounds.rounds)
@@ -166,15 +187,11 @@ class _Cutter:
         return Sum(target, first, second, local.last)
 
     def range(self, spot: Spot, slice_: int) -> Range:
-        key = spot.start, spot.length
-        if key not in self.borders:
-            self.borders[key] = self.cut.borders(spot)
-        part, borders = self.borders[key]
-        low, high = borders[slice_], borders[slice_ + 1]
+        low, high = self.slices(spot)[slice_ : slice_ + 2]
         if spot.memory is Memory.SCRATCH:
             first, width, depth = self.slots[spot.slot]
-            return Range(spot.memory, first + slice_ % depth * width, high - low)
-        return Range(spot.memory, self.cut.base(spot.memory, part) + low, high - low)
+            low, high = first + slice_ % depth * width, first + slice_ % depth * width + high - low
+        return Range(spot.memory, low, high - low)
 
 
 def _messages(found: dict[int, list[Range]]) -> tuple[Message, ...]:

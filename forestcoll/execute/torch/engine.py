@@ -74,42 +74,37 @@ class Flight:
     number: int
     works: list[tuple[Any, str]] = field(default_factory=list)
     unpack: list[tuple[list[torch.Tensor], torch.Tensor]] = field(default_factory=list)
-    kept: list[torch.Tensor] = field(default_factory=list)  # what has to stay until then
 
 
 Transfer = tuple[Any, torch.Tensor, int]
 """dist.isend or dist.irecv, what is sent or where it lands, and the peer's rank in the plan."""
 
 
-class Steps:
+class Run:
     """One call on one rank, step by step, `lead` of them under way at a time."""
 
-    def __init__(self, plan: Plan, group: Any, tag: int = TAG) -> None:
-        self.plan, self.group, self.tag = plan, group, tag
+    def __init__(
+        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
+    ) -> None:
+        self.plan, self.job, self.op, self.group, self.tag = plan, job, op, group, tag
         self.rank = dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
-        self.count = 0
+        self.add = OPERATORS[op].combine
+        own = job.scratch + job.lead * job.packed
+        self.own = _pool.take(max(own, 1), buffers.input)
+        self.memories = (buffers.input, buffers.output, self.own)
 
-    def transfers(self, flight: Flight) -> Iterator[Transfer]:
-        """Yields the transfers of a step, one for each peer there and back; what comes in first.
-
-        Puts into `flight` what is to be unpacked when they are done.
-        """
-        raise NotImplementedError
-
-    def work(self, number: int) -> None:
-        """Does what comes after the transfers of a step: nothing here."""
-
-    def run(self, count: int, lead: int) -> None:
+    def __call__(self) -> None:
         """Runs all steps. ExecutionError: a peer failed, or did not answer in time."""
-        self.count = count
         flights: list[Flight] = []
-        for number in range(count):
-            if len(flights) == lead:
+        for number in range(len(self.job.steps)):
+            if len(flights) == self.job.lead:
                 self.finish(flights.pop(0))
             flights.append(self.start(number))
         for flight in flights:
             self.finish(flight)
+        # Not after an error: transfers may still be under way then.
+        _pool.give_back(self.own)
 
     def start(self, number: int) -> Flight:
         """Begins all transfers of a step, batch after batch."""
@@ -147,35 +142,17 @@ class Steps:
                 raise self.failure(flight, words, error) from error
         for parts, memory in flight.unpack:
             torch._foreach_copy_(parts, list(memory.split([p.numel() for p in parts])))
-        self.work(flight.number)
+        for each in self.job.steps[flight.number].sums:
+            self.sum(each)
 
     def failure(self, flight: Flight, words: str, error: Exception) -> ExecutionError:
         reason = str(error).strip().splitlines() or [type(error).__name__]
+        step = f"step {flight.number + 1} of {len(self.job.steps)}"
         return ExecutionError(
             f"rank {self.rank}: {self.plan.collective} with {self.plan.name}: {words} failed in "
-            f"step {flight.number + 1} of {self.count}: {reason[0]} (a peer died or did not answer "
-            "in time; this process group is of no use any more)"
+            f"{step}: {reason[0]} (a peer died or did not answer in time; this "
+            "process group is of no use any more)"
         )
-
-
-class Run(Steps):
-    """A call whose pieces are cut alike at all ranks."""
-
-    def __init__(
-        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
-    ) -> None:
-        super().__init__(plan, group, tag)
-        self.job, self.op = job, op
-        self.add = OPERATORS[op].combine
-        own = job.scratch + job.lead * job.packed
-        self.own = _pool.take(max(own, 1), buffers.input)
-        self.memories = (buffers.input, buffers.output, self.own)
-
-    def __call__(self) -> None:
-        """Runs all steps. ExecutionError: a peer failed, or did not answer in time."""
-        self.run(len(self.job.steps), self.job.lead)
-        # Not after an error: transfers may still be under way then.
-        _pool.give_back(self.own)
 
     def view(self, piece: Range) -> torch.Tensor:
         memory, start, length = piece
@@ -201,11 +178,6 @@ class Run(Steps):
         if len(message.ranges) == 1:
             return self.view(message.ranges[0]), at
         return self.own[at : at + message.length], at + message.length
-
-    def work(self, number: int) -> None:
-        """Adds and copies."""
-        for each in self.job.steps[number].sums:
-            self.sum(each)
 
     def sum(self, each: Sum) -> None:
         target, first = self.view(each.target), self.view(each.first)

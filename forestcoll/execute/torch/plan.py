@@ -82,11 +82,6 @@ class Plan:
         return hashlib.sha256(repr(alike).encode()).hexdigest()[:12]
 
     @property
-    def levels(self) -> list[int]:
-        """Per value of the dataflow the round that makes it; -1: it is an input."""
-        return self._levels
-
-    @property
     def rounds(self) -> int:
         """Transfers that follow one another before the last piece is there."""
         return max(self._levels, default=-1) + 1
@@ -96,26 +91,40 @@ class Plan:
 
     def job(self, rank: int, part: int, element: int, *, in_place: bool) -> cutting.Job:
         """The steps of `rank` for parts of `part` elements of `element` bytes."""
+        slices = self.count_slices(part * self.flow.parts * element)
+        key = rank, in_place, self._cut(part, element, slices)
+        rounds = self.rounds_of(rank, in_place=in_place)
         with self._lock:
-            key = rank, in_place, self.cut(part, element)
-            if key in self._jobs:
-                self._jobs.move_to_end(key)
-                return self._jobs[key]
-            if (rank, in_place) not in self._rounds:
-                made = rank_rounds(self.flow, self._levels, rank, in_place=in_place)
-                self._rounds[rank, in_place] = made
-            job = self._jobs[key] = cutting.job(self._rounds[rank, in_place], key[2])
+            if key not in self._jobs:
+                self._jobs[key] = cutting.job(rounds, key[2])
+            self._jobs.move_to_end(key)
             if len(self._jobs) > KEPT:
                 self._jobs.popitem(last=False)
-            return job
+            return self._jobs[key]
 
-    def cut(self, part: int, element: int) -> cutting.Cut:
-        """How parts of `part` elements are cut, the same at all ranks."""
+    def ragged_job(self, rank: int, sizes: cutting.Matrix, element: int) -> cutting.Job:
+        """The same for an all-to-all of blocks of these sizes, which is not kept.
+
+        As many slices as for even blocks of the largest buffer.
+        """
+        most = max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
+        cut = self._cut(most, element, self.count_slices(most * element), sizes)
+        return cutting.job(self.rounds_of(rank, in_place=False), cut)
+
+    def rounds_of(self, rank: int, *, in_place: bool) -> RankRounds:
+        """What `rank` does, whatever the size; made once."""
+        with self._lock:
+            key = rank, in_place
+            if key not in self._rounds:
+                self._rounds[key] = rank_rounds(self.flow, self._levels, rank, in_place=in_place)
+            return self._rounds[key]
+
+    def _cut(
+        self, part: int, element: int, slices: int, sizes: cutting.Matrix | None = None
+    ) -> cutting.Cut:
         flow = self.flow
-        size = part * flow.parts * element
-        slices = self.count_slices(size)
         return cutting.Cut(
-            flow.collective, part, flow.parts, flow.units, element, slices, self.lead
+            flow.collective, part, flow.parts, flow.units, element, slices, self.lead, sizes
         )
 
     def count_slices(self, size: int) -> int:

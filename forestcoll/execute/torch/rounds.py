@@ -11,7 +11,7 @@ one value after another. Nothing here knows sizes in bytes, or torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -27,12 +27,17 @@ class Memory(IntEnum):
 
 
 class Spot(NamedTuple):
-    """Where a rank keeps a piece [start, start + length) of the data; `slot`: of SCRATCH."""
+    """Where a rank keeps a piece [start, start + length) of the data.
+
+    `slot`: of SCRATCH. There, `source` says at which rank an all-to-all's piece began; in the
+    output `start` does.
+    """
 
     memory: Memory
     start: int
     length: int
     slot: int = -1
+    source: int = -1
 
 
 class Transfer(NamedTuple):
@@ -60,11 +65,9 @@ class Round:
     locals: tuple[Local, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Scratch for one piece of `length` at a time, in use from round `first` to round `last`."""
+class Slot(NamedTuple):
+    """Scratch for one piece at a time, in use from round `first` to round `last`."""
 
-    length: int
     first: int
     last: int
 
@@ -106,11 +109,15 @@ class _Planner:
         self.sums: list[list[int]] = [[] for _ in range(count)]
         self.copies: list[list[int]] = [[] for _ in range(count)]
         self.lives: dict[int, _Life] = {}
+        self.sources: list[int] = []  # of an all-to-all's values: the ranks where they began
         self.slots: list[Slot] = []
         self.places: dict[int, int] = {}  # of the output's values: where they begin in it
 
     def plan(self) -> RankRounds:
         for k, value in enumerate(self.flow.values):
+            if self.flow.collective.transposes:
+                made_from = value.made_from
+                self.sources.append(self.sources[made_from[0]] if made_from else value.rank)
             if value.rank == self.rank:
                 self._note(k, value)
             elif len(value.made_from) == 1 and value.made_from[0] in self.lives:
@@ -174,12 +181,13 @@ class _Planner:
                 entry = max(fitting)  # the one that is still in the caches
                 known.remove(entry)
                 slot = entry[1]
-                self.slots[slot] = replace(self.slots[slot], last=life.dies[0])
+                self.slots[slot] = self.slots[slot]._replace(last=life.dies[0])
             else:
                 slot = len(self.slots)
-                self.slots.append(Slot(value.length, born[0], life.dies[0]))
+                self.slots.append(Slot(born[0], life.dies[0]))
             known.append((life.dies, slot))
-            life.spot = Spot(Memory.SCRATCH, value.start, value.length, slot)
+            source = self.sources[k] if self.sources else -1
+            life.spot = Spot(Memory.SCRATCH, value.start, value.length, slot, source)
 
     def _spot(self, k: int) -> Spot:
         spot = self.lives[k].spot
