@@ -153,7 +153,7 @@ def test_all_who_run_it_agree(collective: Collective, scratch: tuple[int, int]) 
         return  # there is no room for the first launch's packets either
     with pytest.raises(PlanError, match="give all ranks the largest scratch_chunks"):
         verify(plan)
-    with pytest.raises(interleaving.Failed, match="stuck|race"):
+    with pytest.raises(interleaving.Failed, match=r"stuck|race"):
         interleaving.run(plan, 1, launches=2)
     if scratch[1 - reader] > scratch[reader]:
         with pytest.raises(PlanError, match="packets beyond rank"):
