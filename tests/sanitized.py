@@ -69,11 +69,11 @@ def racing() -> int:
 
     It sees one where two threads happen to run the two ranks; it ends the process when it has.
     """
-    from test_execute_cpu import reading_pair
+    import programs as pg
 
     from forestcoll.execute.cpu import run
 
-    plan, rows, end = replace(reading_pair(), in_place=True), 0, time.monotonic() + 120
+    plan, rows, end = replace(pg.base("reading_pair"), in_place=True), 0, time.monotonic() + 120
     while time.monotonic() < end:
         result = run(plan, 3 * 4 * 10_000, threads=2, modes=["in-place"], iterations=20)
         rows += len(result.rows)
