@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import Run, fine
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from forestcoll import plans
 from forestcoll.common.errors import UnsupportedError
@@ -37,59 +36,41 @@ PLANS = [  # all of two small machines, of two larger ones those that put rather
 SIZE = 2**30
 
 
-def chakra_types() -> tuple[Any, Any]:
-    """GlobalMetadata and Node as MLCommons' et_def.proto has them, as far as we write it."""
-    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="c", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-
-    def message(name: str, *fields: tuple[str, int, int, bool, str]) -> None:
-        made = file.message_type.add(name=name)
-        if name == "AttributeProto":
-            made.oneof_decl.add(name="value")
-        for label, number, kind, repeated, of in fields:
-            one = made.field.add(
-                name=label,
-                number=number,
-                type=kind,  # type: ignore[arg-type]
-                label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL,
-                type_name=of or None,
-            )
-            if label.endswith("_val"):
-                one.oneof_index = 0
-
-    u64, i64, i32 = kinds.TYPE_UINT64, kinds.TYPE_INT64, kinds.TYPE_INT32
-    text, boolean, inner = kinds.TYPE_STRING, kinds.TYPE_BOOL, kinds.TYPE_MESSAGE
-    message(
-        "AttributeProto",
-        ("name", 1, text, False, ""),
-        ("int32_val", 7, i32, False, ""),
-        ("int64_val", 9, i64, False, ""),
-        ("uint64_val", 13, u64, False, ""),
-        ("bool_val", 27, boolean, False, ""),
-    )
-    message(
-        "GlobalMetadata",
-        ("version", 1, text, False, ""),
-        ("attr", 2, inner, True, ".c.AttributeProto"),
-    )
-    message(
-        "Node",
-        ("id", 1, u64, False, ""),
-        ("name", 2, text, False, ""),
-        ("type", 3, i32, False, ""),
-        ("ctrl_deps", 4, u64, True, ""),
-        ("data_deps", 5, u64, True, ""),
-        ("duration_micros", 7, u64, False, ""),
-        ("attr", 10, inner, True, ".c.AttributeProto"),
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found = (pool.FindMessageTypeByName(f"c.{name}") for name in ("GlobalMetadata", "Node"))
-    metadata, node = map(message_factory.GetMessageClass, found)
-    return metadata, node
-
-
-METADATA, NODE = chakra_types()
+ET_DEF = """
+name: "et_def.proto" package: "c" syntax: "proto3"
+message_type {
+  name: "AttributeProto" oneof_decl { name: "value" }
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "int32_val" number: 7 type: TYPE_INT32 label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "int64_val" number: 9 type: TYPE_INT64 label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "uint64_val" number: 13 type: TYPE_UINT64 label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "bool_val" number: 27 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
+}
+message_type {
+  name: "GlobalMetadata"
+  field { name: "version" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "attr" number: 2 type: TYPE_MESSAGE label: LABEL_REPEATED
+          type_name: ".c.AttributeProto" }
+}
+message_type {
+  name: "Node"
+  field { name: "id" number: 1 type: TYPE_UINT64 label: LABEL_OPTIONAL }
+  field { name: "name" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "ctrl_deps" number: 4 type: TYPE_UINT64 label: LABEL_REPEATED }
+  field { name: "data_deps" number: 5 type: TYPE_UINT64 label: LABEL_REPEATED }
+  field { name: "duration_micros" number: 7 type: TYPE_UINT64 label: LABEL_OPTIONAL }
+  field { name: "attr" number: 10 type: TYPE_MESSAGE label: LABEL_REPEATED
+          type_name: ".c.AttributeProto" }
+}
+"""
+"""GlobalMetadata and Node as MLCommons' et_def.proto has them, as far as we write it."""
+POOL = descriptor_pool.DescriptorPool()
+POOL.Add(text_format.Parse(ET_DEF, descriptor_pb2.FileDescriptorProto()))
+METADATA, NODE = (
+    message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"c.{name}"))
+    for name in ("GlobalMetadata", "Node")
+)
 TYPES = {
     "is_cpu_op": "bool_val",
     "num_ops": "int64_val",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
 from forestcoll.common.errors import ForestCollError
@@ -15,9 +16,9 @@ ALL = ("forest", "msccl-xml", "mscclpp-json")
 
 def test_dash_is_standard_output() -> None:
     assert files.destination("-", ["forest"], ALL).stdout
-    with pytest.raises(ValueError, match="standard output takes one format"):
+    with pytest.raises(click.UsageError, match="standard output takes one format"):
         files.destination("-", [], ALL)
-    with pytest.raises(ValueError, match="one format"):
+    with pytest.raises(click.UsageError, match="one format"):
         files.destination("-", ["forest", "msccl-xml"], ALL)
 
 
@@ -37,36 +38,40 @@ def test_an_existing_directory_is_one_whatever_its_name(tmp_path: Path) -> None:
     assert files.destination(str(odd), [], ALL).directory == odd
 
 
-@pytest.mark.parametrize(
-    ("output", "asked", "told"),
-    [
-        ("a.forest.json", [], "forest"),
-        ("a.msccl.xml", [], "msccl-xml"),
-        ("a.xml", [], "msccl-xml"),
-        ("a.mscclpp.json", [], "mscclpp-json"),
-        ("a.json", ["forest"], "forest"),
-        ("a.json", ["mscclpp-json"], "mscclpp-json"),
-        ("plan.txt", ["msccl-xml"], "msccl-xml"),
-        ("a.forest.json", ["forest", "forest"], "forest"),
-    ],
-)
-def test_files_tell_their_format(output: str, asked: list[str], told: str) -> None:
+TOLD = """
+a.forest.json -> forest
+a.msccl.xml -> msccl-xml
+a.xml -> msccl-xml
+a.mscclpp.json -> mscclpp-json
+a.json forest -> forest
+a.json mscclpp-json -> mscclpp-json
+plan.txt msccl-xml -> msccl-xml
+a.forest.json forest forest -> forest
+"""
+CONTRADICTIONS = """
+a.json -> does not say which format
+a.json forest mscclpp-json -> does not say which format
+a.xml forest msccl-xml -> is one file, but 2 formats
+a.msccl.xml forest -> is the name of a msccl-xml file, but --format says forest
+"""
+"""A file and the formats that are asked for; its format, or what is wrong."""
+
+
+@pytest.mark.parametrize("row", TOLD.strip().splitlines())
+def test_files_tell_their_format(row: str) -> None:
+    stated, _, told = row.partition(" -> ")
+    output, *asked = stated.split()
     assert files.destination(output, asked, ALL).paths("ignored") == {told: Path(output)}
 
 
-@pytest.mark.parametrize(
-    ("output", "asked", "message"),
-    [
-        ("a.json", [], "does not say which format"),
-        ("a.json", ["forest", "mscclpp-json"], "does not say which format"),
-        ("a.xml", ["forest", "msccl-xml"], "is one file, but 2 formats"),
-        ("a.msccl.xml", ["forest"], "is the name of a msccl-xml file, but --format says forest"),
-        ("", [], "empty"),
-    ],
-)
-def test_contradictions(output: str, asked: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("row", CONTRADICTIONS.strip().splitlines())
+def test_contradictions(row: str) -> None:
+    stated, _, message = row.partition(" -> ")
+    output, *asked = stated.split()
+    with pytest.raises(click.UsageError, match=message):
         files.destination(output, asked, ALL)
+    with pytest.raises(click.UsageError, match="empty"):
+        files.destination("", [], ALL)
 
 
 def test_read_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

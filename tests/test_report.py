@@ -21,7 +21,7 @@ from forestcoll.topology import catalog
 from forestcoll.ui.report import runs, synthesis, words
 from forestcoll.ui.report.facts import as_json, grid, line
 
-AG, RS, AR = Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE
+AG, AR = Collective.ALLGATHER, Collective.ALLREDUCE
 
 
 def boxes(count: int, weak: int = 25) -> CapacityGraph:
@@ -37,33 +37,39 @@ def nodes(graph: CapacityGraph, *names: str) -> frozenset[int]:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (Fraction(1040, 3), "346.667"),
-        (Fraction(320), "320"),
-        (Fraction(1, 3), "0.333"),
-        (Fraction(-5, 4), "-1.25"),
-        (Fraction(10**20 + 1, 2), "50000000000000000000.5"),
-    ],
-)
-def test_decimal(value: Fraction, text: str) -> None:
-    assert words.decimal(value) == text
+WORDS = """
+decimal(F(1040, 3)) -> 346.667
+decimal(F(320)) -> 320
+decimal(F(1, 3)) -> 0.333
+decimal(F(-5, 4)) -> -1.25
+decimal(F(10**20 + 1, 2)) -> 50000000000000000000.5
+exact(F(1040, 3)) -> 1040/3 (346.667)
+exact(F(208)) -> 208
+percent(F(7), F(7)) -> 100 %
+percent(F(320), F(1040, 3)) -> 92.30 %
+percent(F(4), F(5)) -> 80 %
+percent(F(999_999), F(1_000_000)) -> 99.9999 %
+percent(F(10**12 - 1), F(10**12)) -> 99.999999999 %
+percent(F(10**15 - 1), F(10**15)) -> 99.999999999 %
+percent(F(200_001), F(200_000)) -> 100.0005 %
+size(64 << 20) -> 64 MiB
+size(832) -> 832 bytes
+seconds(1.236) -> 1.24 s
+seconds(0.00312) -> 3.1 ms
+plural(1, "box") -> 1 box
+plural(2, "box") -> 2 boxes
+plural(3, "switch") -> 3 switches
+plural(8, "GPU") -> 8 GPUs
+join_names(["gpu0", "gpu1", "gpu2", "gpu5"]) -> gpu0-2, gpu5
+join_names(["a", "b/7", "c"]) -> a, b/7, c
+join_names([f"x{2 * i}" for i in range(9)]) -> x0, x2, x4, x6, x8, x10, ...
+"""
 
 
-def test_exact() -> None:
-    assert words.exact(Fraction(1040, 3)) == "1040/3 (346.667)"
-    assert words.exact(Fraction(208)) == "208"
-
-
-def test_percent_says_100_only_when_it_is() -> None:
-    assert words.percent(Fraction(7), Fraction(7)) == "100 %"
-    assert words.percent(Fraction(320), Fraction(1040, 3)) == "92.30 %"
-    assert words.percent(Fraction(4), Fraction(5)) == "80 %"
-    assert words.percent(Fraction(999_999), Fraction(1_000_000)) == "99.9999 %"
-    assert words.percent(Fraction(10**12 - 1), Fraction(10**12)) == "99.999999999 %"
-    assert words.percent(Fraction(10**15 - 1), Fraction(10**15)) == "99.999999999 %"
-    assert words.percent(Fraction(200_001), Fraction(200_000)) == "100.0005 %"
+@pytest.mark.parametrize("row", WORDS.strip().splitlines())
+def test_words(row: str) -> None:
+    call, _, text = row.partition(" -> ")
+    assert eval(call, {"F": Fraction, **vars(words)}) == text
 
 
 @given(
@@ -81,50 +87,41 @@ def test_no_share_is_said_to_be_more(part: Fraction, whole: Fraction) -> None:
         assert bound_line(part, whole).endswith(f"at least {text}")
 
 
-def test_sizes_times_and_plurals() -> None:
-    assert words.size(64 << 20) == "64 MiB"
-    assert words.size(832) == "832 bytes"
-    assert words.seconds(1.236) == "1.24 s"
-    assert words.seconds(0.00312) == "3.1 ms"
-    assert [words.plural(n, "box") for n in (1, 2)] == ["1 box", "2 boxes"]
-    assert words.plural(3, "switch") == "3 switches"
-    assert words.plural(8, "GPU") == "8 GPUs"
+BOTTLENECKS = """
+even allgather -box0/gpu0: every GPU's ingress: 325 GB/s
+even reduce-scatter -box0/gpu0: every GPU's egress: 325 GB/s
+even allgather box0/gpu0: every GPU's egress: 325 GB/s
+even reduce-scatter box0/gpu0: every GPU's ingress: 325 GB/s
+two-weak allgather -box0/gpu1: box0/gpu1's ingress: 305 GB/s
+three allgather box1: every box (2 GPUs): 50 GB/s out
+weak allgather box0: box0 (2 GPUs): 10 GB/s out
+weak allgather -box0: box0 (2 GPUs): 10 GB/s in
+weak reduce-scatter -box0: box0 (2 GPUs): 10 GB/s out
+weak allgather box0/gpu0,box1/gpu0: box0/gpu0, box1/gpu0 (2 GPUs): 630 GB/s out
+even allreduce box0: every box (2 GPUs): 50 GB/s in, and as much out
+even broadcast box0: box0 (2 GPUs): 50 GB/s out
+even reduce box0: box0 (2 GPUs): 50 GB/s in
+"""
+"""A graph, a collective, and one side of the cut; with "-" the other one. Then the words."""
+GRAPHS = {
+    "even": boxes(2),
+    "three": boxes(3),
+    "weak": boxes(3, weak=5),
+    "two-weak": boxes(2, weak=5),
+}
 
 
-def test_listed_shortens_runs() -> None:
-    assert words.join_names(["gpu0", "gpu1", "gpu2", "gpu5"]) == "gpu0-2, gpu5"
-    assert words.join_names(["a", "b/7", "c"]) == "a, b/7, c"
-    assert words.join_names([f"x{2 * i}" for i in range(9)]) == "x0, x2, x4, x6, x8, x10, ..."
-
-
-EVEN, THREE, WEAK, TWO_WEAK = boxes(2), boxes(3), boxes(3, weak=5), boxes(2, weak=5)
-BROADCAST, REDUCE = Collective.BROADCAST, Collective.REDUCE
-
-
-@pytest.mark.parametrize(
-    ("graph", "collective", "inside", "text"),
-    [
-        (EVEN, AG, "-box0/gpu0", "every GPU's ingress: 325 GB/s"),
-        (EVEN, RS, "-box0/gpu0", "every GPU's egress: 325 GB/s"),
-        (EVEN, AG, "box0/gpu0", "every GPU's egress: 325 GB/s"),
-        (EVEN, RS, "box0/gpu0", "every GPU's ingress: 325 GB/s"),
-        (TWO_WEAK, AG, "-box0/gpu1", "box0/gpu1's ingress: 305 GB/s"),
-        (THREE, AG, "box1", "every box (2 GPUs): 50 GB/s out"),
-        (WEAK, AG, "box0", "box0 (2 GPUs): 10 GB/s out"),
-        (WEAK, AG, "-box0", "box0 (2 GPUs): 10 GB/s in"),
-        (WEAK, RS, "-box0", "box0 (2 GPUs): 10 GB/s out"),
-        (WEAK, AG, "box0/gpu0 box1/gpu0", "box0/gpu0, box1/gpu0 (2 GPUs): 630 GB/s out"),
-        (EVEN, AR, "box0", "every box (2 GPUs): 50 GB/s in, and as much out"),
-        (EVEN, BROADCAST, "box0", "box0 (2 GPUs): 50 GB/s out"),
-        (EVEN, REDUCE, "box0", "box0 (2 GPUs): 50 GB/s in"),
-    ],
-)
-def test_bottlenecks(graph: CapacityGraph, collective: Collective, inside: str, text: str) -> None:
-    """`inside`: one side of the cut; with "-" the other one. Every GPU where all are as tight."""
-    part = nodes(graph, *inside.removeprefix("-").split())
+@pytest.mark.parametrize("row", BOTTLENECKS.strip().splitlines())
+def test_bottlenecks(row: str) -> None:
+    """Every GPU where all are as tight."""
+    stated, _, text = row.partition(": ")
+    name, collective, inside = stated.split()
+    graph = GRAPHS[name]
+    part = nodes(graph, *inside.removeprefix("-").split(","))
     if inside.startswith("-"):
         part = frozenset(range(graph.n)) - part
-    assert words.bottleneck(graph, collective, Bound(Fraction(1), "cut", (part,))) == text
+    bound = Bound(Fraction(1), "cut", (part,))
+    assert words.bottleneck(graph, Collective(collective), bound) == text
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def optimum(
         from forestcoll.ui.report import alltoall as words
         from forestcoll.ui.report import explanation
 
-        where = files.where_of(output, ("flows",), (), {"flows": file.SUFFIX})
+        where = files.destination(output, ("flows",), (), {"flows": file.SUFFIX})
         path = where.paths(f"{topology.name}.{request.collective}").get("flows")
         writing.prepare([path] if path else [], force)
         demand = _demand_of(topology, request, text)

@@ -70,25 +70,25 @@ def destination(
     """What `--output` means, given the formats `asked` for (none: `default`, or by the suffix).
 
     None is nowhere; "-" is standard output; an existing directory, a name that ends in "/" and a
-    name without a suffix that says otherwise are directories; the rest are files. Raises ValueError
-    with the contradiction.
+    name without a suffix that says otherwise are directories; the rest are files. A contradiction
+    is a usage error.
     """
     formats = tuple(dict.fromkeys(asked))
     if output is None:
         return Destination(formats or tuple(default))
     if output == "-":
         if len(formats) != 1:
-            raise ValueError("standard output takes one format: name one with --format")
+            raise _contradiction("standard output takes one format: name one with --format")
         return Destination(formats, stdout=True)
     if not output:
-        raise ValueError("the name is empty")
+        raise _contradiction("the name is empty")
     path = Path(output)
     if output.endswith("/") or path.is_dir():
         return Destination(formats or tuple(default), directory=path, suffixes=suffixes)
     told = format_of(path.name, suffixes)
     if told is None and len(formats) != 1:
         if path.suffix in (".json", ".xml"):
-            raise ValueError(
+            raise _contradiction(
                 f"'{output}' does not say which format it is to hold: name one with --format, "
                 f"or end it in {', '.join(suffixes.values())}"
             )
@@ -96,23 +96,16 @@ def destination(
     if told is None and not path.suffix:
         return Destination(formats, directory=path, suffixes=suffixes)
     if len(formats) > 1:
-        raise ValueError(f"'{output}' is one file, but {len(formats)} formats are asked for")
+        raise _contradiction(f"'{output}' is one file, but {len(formats)} formats are asked for")
     if told is not None and formats and formats[0] != told:
-        raise ValueError(f"'{output}' is the name of a {told} file, but --format says {formats[0]}")
+        raise _contradiction(
+            f"'{output}' is the name of a {told} file, but --format says {formats[0]}"
+        )
     return Destination(formats if told is None else (told,), file=path)
 
 
-def where_of(
-    output: str | None,
-    asked: Sequence[Any],
-    default: Sequence[Any],
-    suffixes: Mapping[Any, str],
-) -> Destination:
-    """The same, where a contradiction is a usage error."""
-    try:
-        return destination(output, asked, default, suffixes)
-    except ValueError as error:
-        raise click.UsageError(f"--output: {error}") from None
+def _contradiction(text: str) -> click.UsageError:
+    return click.UsageError(f"--output: {text}")
 
 
 def read_text(name: str) -> str:

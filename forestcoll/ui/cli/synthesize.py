@@ -191,7 +191,7 @@ def _destination(output: str | None, request: Request) -> files.Destination:
         from forestcoll.solver.alltoall.file import ROUTES_SUFFIX
 
         suffixes[ROUTES] = ROUTES_SUFFIX
-    return files.where_of(output, request.formats or (), request.files, suffixes)
+    return files.destination(output, request.formats or (), request.files, suffixes)
 
 
 def _make_one(job: files.Job) -> None:

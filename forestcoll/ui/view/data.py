@@ -30,8 +30,10 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.link_table import LinkTable
 from forestcoll.schedule.forest import Bound, Forest, Tree
 from forestcoll.topology import show
+from forestcoll.ui.report.words import plural
 from forestcoll.ui.view.layout import MOST_DRAWN, Layout, find_twins, lay_out
 from forestcoll.ui.view.subject import NO_ORDER, Subject
+from forestcoll.ui.view.svg import hops, short
 from forestcoll.ui.view.timeline import LOCAL, PHASES, Row, assign_rows, find_phases, name_row
 from forestcoll.verify.simulate import Timing
 
@@ -44,6 +46,8 @@ MOST_BARS = 60_000
 AIMED_BARS = 33_000
 MOST_PIECES = 8
 MOST_CUTS = 12
+MOST_KINDS = 6
+"""Of links by their bandwidth; the slower ones are one more with the last."""
 TICKS = 2**24
 """Steps of the clock, from the start to the end of the run."""
 
@@ -131,21 +135,17 @@ def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
 def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
     graph, forest = subject.graph(), subject.forest
     switches = graph.n - sum(graph.gpu)
-    links = _count(len(graph.tail), "link")
-    nodes = f"{len(graph.ranks)} ranks, {_count(switches, 'switch', 'es')}"
+    links = plural(len(graph.tail), "link")
+    nodes = f"{len(graph.ranks)} ranks, {plural(switches, 'switch')}"
     facts = [["fabric", f"{nodes}, {links}"]]
     facts += map(list, subject.said)
     if forest is not None:
         trees = len(forest.trees) * forest.images
-        facts.append(["trees", f"{trees}, {_count(forest.height, 'hop')} high at most"])
+        facts.append(["trees", f"{trees}, {plural(forest.height, 'hop')} high at most"])
     if timing is not None:
         run = f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"
         facts.append(["shown run", f"{run}, each link by its own rule"])
     return facts
-
-
-def _count(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number} {noun}{ending if number != 1 else ''}"
 
 
 # --- the fabric -----------------------------------------------------------------------------------
@@ -155,6 +155,7 @@ def _put_fabric(block: Block, graph: CapacityGraph, layout: Layout) -> None:
     rank = {node: i for i, node in enumerate(graph.ranks)}
     block.meta |= {
         "nodes": graph.names,
+        "short": [short(name) for name in graph.names],
         "size": [layout.width, layout.height],
         "boxes": _frames(layout),
     }
@@ -208,8 +209,13 @@ def _put_loads(
         if loads is not None:
             figures += (str(loads[e].load), str(loads[e].percent))
         numbers.append(classes.setdefault(figures, len(classes)))
-    block.meta["classes"] = list(classes)
+    rates = sorted({graph.bandwidth(e) for e in range(len(graph.tail))}, reverse=True)
+    kinds = [f"links of {float(f'{float(rate):.4g}'):g} GB/s" for rate in rates[:MOST_KINDS]]
+    kinds[-1] += " or less" * (len(rates) > MOST_KINDS)
+    kind = {str(rate): min(k, MOST_KINDS - 1) for k, rate in enumerate(rates)}
+    block.meta |= {"classes": list(classes), "kinds": kinds}
     block.put("linkClass", numbers, "u")
+    block.put("classKind", (kind[figures[0]] for figures in classes), "u1")
     if timing is not None:
         block.put("linkBytes", (use.bytes for use in timing.links), "f4")
         block.put("linkUse", (100 * use.utilisation for use in timing.links), "f4")
@@ -268,6 +274,7 @@ def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
     block.put("treeEdges", (len(tree.edges) for _, tree in chosen), "u")
     block.put("pathSizes", map(len, edges), "u")
     block.put("pathNodes", (v for path in edges for v in path), "u")
+    block.put("treeHops", (hop for _, tree in chosen for hop in hops(tree)), "u")
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -317,6 +324,23 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     block.put("way", (ways[span.links] for span in spans), "u")
     block.put("waySizes", map(len, ways), "u")
     block.put("wayLinks", (link for way in ways for link in way), "u")
+    _put_link_rows(block, subject.graph())
+
+
+def _put_link_rows(block: Block, graph: CapacityGraph) -> None:
+    """A row for each direction of a link: a rank's together, out before in; switches' last."""
+    rank = {node: number for number, node in enumerate(graph.ranks)}
+    rows = []
+    for e, (tail, head) in enumerate(zip(graph.tail, graph.head, strict=True)):
+        out, names = tail in rank, [short(graph.names[v]) for v in (tail, head)]
+        owner, far = (tail, head) if out else (head, tail)
+        other = f"rank {rank[far]}" if far in rank else names[out]
+        name = f"{'to' if out else 'from'} {other}" if owner in rank else " > ".join(names)
+        rows.append((rank.get(owner, len(rank)), not out, e, name))
+    rows.sort()
+    block.meta["linkNames"] = [name for *_, name in rows]
+    block.put("linkOrder", (e for _, _, e, _ in rows), "u")
+    block.put("linkOwner", (r if r < len(rank) else -1 for r, *_ in rows), "i4")
 
 
 def _number(values: Iterable[H]) -> dict[H, int]:

@@ -168,14 +168,15 @@ def _nodes(graph: CapacityGraph, layout: Layout, root: int | None) -> Iterator[s
         else:
             shape = f'class="switch{marked}" cx="{x:.1f}" cy="{y:.1f}" rx="27" ry="12"'
             yield f"<g>{tip}<ellipse {shape}/>"
-            label = _short(name.rpartition("/")[2])
+            label = short(name)
         size = ' class="small"' if len(label) > 3 else ""
         at = f'x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle"'
         yield f"<text{size} {at}>{escape(label)}</text></g>"
 
 
-def _short(name: str) -> str:
-    """At most eight letters, the number among them."""
+def short(name: str) -> str:
+    """At most eight letters of what stands behind the last "/", the number among them."""
+    name = name.rpartition("/")[2]
     stem = name.rstrip("0123456789")
     return name if len(name) <= 8 else stem[: 8 - len(name) + len(stem)] + name[len(stem) :]
 

@@ -57,10 +57,3 @@ function showBytes(count) {
   }
   return `${Number(count.toPrecision(5))} bytes`;
 }
-
-/* At most eight letters of what stands behind the last "/", the number among them. */
-function shortName(name) {
-  const last = name.slice(name.lastIndexOf("/") + 1);
-  const digits = last.match(/\d*$/)[0];
-  return last.length <= 8 ? last : last.slice(0, Math.max(1, 8 - digits.length)) + digits;
-}

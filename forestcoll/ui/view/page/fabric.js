@@ -71,14 +71,12 @@ class Fabric extends Picture {
   /* Per link its kind, the fastest first; per pair its line's width class 0 to 3, by bandwidth, its kind,
      and how busy its busier direction is. */
   measureWidths() {
-    const { classes, linkClass } = this.data;
+    const { classes, linkClass, classKind } = this.data;
     const rates = classes.map((figures) => toNumber(figures[0]));
     const percents = classes.map((figures) => (figures.length > 2 ? toNumber(figures[2]) : -1));
-    const known = [...new Set(rates)].sort((a, b) => b - a);
-    const kinds = rates.map((rate) => Math.min(MOST_KINDS - 1, known.indexOf(rate)));
-    this.kindNames = known.slice(0, MOST_KINDS).map((rate, k) => (
-      `links of ${Number(rate.toPrecision(4))} GB/s${k === MOST_KINDS - 1 && known.length > MOST_KINDS ? " or less" : ""}`));
-    this.kindOf = Uint8Array.from(linkClass, (c) => kinds[c]);
+    const fastest = Math.max(...rates);
+    this.kindNames = this.data.kinds;
+    this.kindOf = Uint8Array.from(linkClass, (c) => classKind[c]);
     this.rates = Float64Array.from(linkClass, (c) => rates[c]);
     this.pairWidth = new Uint8Array(this.pairs.length);
     this.pairKind = new Uint8Array(this.pairs.length);
@@ -87,7 +85,7 @@ class Fabric extends Picture {
       const links = [there, back].filter((e) => e >= 0);
       const rate = Math.max(...links.map((e) => this.rates[e]));
       const percent = Math.max(...links.map((e) => this.percent(e, percents)));
-      this.pairWidth[k] = Math.min(3, Math.floor(4 * Math.sqrt(rate / known[0])));
+      this.pairWidth[k] = Math.min(3, Math.floor(4 * Math.sqrt(rate / fastest)));
       this.pairKind[k] = Math.min(...links.map((e) => this.kindOf[e]));
       this.pairHeat[k] = percent < 0 ? -1 : heatClass(percent);
     });
@@ -282,7 +280,7 @@ class Fabric extends Picture {
       context.stroke();
       if (v === root) context.lineWidth = scale >= 14 ? 1 : 0.5;
       if (!named) continue;
-      const label = gpu ? (data.rank[v] < 0 ? "-" : String(data.rank[v])) : shortName(data.nodes[v]);
+      const label = gpu ? (data.rank[v] < 0 ? "-" : String(data.rank[v])) : data.short[v];
       const size = Math.min(13, gpu ? half * (label.length > 3 ? 0.75 : 1.1) : (3.2 * wide) / Math.max(6, label.length));
       if (size < 7) continue;
       context.fillStyle = app.palette.text;

@@ -3,7 +3,7 @@
 
 const SECONDS = 12; // that a run takes to play, at speed 1
 
-/* The trees: edges of one as [path, hop], each hop after those that bring what it sends. */
+/* The trees: edges of one as [path, hop]. */
 class Trees {
   constructor(data) {
     this.data = data;
@@ -14,14 +14,9 @@ class Trees {
 
   edges(tree) {
     if (this.known.has(tree)) return this.known.get(tree);
-    const arrived = new Map();
     const found = [];
     for (let e = this.first[tree]; e < this.first[tree + 1]; e++) {
-      const path = this.data.pathNodes.subarray(this.path[e], this.path[e + 1]);
-      const [from, to] = [path[0], path[path.length - 1]];
-      const hop = 1 + (arrived.get(from) || 0);
-      arrived.set(to, Math.max(hop, arrived.get(to) || 0));
-      found.push([path, hop]);
+      found.push([this.data.pathNodes.subarray(this.path[e], this.path[e + 1]), this.data.treeHops[e]]);
     }
     this.known.set(tree, found);
     return found;

@@ -124,21 +124,10 @@ class BlockRows {
 class LinkRows {
   constructor(run, fabric, bandwidth) {
     const { data } = run;
-    const { tail, head, nodes, rank } = data;
-    Object.assign(this, { run, fabric, bandwidth, count: tail.length });
-    const out = (e) => rank[tail[e]] >= 0;
-    const owner = (e) => (out(e) ? rank[tail[e]] : rank[head[e]]);
-    const order = [...tail.keys()].sort((a, b) => (owner(a) >>> 0) - (owner(b) >>> 0) || out(b) - out(a) || a - b);
-    this.link = Uint32Array.from(order);
-    this.rank = Int32Array.from(order, owner);
-    const row = new Uint32Array(tail.length);
+    Object.assign(this, { run, fabric, bandwidth, count: data.tail.length, names: data.linkNames, link: data.linkOrder, rank: data.linkOwner });
+    const row = new Uint32Array(this.count);
     this.link.forEach((link, at) => { row[link] = at; });
     this.list = data.wayLinks.map((link) => row[link]);
-    this.names = order.map((e) => {
-      if (owner(e) < 0) return `${shortName(nodes[tail[e]])} > ${shortName(nodes[head[e]])}`;
-      const far = out(e) ? head[e] : tail[e];
-      return `${out(e) ? "to" : "from"} ${rank[far] >= 0 ? `rank ${rank[far]}` : shortName(nodes[far])}`;
-    });
   }
 
   range(bar) {
