@@ -1,13 +1,17 @@
-"""Capacity graphs for tests, built by hand: no topology files, no catalogue."""
+"""Capacity graphs for tests: built by hand, of the catalogue, and changed."""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import fnmatch
 from fractions import Fraction
 from itertools import product
 
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.topology import catalog
 
 MI250 = (
     "0-1:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-3:4 2-6:1 2-9:1 2-10:1 3-7:2 3-11:1 4-5:4 4-6:1 "
@@ -89,3 +93,71 @@ def torus(*sides: int, capacity: int = 50) -> CapacityGraph:
 def ring(count: int, capacity: int = 1, both: bool = True) -> CapacityGraph:
     """`count` GPUs in a circle."""
     return build([(f"g{i}", f"g{(i + 1) % count}", capacity) for i in range(count)], both=both)
+
+
+def star(*capacities: int) -> CapacityGraph:
+    """GPUs around one switch, which is node 1."""
+    return build([(f"g{i}", "switch", c) for i, c in enumerate(capacities)])
+
+
+def named(name: str, **settings: object) -> CapacityGraph:
+    """A machine of the catalogue."""
+    return CapacityGraph.from_topology(
+        catalog.load(name, {key: str(value) for key, value in settings.items()})
+    )
+
+
+def able(
+    graph: CapacityGraph, pattern: str = "*", copies: bool = True, adds: bool = True
+) -> CapacityGraph:
+    """The graph whose switches of these names copy, and add."""
+    switch = tuple(
+        not gpu and fnmatch(name, pattern) for name, gpu in zip(graph.names, graph.gpu, strict=True)
+    )
+    none = (False,) * graph.n
+    return replace(
+        graph, multicast=switch if copies else none, aggregation=switch if adds else none
+    )
+
+
+def perturbed(graph: CapacityGraph, seed: int, per: str = "cable") -> CapacityGraph:
+    """Every cable, or every direction of one, up to 10 % faster or slower; two decimals."""
+    rng = random.Random(seed)
+    bandwidths: dict[tuple[int, int], Fraction] = {}
+    for e, (u, v) in enumerate(graph.ends):
+        if per == "cable" and (v, u) in bandwidths:
+            bandwidths[u, v] = bandwidths[v, u]
+            continue
+        changed = graph.bandwidth(e) * Fraction(rng.randint(900, 1100), 1000)
+        bandwidths[u, v] = Fraction(round(100 * changed), 100)
+    return CapacityGraph.from_bandwidths(
+        names=graph.names,
+        gpu=graph.gpu,
+        multicast=graph.multicast,
+        aggregation=graph.aggregation,
+        ranks=graph.ranks,
+        bandwidths=bandwidths,
+    )
+
+
+def shuffled(graph: CapacityGraph, seed: int) -> CapacityGraph:
+    """The same graph with nodes, ranks and links in another order, under names that say nothing."""
+    rng = random.Random(seed)
+    to = list(range(graph.n))
+    rng.shuffle(to)
+    order = sorted(to, key=to.__getitem__)
+    links = list(range(len(graph.tail)))
+    rng.shuffle(links)
+    ranks = [to[v] for v in graph.ranks]
+    rng.shuffle(ranks)
+    return replace(
+        graph,
+        names=tuple(f"n{v}" for v in range(graph.n)),
+        gpu=tuple(graph.gpu[v] for v in order),
+        multicast=tuple(graph.multicast[v] for v in order),
+        aggregation=tuple(graph.aggregation[v] for v in order),
+        ranks=tuple(ranks),
+        tail=tuple(to[graph.tail[e]] for e in links),
+        head=tuple(to[graph.head[e]] for e in links),
+        capacity=tuple(graph.capacity[e] for e in links),
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.forest import Forest, Tree
 
 Links = defaultdict[tuple[int, int], int]
 
@@ -200,3 +200,33 @@ def judge(forest: Forest) -> Fraction:
         assert share == {(kind, graph.ranks[forest.root]): 1}
     assert set(load) <= set(capacity), "a path needs a link that is not there"
     return min(Fraction(capacity[e], w) for e, w in load.items()) * graph.unit * forest.total
+
+
+def validate(
+    graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], trees: Sequence[Tree]
+) -> int:
+    """The height of broadcast trees over real links, `supply[v]` from node v, `capacity[e]` at most
+    over link e; AssertionError where they are not that. Shares no code with the package."""
+    room = dict(zip(graph.ends, capacity, strict=True))
+    assert len(room) == len(capacity)
+    ranks, height = set(graph.ranks), 0
+    started: Counter[int] = Counter()
+    load: Counter[tuple[int, int]] = Counter()
+    for tree in trees:
+        assert tree.phase == "broadcast"
+        assert tree.weight > 0
+        started[tree.root] += tree.weight
+        depth = {tree.root: 0}
+        for path in tree.edges:
+            assert path[0] in depth
+            assert path[-1] not in depth
+            assert ranks.isdisjoint(path[1:-1])
+            depth[path[-1]] = depth[path[0]] + 1
+            for link in pairwise(path):
+                load[link] += tree.weight
+        assert depth.keys() == ranks
+        height = max(height, *depth.values())
+    assert [started[v] for v in range(graph.n)] == list(supply)
+    for link, units in load.items():
+        assert units <= room[link], [graph.names[v] for v in link]
+    return height

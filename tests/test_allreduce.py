@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from damages import damage, rows
-from graphs import build, dgx_a100, mi250, ring, torus
+from graphs import able, build, dgx_a100, mi250, perturbed, ring, star, torus
 from random_graphs import judge, random_graph, starved_graph
 
 from forestcoll.common.errors import ForestError
@@ -44,20 +44,6 @@ def _nothing_is_remembered() -> Iterator[None]:
     yield
     allreduce.plan.cache_clear()
     allreduce.fix_joint.cache_clear()
-
-
-def star(*capacities: int) -> CapacityGraph:
-    return build([(f"g{i}", "switch", c) for i, c in enumerate(capacities)])
-
-
-def perturbed(graph: CapacityGraph, seed: int) -> CapacityGraph:
-    """Every pair of links up to 10 % slower, two decimals."""
-    rng = random.Random(seed)
-    capacity: dict[tuple[int, int], int] = {}
-    for u, v, c in graph.arcs:
-        slower = round(float(c * graph.unit) * (1 - rng.random() / 10) * 100)
-        capacity[u, v] = capacity.get((v, u), slower)
-    return replace(graph, capacity=tuple(capacity.values()), unit=Fraction(1, 100))
 
 
 def solved(graph: CapacityGraph) -> Forest:
@@ -359,16 +345,6 @@ def test_files_keep_the_certificate(tmp_path: Path) -> None:
 # ----------------------------------------------------------------- switches that copy and add
 
 
-def able(graph: CapacityGraph, multicast: bool = True, aggregation: bool = True) -> CapacityGraph:
-    switch = tuple(not gpu for gpu in graph.gpu)
-    none = (False,) * graph.n
-    return replace(
-        graph,
-        multicast=switch if multicast else none,
-        aggregation=switch if aggregation else none,
-    )
-
-
 def test_switches_that_copy_and_add_raise_the_bound() -> None:
     """In a star of 8 each link carries all data once each way: no trees that copy could do more."""
     graph = able(star(*[10] * 8))
@@ -387,7 +363,7 @@ def test_switches_that_copy_and_add_raise_the_bound() -> None:
 @pytest.mark.parametrize("which", [(True, False), (False, True)], ids=["copies", "adds"])
 def test_a_switch_may_do_only_one_of_both(which: tuple[bool, bool]) -> None:
     for plain in (star(*[10] * 8), star(7, 5, 3, 3), dgx_a100(2)):
-        graph = able(plain, *which)
+        graph = able(plain, "*", *which)
         best = joint.joint(graph)
         assert joint.joint(plain).algbw == best.algbw <= best.bound.algbw
         assert best.bound.algbw <= joint.joint(able(plain)).bound.algbw

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from graphs import build, dgx_a100, mi250, ring
+from graphs import able, build, dgx_a100, mi250, named, perturbed, ring, shuffled, star
 from random_graphs import random_graph, starved_graph
 from random_problems import Problem, feasible, proven, random_problem, recount
 
@@ -238,32 +238,27 @@ def test_links_between_switches_lead_astray_and_the_way_without_them_does(
 # ----------------------------------------------------------------- symmetry, compact forests
 
 
-def topology_graph(name: str, **settings: int) -> CapacityGraph:
-    words = {key: str(value) for key, value in settings.items()}
-    return CapacityGraph.from_topology(catalog.load(name, words))
-
-
 def test_orbits_do_and_large_fabrics_are_packed_no_other_way(
     monkeypatch: pytest.MonkeyPatch, packers: Packers
 ) -> None:
     monkeypatch.setattr(phase_packing, "BOTH_WAYS", 8)
     regular = Spy(monkeypatch, phase_packing, "pack_compact")
     general = Spy(monkeypatch, phase_packing, "pack")
-    optimal(topology_graph("fat-tree", leaves=4, hosts=2, gpus=4))
+    optimal(named("fat-tree", leaves=4, hosts=2, gpus=4))
     assert (regular.given, general.given) == (1, 0)
 
 
 def test_orbits_do_and_small_fabrics_are_packed_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     regular = Spy(monkeypatch, phase_packing, "pack_compact")
     general = Spy(monkeypatch, phase_packing, "pack")
-    optimal(topology_graph("fat-tree", leaves=2, hosts=2, gpus=4))
+    optimal(named("fat-tree", leaves=2, hosts=2, gpus=4))
     assert (regular.given, general.given) == (1, 1)
 
 
 def test_orbits_are_refused_then_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
     regular = Spy(monkeypatch, phase_packing, "pack_compact")
     general = Spy(monkeypatch, phase_packing, "pack")
-    whole = topology_graph("fat-tree", leaves=2, hosts=2, gpus=4)
+    whole = named("fat-tree", leaves=2, hosts=2, gpus=4)
     optimal(without(whole, 0))
     assert (regular.refused, general.given) == (1, 1)
 
@@ -322,7 +317,7 @@ def test_parts_are_not_folded_then_every_rank_of_a_part_stands_for_itself(
     folded = Spy(monkeypatch, rotation, "choose_units")
     for name, settings in MACHINES:
         folded.forget()
-        graph = topology_graph(name, **settings)
+        graph = named(name, **settings)
         forest = solver.solve_compact(graph, ALLGATHER)
         if forest is not None and folded.refused and not folded.given:
             roots = {tree.root for tree in forest.trees}
@@ -364,23 +359,6 @@ def test_ranks_cannot_send_alike_then_as_their_links_allow(monkeypatch: pytest.M
             optimal(graph, forest=forest)
             return
     raise AssertionError("no graph took this way")
-
-
-def shuffled(graph: CapacityGraph, seed: int) -> CapacityGraph:
-    """The same graph with nodes, ranks and links in another order, and names that say nothing."""
-    rng = random.Random(seed)
-    place = rng.sample(range(graph.n), graph.n)
-    back = sorted(range(graph.n), key=place.__getitem__)
-    order = rng.sample(range(len(graph.tail)), len(graph.tail))
-    return replace(
-        graph,
-        names=tuple(f"n{i}" for i in range(graph.n)),
-        gpu=tuple(graph.gpu[v] for v in back),
-        ranks=tuple(rng.sample([place[v] for v in graph.ranks], len(graph.ranks))),
-        tail=tuple(place[graph.tail[e]] for e in order),
-        head=tuple(place[graph.head[e]] for e in order),
-        capacity=tuple(graph.capacity[e] for e in order),
-    )
 
 
 def rings(boxes: int) -> CapacityGraph:
@@ -464,9 +442,8 @@ def test_a_copying_switch_is_left_out_of_the_dual(monkeypatch: pytest.MonkeyPatc
     program = Spy(monkeypatch, task.Model, "bound")  # type: ignore[arg-type]
     for seed in range(200):
         graph = starved_graph(seed)
-        able = tuple(not gpu for gpu in graph.gpu)
         program.forget()
-        graph = replace(graph, multicast=able)
+        graph = able(graph, adds=False)
         best = solver.optimum(graph, ALLGATHER)
         if len(program.calls) == 2:
             assert proven(graph, best.bound, ALLGATHER, None) == best.bound.algbw > best.algbw
@@ -530,10 +507,6 @@ def test_no_proposal_can_be_proven_then_the_exact_simplex(monkeypatch: pytest.Mo
     assert optimal(graph).algbw == algbw
     assert proofs.given == 0
     assert slow.given >= 1
-
-
-def star(*links: int) -> CapacityGraph:
-    return build([(f"g{i}", "switch", c) for i, c in enumerate(links)])
 
 
 class Unsure:
@@ -658,8 +631,7 @@ def test_the_dual_forbids_copies_then_one_that_allows_them(monkeypatch: pytest.M
     monkeypatch.setattr(model, "Model", Watched)
     for seed in range(200):
         graph = random_graph(seed)
-        able = tuple(not gpu for gpu in graph.gpu)
-        graph = replace(graph, multicast=able, aggregation=able)
+        graph = able(graph)
         made.clear()
         plan = allreduce.plan(graph)
         if any(made):
@@ -744,28 +716,11 @@ def test_trimming_fails_at_the_least_time_then_a_little_more_does(
     raise AssertionError("no graph took this way")
 
 
-def measured(graph: CapacityGraph, seed: int) -> CapacityGraph:
-    """Every cable up to 10 % off, two decimals."""
-    rng = random.Random(seed)
-    bandwidths: dict[tuple[int, int], Fraction] = {}
-    for e, (u, v) in enumerate(graph.ends):
-        exact = graph.bandwidth(e) * Fraction(rng.randint(900, 1100), 1000)
-        bandwidths[u, v] = bandwidths.get((v, u), Fraction(round(100 * exact), 100))
-    return CapacityGraph.from_bandwidths(
-        names=graph.names,
-        gpu=graph.gpu,
-        multicast=graph.multicast,
-        aggregation=graph.aggregation,
-        ranks=graph.ranks,
-        bandwidths=bandwidths,
-    )
-
-
 def test_the_optimum_has_too_many_trees_then_the_fewest_at_99_percent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    graph = measured(CapacityGraph.from_topology(topology), 1)
+    graph = perturbed(CapacityGraph.from_topology(topology), 1)
     search = Spy(monkeypatch, front.Front, "reaching")  # type: ignore[arg-type]
     request = Request(target="rccl", formats=("forest", "msccl-xml"), min_percent=99)
     problem = replace(Asked.of(topology, "allgather"), graph=graph)
@@ -833,11 +788,10 @@ def test_equal_parts_are_slower_in_the_fabric_then_parts_that_differ(
     monkeypatch.setattr(multicast, "Model", Watched)
     for seed in range(200):
         graph = random_graph(seed)
-        able = tuple(not gpu for gpu in graph.gpu)
-        if graph.n > 9 or not any(able):
+        if graph.n > 9 or all(graph.gpu):
             continue
         flags.clear()
-        forest = multicast.forest(replace(graph, multicast=able, aggregation=able), ALLREDUCE)
+        forest = multicast.forest(able(graph), ALLREDUCE)
         if forest is not None and flags == [True, False]:
             assert recount(forest) == forest.algbw
             assert certificate.check(forest)[0] <= certificate.check(forest)[1]  # type: ignore[operator]
@@ -883,7 +837,7 @@ def test_loads_beyond_64_bits_are_counted_in_python() -> None:
 
 def test_torus_levels_do_where_symmetry_moves_ranks_freely(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = Spy(monkeypatch, forests, "pack_by_hops")
-    graph = topology_graph("torus-3d", x=4, y=4, z=4)
+    graph = named("torus-3d", x=4, y=4, z=4)
     forest = solver.solve_compact(graph, ALLGATHER)
     assert levels.given == 1
     assert forest is not None

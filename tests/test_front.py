@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from graphs import build, dgx_a100, mi250, ring, torus
+from graphs import build, dgx_a100, mi250, perturbed, ring, torus
 from random_graphs import judge, random_graph
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -34,26 +33,6 @@ ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
 EVERY = 40
 """k up to which all are tried by hand."""
-
-
-def perturbed(graph: CapacityGraph, seed: int, per: str) -> CapacityGraph:
-    """Every cable, or every direction of one, up to 10 % faster or slower; two decimals."""
-    rng = random.Random(seed)
-    bandwidths: dict[tuple[int, int], Fraction] = {}
-    for e, (u, v) in enumerate(graph.ends):
-        if per == "cable" and (v, u) in bandwidths:
-            bandwidths[u, v] = bandwidths[v, u]
-            continue
-        changed = graph.bandwidth(e) * Fraction(rng.randint(900, 1100), 1000)
-        bandwidths[u, v] = Fraction(round(100 * changed), 100)
-    return CapacityGraph.from_bandwidths(
-        names=graph.names,
-        gpu=graph.gpu,
-        multicast=graph.multicast,
-        aggregation=graph.aggregation,
-        ranks=graph.ranks,
-        bandwidths=bandwidths,
-    )
 
 
 def chosen(

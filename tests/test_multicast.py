@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from graphs import build, dgx_a100
+from graphs import able, build, dgx_a100
 from random_graphs import random_graph
 
 from forestcoll import solver
@@ -26,12 +26,6 @@ ALL = tuple(BY_TREES)
 
 def h100(boxes: int) -> CapacityGraph:
     return CapacityGraph.from_topology(catalog.load("dgx-h100", {"boxes": str(boxes)}))
-
-
-def able(graph: CapacityGraph, *names: str, adds: bool = True) -> CapacityGraph:
-    """`graph` whose named switches copy, and add."""
-    flags = tuple(name in names for name in graph.names)
-    return replace(graph, multicast=flags, aggregation=flags if adds else graph.aggregation)
 
 
 def same(algbw: int | str) -> tuple[Fraction, Fraction]:
@@ -113,7 +107,7 @@ def test_a_switch_that_copies_need_not_add() -> None:
 
 def test_chains_of_switches_copy_once_each() -> None:
     links = [("a", "v", 8), ("b", "v", 8), ("v", "w", 8), ("c", "w", 8), ("d", "w", 8)]
-    graph = able(build(links, switches="vw"), "v", "w")
+    graph = able(build(links, switches="vw"), "[vw]")
     forest = multicast.forest(graph, Collective.BROADCAST, 0)
     assert forest is not None
     assert certificate.check(forest) == same(8)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import pytest
 import reference
-from graphs import build, dgx_a100, mi250, ring, torus
+from graphs import build, dgx_a100, mi250, named, ring, torus
+from random_graphs import validate
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Tree, all_images
@@ -17,37 +16,8 @@ from forestcoll.solver.packing import pack, pack_quickly
 from forestcoll.solver.phase_packing import pack_part
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular
 from forestcoll.solver.task import analyse
-from forestcoll.topology import catalog
 
 Packer = Callable[[CapacityGraph, list[int], list[int]], Sequence[Tree] | None]
-
-
-def validate(
-    graph: CapacityGraph, trees: Sequence[Tree], capacity: list[int], supply: list[int]
-) -> None:
-    """Broadcast trees over real links, `supply[v]` from node v, at most `capacity[e]` over link e.
-
-    Shares no code with the package but the values.
-    """
-    room = dict(zip(graph.ends, capacity, strict=True))
-    assert len(room) == len(capacity)
-    started: Counter[int] = Counter()
-    load: Counter[tuple[int, int]] = Counter()
-    for tree in trees:
-        assert tree.phase == "broadcast"
-        assert tree.weight > 0
-        started[tree.root] += tree.weight
-        reached = {tree.root}
-        for path in tree.edges:
-            assert path[0] in reached
-            assert path[-1] not in reached
-            reached.add(path[-1])
-            for link in pairwise(path):
-                load[link] += tree.weight
-        assert reached == set(graph.ranks)
-    assert [started[v] for v in range(graph.n)] == supply
-    for link, units in load.items():
-        assert units <= room[link], [graph.names[v] for v in link]
 
 
 def pack_by_oracle(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
@@ -82,11 +52,6 @@ def pack_first(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> 
 def pack_low(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
     """By re-hanging boxes."""
     return pack_irregular(Wanted.on(graph, capacity, supply), 2)
-
-
-def named(name: str, **settings: int) -> CapacityGraph:
-    topology = catalog.load(name, {key: str(value) for key, value in settings.items()})
-    return CapacityGraph.from_topology(topology)
 
 
 def without_link(graph: CapacityGraph, one: str, other: str) -> CapacityGraph:
@@ -150,4 +115,4 @@ def test_packed_trees_are_what_was_asked_for(packer: str, fabric: str, root: int
     trees = PACKERS[packer](graph, capacity, supply)
     assert (trees is None) == ((packer, fabric) in REFUSED["all" if root is None else "one"])
     if trees is not None:
-        validate(graph, trees, capacity, supply)
+        validate(graph, capacity, supply, trees)

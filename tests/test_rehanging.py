@@ -8,17 +8,16 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-import networkx as nx
 import pytest
 from click.testing import CliRunner
-from graphs import build, dgx_a100
+from graphs import able, build, dgx_a100
 from irregular_fabrics import families, small
+from random_graphs import validate
 
 from forestcoll import solver
 from forestcoll.compile.choose import NEARLY
@@ -34,7 +33,7 @@ from forestcoll.solver.shallow import rehanging
 from forestcoll.solver.shallow.boxes import find_boxes
 from forestcoll.solver.shallow.height import forest_bound, least_height, least_with_copies
 from forestcoll.solver.shallow.inside import Interior
-from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, rehang, suits
+from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.solve import SLACK
 from forestcoll.solver.task import analyse
 from forestcoll.topology import Topology, catalog, dumps_topology
@@ -43,30 +42,6 @@ from forestcoll.ui.cli import cli
 from forestcoll.ui.report import words
 
 SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
-
-
-def validate(
-    graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], trees: Sequence[Tree]
-) -> int:
-    """The height of `trees`, once networkx finds them to span and no link to carry too much."""
-    links = nx.DiGraph(graph.ends)
-    loads: Counter[tuple[int, int]] = Counter()
-    roots: Counter[int] = Counter()
-    height = 0
-    for tree in trees:
-        roots[tree.root] += tree.weight
-        hops = nx.DiGraph((path[0], path[-1]) for path in tree.edges)
-        assert nx.is_arborescence(hops)
-        assert set(hops) == set(graph.ranks)
-        height = max(height, *nx.single_source_shortest_path_length(hops, tree.root).values())
-        for path in tree.edges:
-            assert nx.is_path(links, path)
-            assert not set(path[1:-1]) & set(graph.ranks)
-            loads.update(dict.fromkeys(pairwise(path), tree.weight))
-    limits = dict(zip(graph.ends, capacity, strict=True))
-    assert all(load <= limits[ends] for ends, load in loads.items())
-    assert roots == Counter({v: units for v, units in enumerate(supply) if units})
-    return height
 
 
 @pytest.mark.parametrize("family", SWITCHED)
@@ -132,15 +107,6 @@ def test_other_solvers_keep_what_is_theirs() -> None:
     assert not any(suits(task.given, task.root) for task in tasks)
 
 
-def copying(graph: CapacityGraph, pattern: str) -> CapacityGraph:
-    """The graph with switches of these names that copy and add."""
-    able = tuple(
-        not gpu and fnmatch(name, pattern) for name, gpu in zip(graph.names, graph.gpu, strict=True)
-    )
-    assert any(able)
-    return replace(graph, multicast=able, aggregation=able)
-
-
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
 def test_nvswitches_that_copy_keep_nobody_from_low_trees(
     collective: Collective, monkeypatch: pytest.MonkeyPatch
@@ -152,7 +118,8 @@ def test_nvswitches_that_copy_keep_nobody_from_low_trees(
 
     monkeypatch.setattr("forestcoll.solver.phase_packing.pack", refuse)
     monkeypatch.setattr("forestcoll.solver.multicast.pack", refuse)
-    graph = copying(small("rails"), "*/nvswitch")
+    graph = able(small("rails"), "*/nvswitch")
+    assert any(graph.multicast)
     forest = solver.solve(graph, collective)
     assert certificate.check(forest)[0] == forest.plain_algbw
     assert forest.plain_algbw == solver.optimum(small("rails"), collective).algbw
@@ -186,11 +153,11 @@ def test_what_does_not_fit_is_not_claimed() -> None:
     k = task.trees_per_root
     u = task.roots * k * graph.unit / task.algbw
     capacity = [int(c * u) for c in graph.capacity]
-    assert rehang(graph, capacity, task.supply(k), 2, 2) is not None
+    assert pack_irregular(Wanted(graph, capacity, task.supply(k), 2), 0) is not None
     cut = task.bound.parts[0]
     crossing = [e for e, (t, h) in enumerate(graph.ends) if t in cut and h not in cut]
     capacity[crossing[0]] -= 1
-    assert rehang(graph, capacity, task.supply(k), 2, 2) is None
+    assert pack_irregular(Wanted(graph, capacity, task.supply(k), 2), 0) is None
 
 
 # ------------------------------------------------------------------------------ boxes
@@ -336,8 +303,9 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
     graph = build(boxes_of_four(5, out))
     supply = [int(v in graph.ranks) for v in range(graph.n)]
     for pattern, expected in (("*/nvswitch", height), ("*", 1)):
-        able = copying(graph, pattern)
-        assert least_with_copies(able, graph.capacity, supply) == expected
+        copying = able(graph, pattern)
+        assert any(copying.multicast)
+        assert least_with_copies(copying, graph.capacity, supply) == expected
 
 
 def test_tight_leaves_ask_for_direct_sends() -> None:

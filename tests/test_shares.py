@@ -222,5 +222,5 @@ def test_a_bound_that_no_part_supports() -> None:
     forest = solver.solve(with_shares(ring(3), [0, 1, 2]), Collective.ALLGATHER)
     assert forest.bound is not None
     empty = replace(forest.bound, parts=(frozenset([forest.graph.ranks[0]]),))
-    with pytest.raises(ForestError, match="no rank in the cut has a part"):
+    with pytest.raises(ForestError, match="the cut holds no rank with a part"):
         certificate.check_bound(forest, empty)

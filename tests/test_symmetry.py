@@ -45,38 +45,9 @@ from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
 from forestcoll.topology import catalog
 from forestcoll.ui.cli import cli
-from tests.graphs import build, dgx_a100
+from tests.graphs import build, dgx_a100, named, shuffled
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
-
-
-def topology_graph(name: str, **settings: int) -> CapacityGraph:
-    topology = catalog.load(name, {k: str(v) for k, v in settings.items()})
-    return CapacityGraph.from_topology(topology)
-
-
-def shuffled(graph: CapacityGraph, seed: int) -> CapacityGraph:
-    """The same graph with nodes, ranks and links in another order, under names that say nothing."""
-    rng = random.Random(seed)
-    to = list(range(graph.n))
-    rng.shuffle(to)
-    back = {new: old for old, new in enumerate(to)}
-    order = [back[v] for v in range(graph.n)]
-    links = list(range(len(graph.tail)))
-    rng.shuffle(links)
-    ranks = [to[v] for v in graph.ranks]
-    rng.shuffle(ranks)
-    return replace(
-        graph,
-        names=tuple(f"n{v}" for v in range(graph.n)),
-        gpu=tuple(graph.gpu[v] for v in order),
-        multicast=tuple(graph.multicast[v] for v in order),
-        aggregation=tuple(graph.aggregation[v] for v in order),
-        ranks=tuple(ranks),
-        tail=tuple(to[graph.tail[e]] for e in links),
-        head=tuple(to[graph.head[e]] for e in links),
-        capacity=tuple(graph.capacity[e] for e in links),
-    )
 
 
 def independent(forest: Forest, file: Path) -> None:
@@ -226,7 +197,7 @@ def test_components_and_flows_agree_with_networkx(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_colours_are_stable_and_the_same_for_images(seed: int) -> None:
-    graph = shuffled(topology_graph("dgx1-v100", boxes=3), seed)
+    graph = shuffled(named("dgx1-v100", boxes=3), seed)
     start = [graph.gpu[v] for v in range(graph.n)]
     colours = _kernel.refine_colours(
         graph.n, graph.tail, graph.head, graph.capacity, [int(g) for g in start]
@@ -241,16 +212,14 @@ def test_colours_are_stable_and_the_same_for_images(seed: int) -> None:
         )
         looks.setdefault(colours[v], set()).add((start[v], frozenset(around.items())))
     assert all(len(look) == 1 for look in looks.values())
-    plain = topology_graph("dgx1-v100", boxes=3)
+    plain = named("dgx1-v100", boxes=3)
     other = _kernel.refine_colours(
         plain.n, plain.tail, plain.head, plain.capacity, [int(g) for g in plain.gpu]
     )
     assert sorted(Counter(colours).values()) == sorted(Counter(other).values())
 
 
-@pytest.mark.parametrize(
-    "graph", [dgx_a100(4), topology_graph("torus-3d", x=3, y=4, z=2), topology_graph("mi250")]
-)
+@pytest.mark.parametrize("graph", [dgx_a100(4), named("torus-3d", x=3, y=4, z=2), named("mi250")])
 def test_the_optimum_of_alike_ranks(graph: CapacityGraph) -> None:
     links = (graph.n, graph.tail, graph.head, graph.capacity, graph.ranks)
     leaving, inside, _ = _kernel.best_ratio(*links)
@@ -291,7 +260,7 @@ FABRICS: list[tuple[str, dict[str, int], int, tuple[int, ...]]] = [
 def test_parts_are_found(
     name: str, settings_: dict[str, int], parts: int, orders: tuple[int, ...]
 ) -> None:
-    graph = topology_graph(name, **settings_)
+    graph = named(name, **settings_)
     first = next(find_components(graph))
     assert len(first.members) == parts
     assert find_inner_symmetries(graph, first).orders == orders
@@ -301,7 +270,7 @@ def test_parts_are_found(
 def test_parts_are_found_whatever_the_names_and_the_order(
     name: str, settings_: dict[str, int], parts: int, orders: tuple[int, ...]
 ) -> None:
-    graph = shuffled(topology_graph(name, **settings_), 7)
+    graph = shuffled(named(name, **settings_), 7)
     first = next(find_components(graph))
     assert len(first.members) == parts
     forest = solve_compact(graph, Collective.ALLGATHER)
@@ -360,7 +329,7 @@ COMPACT: list[tuple[str, dict[str, int], str, int, int]] = [  # algbw, height, r
 def test_compact_forests_reach_the_optimum(
     name: str, settings_: dict[str, int], algbw: str, height: int, most: int, tmp_path: Path
 ) -> None:
-    graph = topology_graph(name, **settings_)
+    graph = named(name, **settings_)
     forest = solve_compact(graph, Collective.ALLGATHER, name=name)
     assert forest is not None
     assert forest.group is not None
@@ -393,7 +362,7 @@ def test_compact_forests_reach_the_optimum(
 def test_other_collectives(
     name: str, settings_: dict[str, int], collective: Collective, tmp_path: Path
 ) -> None:
-    graph = topology_graph(name, **settings_)
+    graph = named(name, **settings_)
     forest = solve_compact(graph, collective, name=name)
     assert forest is not None
     algbw, bound = certificate.check(forest)
@@ -413,7 +382,7 @@ def test_rooted_collectives_and_parts_are_not_compact() -> None:
 
 
 def test_fixed_trees_are_compact_too() -> None:
-    graph = topology_graph("mi250", boxes=2)
+    graph = named("mi250", boxes=2)
     forest = solve_compact(graph, Collective.ALLGATHER, trees=1)
     assert forest is not None
     assert forest.algbw == 320
@@ -421,7 +390,7 @@ def test_fixed_trees_are_compact_too() -> None:
 
 
 def test_solving_twice_gives_the_same_bytes() -> None:
-    graph = topology_graph("mi250", boxes=4)
+    graph = named("mi250", boxes=4)
     first, second = (solve_compact(graph, Collective.ALLGATHER, name="x") for _ in range(2))
     find_structures.cache_clear()
     third = solve_compact(shuffled(graph, 3), Collective.ALLGATHER, name="x")
@@ -433,7 +402,7 @@ def test_solving_twice_gives_the_same_bytes() -> None:
 
 
 def test_thousands_of_gpus(tmp_path: Path) -> None:
-    graph = topology_graph("dgx-a100", boxes=2048)
+    graph = named("dgx-a100", boxes=2048)
     forest = solve_compact(graph, Collective.ALLGATHER, name="dgx-a100-2048")
     assert forest is not None
     assert (forest.n, forest.height, len(forest.trees)) == (16_384, 2, 1)
@@ -446,7 +415,7 @@ def test_thousands_of_gpus(tmp_path: Path) -> None:
 
 
 def test_fabrics_of_several_layers_are_packed_by_orbits() -> None:
-    graph = topology_graph("fat-tree", leaves=8, hosts=8, gpus=8, oversubscription=2)
+    graph = named("fat-tree", leaves=8, hosts=8, gpus=8, oversubscription=2)
     forest = solve(graph, Collective.ALLGATHER)
     assert certificate.check(forest) == (Fraction(25600, 63), Fraction(25600, 63))
     assert (forest.height, len(forest.trees), forest.group) == (3, 512, None)
@@ -516,7 +485,7 @@ def test_random_circulants_are_solved_exactly_or_not_at_all(
 
 
 def test_what_no_scheme_reaches_is_left_to_the_solver() -> None:
-    graph = topology_graph("mi250")  # one box: levels do not do, though it has a mirror
+    graph = named("mi250")  # one box: levels do not do, though it has a mirror
     assert find_structures(graph)
     assert solve_compact(graph, Collective.ALLGATHER) is None
     topology = catalog.load("mi250")
@@ -569,7 +538,7 @@ def compact_data(boxes: int = 3) -> dict[str, Any]:
 
 
 def test_files_stay_compact(tmp_path: Path) -> None:
-    graph = topology_graph("dgx-a100", boxes=3)  # in the unit that a file comes back in
+    graph = named("dgx-a100", boxes=3)  # in the unit that a file comes back in
     for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE):
         forest = solve_compact(graph, collective, name="a")
         assert forest is not None

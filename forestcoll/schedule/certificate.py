@@ -26,9 +26,10 @@ from fractions import Fraction
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.schedule.dual import check_dual
+from forestcoll.schedule.dual import check_cut, check_dual, one_group
 from forestcoll.schedule.forest import Bound, Forest
 from forestcoll.schedule.forest import check as check_trees
+from forestcoll.schedule.group import WeighedCut
 
 Labels = list[int]  # per node: which part holds it, or OUTSIDE
 
@@ -83,27 +84,17 @@ def _check_cut(
 ) -> Fraction:
     if len(bound.parts) != 1:
         raise ForestError(f"bound: a cut is one node set, got {len(bound.parts)}")
-    part = bound.parts[0]
-    n, inside = len(graph.ranks), sum(v in part for v in graph.ranks)
-    if inside == n:
-        raise ForestError("bound: the cut holds all ranks, so it cuts nothing off")
-    if not inside:
-        raise ForestError("bound: the cut holds no rank, so no data has to leave it")
+    group, part = one_group(graph, collective, root), bound.parts[0]
+    phase = collective.phases[0]
+    check_cut([group], collective, WeighedCut(0, phase, part, Fraction(1)), "bound: the cut")
     leaving = graph.leaving(part)
     entering = graph.leaving(frozenset(range(graph.n)) - part)
-    if collective is Collective.ALLREDUCE:
+    if collective.two_phases:
         return min(leaving, entering)
-    if not collective.rooted:
-        held = graph.held(part)
-        if not held:
-            raise ForestError("bound: no rank in the cut has a part, so no data has to leave it")
-        crossing = leaving if collective is Collective.ALLGATHER else entering
-        return crossing * Fraction(sum(graph.parts), held)
-    if root is None or not 0 <= root < n:
-        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
-    if graph.ranks[root] not in part:
-        raise ForestError(f"bound: the cut does not hold the root {graph.names[graph.ranks[root]]}")
-    return leaving if collective is Collective.BROADCAST else entering
+    crossing = leaving if phase == "broadcast" else entering
+    return (
+        crossing if collective.rooted else crossing * Fraction(sum(graph.parts), graph.held(part))
+    )
 
 
 def _check_partition(graph: CapacityGraph, bound: Bound, collective: Collective) -> Fraction:

@@ -81,8 +81,7 @@ def as_group(
     """
     if bound.method != "linear-program":
         raise ForestError(f"bound: method {bound.method!r} is no linear-program certificate")
-    if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
-        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
+    group = one_group(graph, collective, root)
     both = collective.two_phases
     of = bound.phases if both else collective.phases * len(bound.parts)
     if not len(bound.parts) == len(bound.weights) == len(of):
@@ -103,7 +102,14 @@ def as_group(
         tuple((0, phase, w, p) for phase, w, p in pairs),
         tuple(replace(s, image=(*s.image, graph.n)) for s in bound.symmetries),
     )
-    return whole_group(graph, root), dual
+    return group, dual
+
+
+def one_group(graph: CapacityGraph, collective: Collective, root: int | None) -> Group:
+    """All ranks as one group, with the root that the collective needs, or ForestError."""
+    if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
+        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
+    return whole_group(graph, root)
 
 
 def as_bound(graph: CapacityGraph, dual: GroupsBound, collective: Collective) -> Bound:
@@ -147,7 +153,7 @@ def _weigh(
 ) -> tuple[Fraction, Fraction, list[Fraction]]:
     """(sum of b z in GB/s, sum of y share, z of each link), once all of it may be relied on."""
     for number, cut in enumerate(bound.cuts):
-        _check_cut(groups, collective, cut, f"bound: cut {number}")
+        check_cut(groups, collective, cut, f"bound: cut {number}")
     _check_potentials(groups, bound)
     alike = find_orbits(machine, groups, collective, bound.symmetries)
     highest: dict[int, Fraction] = defaultdict(Fraction)
@@ -158,9 +164,8 @@ def _weigh(
     return total * machine.unit, _weight(groups, collective, bound.cuts, alike), worth
 
 
-def _check_cut(
-    groups: Sequence[Group], collective: Collective, cut: WeighedCut, where: str
-) -> None:
+def check_cut(groups: Sequence[Group], collective: Collective, cut: WeighedCut, where: str) -> None:
+    """ForestError that begins with `where` unless data of its group have to leave the cut."""
     if not 0 <= cut.group < len(groups):
         raise ForestError(f"{where} is of group {cut.group}, which does not exist")
     graph, of = groups[cut.group].graph, _of(groups, cut.group)
@@ -176,14 +181,10 @@ def _check_cut(
         if root not in cut.side:
             raise ForestError(f"{where} does not hold the root {graph.names[root]}")
     elif not graph.held(cut.side):
-        raise ForestError(f"{where} holds no rank{of}, so no data has to leave it")
-    _check_phase(collective, cut.phase, where)
-
-
-def _check_phase(collective: Collective, phase: Phase, where: str) -> None:
-    both = collective is Collective.ALLREDUCE
-    if not both and (phase == "reduce") != collective.reduces:
-        raise ForestError(f"{where} is of {phase} trees, of which {collective} has none")
+        rank = "rank with a part" if inside else "rank"
+        raise ForestError(f"{where} holds no {rank}{of}, so no data has to leave it")
+    if cut.phase not in collective.phases:
+        raise ForestError(f"{where} is of {cut.phase} trees, of which {collective} has none")
 
 
 def _of(groups: Sequence[Group], number: int) -> str:

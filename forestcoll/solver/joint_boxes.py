@@ -75,7 +75,7 @@ def _search(
         for slower in SLOWER:
             u = least_time * slower
             capacity = [c * u.numerator // u.denominator for c in graph.capacity]
-            trees = rehang_mirrored(graph, capacity, supply, height, height)
+            trees = rehang_mirrored(graph, capacity, supply, height)
             if trees is not None:
                 found.append((scan(graph, trees)[1], u, trees))
             if not found or (slower == 1 and trees is not None):

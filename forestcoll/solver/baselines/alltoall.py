@@ -23,8 +23,8 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.fold import fold
+from forestcoll.solver.alltoall.reference_routes import orbit_loads
 from forestcoll.solver.alltoall.routes import Flow
-from forestcoll.solver.alltoall.usual import orbit_loads
 from forestcoll.solver.walks import by_box, hops, neighbours
 
 Hop = tuple[int, int]

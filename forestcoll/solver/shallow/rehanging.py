@@ -64,44 +64,28 @@ class Wanted:
 def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
     """Broadcast trees as they are wanted; None where none are found. For what `suits`.
 
-    `higher`: heights above the lower bound that are tried.
+    Heights from the lower bound up are tried, `higher` more; trees inside boxes may add to them.
     """
-    most = wanted.least + higher
-    return rehang(wanted.graph, wanted.capacity, wanted.supply, wanted.least, most)
-
-
-def rehang(
-    graph: CapacityGraph,
-    capacity: Sequence[int],
-    supply: Sequence[int],
-    least: int,
-    most: int,
-) -> list[Tree] | None:
-    """Broadcast trees, `supply[v]` of them rooted at each node v, or None where none are found.
-
-    No link carries more than its `capacity`. Heights from `least` up to `most` hops are tried, one
-    after the other; trees inside boxes may add to them.
-    """
-    return _search(find_boxes(graph, capacity, supply), capacity, least, most)
+    boxes = find_boxes(wanted.graph, wanted.capacity, wanted.supply)
+    return _search(boxes, wanted.capacity, wanted.least, wanted.least + higher)
 
 
 def rehang_mirrored(
     graph: CapacityGraph,
     capacity: Sequence[int],
     supply: Sequence[int],
-    least: int,
-    most: int,
+    height: int,
 ) -> list[Tree] | None:
-    """The same trees for both phases of an allreduce: no link carries more than its `capacity` of
-    them and of the same trees turned round together.
+    """Trees of this height that serve both phases of an allreduce.
 
+    No link carries more than its `capacity` of them and of the same trees turned round together.
     Between boxes a link shares what it has with the one in the other direction, as the search
     needs it; inside boxes each phase has half.
     """
     room = dict(zip(graph.ends, capacity, strict=True))
     both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
     boxes = find_boxes(graph, [c // 2 for c in both], supply)
-    return _search(boxes, both, least, most, shared=True)
+    return _search(boxes, both, height, height, shared=True)
 
 
 def _search(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from forestcoll.program.targets import PlanFormat, Target
     from forestcoll.solver.alltoall.demand import Demand
     from forestcoll.solver.alltoall.flows import Optimum
+    from forestcoll.solver.alltoall.reference_routes import Reference
     from forestcoll.solver.alltoall.routes import Routes
-    from forestcoll.solver.alltoall.usual import Usual
     from forestcoll.topology import Topology
     from forestcoll.verify.simulate import Band
 
@@ -61,7 +61,7 @@ def optimum(
         text = None if matrix is None else files.read_text(matrix)
         topology = machine.load()
 
-        from forestcoll.solver.alltoall import file, flows, usual
+        from forestcoll.solver.alltoall import file, flows, reference_routes
         from forestcoll.study import explain as explaining
         from forestcoll.ui.report import alltoall as words
         from forestcoll.ui.report import explanation
@@ -73,10 +73,13 @@ def optimum(
     with show_progress("optimum") as progress:
         with stages.stage("solve"):
             best = flows.solve(demand)
-        ways: dict[Usual, Fraction | None] = {}
+        ways: dict[Reference, Fraction | None] = {}
         with stages.stage("compare"):
             if len(demand.graph.ranks) <= COMPARED:
-                ways = {way: usual.usual(demand, best.folding, way) for way in usual.WAYS}
+                ways = {
+                    way: reference_routes.reference_algbw(demand, best.folding, way)
+                    for way in reference_routes.WAYS
+                }
         why = None
         if explain:
             with stages.stage("explain"):

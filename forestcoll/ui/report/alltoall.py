@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from forestcoll.compile.alltoall_plans import Plan
     from forestcoll.solver.alltoall.demand import Demand
     from forestcoll.solver.alltoall.flows import Optimum
+    from forestcoll.solver.alltoall.reference_routes import Reference
     from forestcoll.solver.alltoall.routes import Routes
-    from forestcoll.solver.alltoall.usual import Usual
     from forestcoll.verify.simulate import Band
 
 
@@ -37,7 +37,7 @@ def optimum(
     name: str,
     timings: Mapping[str, float],
     path: Path | None,
-    others: Mapping[Usual, Fraction | None],
+    others: Mapping[Reference, Fraction | None],
 ) -> list[Fact]:
     """The optimum, what limits it, what usual ways reach, and where the time went."""
     demand = best.demand
@@ -143,13 +143,13 @@ def paths_of(found: Routes) -> str:
     return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
 
 
-WORDS: dict[Usual, str] = {
+WORDS: dict[Reference, str] = {
     "direct": "each block straight to its rank",
     "shortest": "shortest ways, ranks passing on",
 }
 
 
-def _usual(way: Usual, algbw: Fraction | None, best: Optimum) -> str:
+def _usual(way: Reference, algbw: Fraction | None, best: Optimum) -> str:
     if algbw is None:
         return f"impossible: {WORDS[way]}"
     share = words.percent(algbw, best.algbw)

@@ -11,7 +11,7 @@ from random_graphs import random_graph
 from forestcoll.solver.alltoall.demand import Demand, uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.fold import fold, orbits
-from forestcoll.solver.alltoall.usual import usual
+from forestcoll.solver.alltoall.reference_routes import reference_algbw
 from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit
 
@@ -42,7 +42,7 @@ def test_known_fabrics(
     topology = catalog.load(name, settings)
     demand = uniform(edit(topology, (without,), []) if without else topology)
     best = solve(demand)
-    found = [usual(demand, best.folding, way) for way in ("direct", "shortest")]
+    found = [reference_algbw(demand, best.folding, way) for way in ("direct", "shortest")]
     told = [None if f is None else f"{float(100 * f / best.algbw):.1f}" for f in found]
     assert told == [direct, shortest]
 
@@ -50,7 +50,7 @@ def test_known_fabrics(
 def test_one_box_by_hand() -> None:
     """300 GB/s for seven blocks of eight."""
     demand = Demand(dgx_a100(1))
-    assert usual(demand, fold(demand), "direct") == Fraction(8 * 300, 7)
+    assert reference_algbw(demand, fold(demand), "direct") == Fraction(8 * 300, 7)
 
 
 def test_ways_in_proportion_to_bandwidth() -> None:
@@ -58,13 +58,13 @@ def test_ways_in_proportion_to_bandwidth() -> None:
     links = [("a", "wide-switch", 2), ("wide-switch", "b", 2)]
     graph = build([*links, ("a", "thin-switch", 1), ("thin-switch", "b", 1)])
     demand = Demand(graph)
-    assert usual(demand, fold(demand), "direct") == 2 * 3
+    assert reference_algbw(demand, fold(demand), "direct") == 2 * 3
 
 
 def test_a_ring_needs_relays() -> None:
     demand = Demand(ring(6))
-    assert usual(demand, fold(demand), "direct") is None
-    assert usual(demand, fold(demand), "shortest") == solve(demand).algbw
+    assert reference_algbw(demand, fold(demand), "direct") is None
+    assert reference_algbw(demand, fold(demand), "shortest") == solve(demand).algbw
 
 
 def test_folding_changes_nothing_and_nothing_beats_the_optimum() -> None:
@@ -72,6 +72,6 @@ def test_folding_changes_nothing_and_nothing_beats_the_optimum() -> None:
         demand = Demand(random_graph(seed))
         best = solve(demand).algbw
         for way in ("direct", "shortest"):
-            found = usual(demand, fold(demand), way)
-            assert found == usual(demand, orbits(demand, []), way)
+            found = reference_algbw(demand, fold(demand), way)
+            assert found == reference_algbw(demand, orbits(demand, []), way)
             assert found is None or found <= best

@@ -1,4 +1,4 @@
-"""What the usual ways reach: every block takes its shortest ways, whatever the others do.
+"""Reference routes: every block takes its shortest ways, whatever the others do.
 
 Between two ranks all ways of the fewest links share the block (ECMP): at each node in proportion to
 the bandwidth of the links that lead on. "direct": no rank passes anything on, as in libraries that
@@ -16,11 +16,11 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.fold import Folding, quotient
 from forestcoll.solver.walks import hops, neighbours
 
-Usual = Literal["direct", "shortest"]
-WAYS: tuple[Usual, ...] = ("direct", "shortest")
+Reference = Literal["direct", "shortest"]
+WAYS: tuple[Reference, ...] = ("direct", "shortest")
 
 
-def usual(demand: Demand, folding: Folding, way: Usual) -> Fraction | None:
+def reference_algbw(demand: Demand, folding: Folding, way: Reference) -> Fraction | None:
     """GB/s of algbw; None where some block has no such way."""
     graph = demand.graph
     load = orbit_loads(demand, folding, way)
@@ -31,7 +31,7 @@ def usual(demand: Demand, folding: Folding, way: Usual) -> Fraction | None:
     return rate * graph.unit * demand.scale
 
 
-def orbit_loads(demand: Demand, folding: Folding, way: Usual) -> dict[int, Fraction] | None:
+def orbit_loads(demand: Demand, folding: Folding, way: Reference) -> dict[int, Fraction] | None:
     """Units of demand that each link of an orbit carries; None where some block has no such way.
 
     Of targets that look alike from a source (`fold.quotient`) one is followed.
