@@ -66,14 +66,14 @@ def check(program: Program) -> ChunkCounts:
 
     A program never changes, so one that was right before is not looked at again.
     """
-    known = _known.get(id(program))
-    if known is not None and known[0]() is program:
+    number = id(program)
+    known = _known.get(number)
+    if known and known[0]() is program:
         return known[1]
     check_frame(program)
     counts = count_chunks(program)
     check_instructions(program, counts)
     check_switches(program)
-    number = id(program)
     _known[number] = weakref.ref(program, lambda _: _known.pop(number, None)), counts
     return counts
 
@@ -103,26 +103,26 @@ def check_frame(program: Program) -> None:
 
 def check_instructions(program: Program, sizes: ChunkCounts) -> None:
     """Check every thread block, step and operand of the program."""
-    fine: set[tuple[object, ...]] = set()  # what is right: many instructions share their operands
+    fine: set[object] = set()  # what is right: many instructions share their operands
     packets, fifo = False, program.style == "fifo"
     for r, rank in enumerate(program.ranks):
         _check_rank(program, r, rank)
         own = {buffer: sizes.of(r, buffer) for buffer in BUFFER_NAMES}
         for b, block in enumerate(rank.thread_blocks):
             _check_block(program, r, b, block)
-            ends = block.recv == -1, block.send == -1, own[Buffer.SCRATCH]
-            around: tuple[object, ...] = ends if fifo else (r, b)
+            ends = block.recv < 0, block.send < 0, own[Buffer.SCRATCH]
+            lists = len(block.channels), len(rank.semaphores), len(rank.thread_blocks)
             for s, step in enumerate(block.steps):
-                body: tuple[Instruction, ...] = ()
                 if isinstance(step, Pipeline):
                     _check_pipeline(program, r, b, s, step)
-                    body = step.body
-                else:
-                    body = (step,)
-                for i in body:
-                    packets = packets or i.op in PACKETS
-                    named = i.channels, i.semaphores, i.ident, i.group, i.part, i.switches
-                    alike = id(i.src), id(i.dst), i.op, named, around, fifo or not i.after
+                for i in step.body if isinstance(step, Pipeline) else (step,):
+                    packets |= i.op in PACKETS
+                    alike: object = id(i), lists
+                    if fifo:
+                        named = i.channels, i.semaphores, i.ident, i.group, i.part, i.switches
+                        alike = id(i.src), id(i.dst), i.op, ends, named
+                    elif i.src or i.dst:
+                        alike = id(i), r, b
                     if alike not in fine:
                         _check_instruction(program, sizes, own, _At(r, b, s, i.op), i)
                         fine.add(alike)
@@ -236,13 +236,13 @@ def _check_instruction(
     _check_fields(program, at, i)
     _check_switched(block, at, i)
     src, dst = block.operands(r, i)
-    for ref in (*src, *dst):
+    for ref in src + dst:
         within = 0 <= ref.offset < ref.offset + ref.count <= own.get(ref.buffer, -1)
         if ref.rank is not None or not within:
             _check_range(counts, at, ref)
     if program.style == "fifo":
         _check_direction(block, at, i)
-        if any(ref.rank is not None for ref in (*i.src, *i.dst)):
+        if any(ref.rank is not None for ref in i.src + i.dst):
             raise PlanError(f"{at}: a remote buffer; fifo programs reach only their own")
     else:
         _check_remote(block, at, i)

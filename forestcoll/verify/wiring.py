@@ -8,7 +8,7 @@ channel is signalled and waited for can be read off the instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -21,7 +21,6 @@ from forestcoll.program import (
     Op,
     Pipeline,
     Program,
-    ThreadBlock,
 )
 from forestcoll.program.program import where
 from forestcoll.verify import _machine
@@ -67,93 +66,66 @@ def end_of(rank: int, channel: Channel) -> End:
 
 
 def _check_connections(program: Program) -> Faults:
-    senders: dict[Connection, int] = {}
-    receivers: dict[Connection, int] = {}
+    ways: tuple[dict[Connection, _Messages], dict[Connection, _Messages]] = {}, {}
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
-            if block.send != -1:
-                key = (r, block.send, block.channel)
-                yield from _claim(senders, key, r, b, f"sends to rank {block.send}")
-            if block.recv != -1:
-                key = (block.recv, r, block.channel)
-                yield from _claim(receivers, key, r, b, f"receives from rank {block.recv}")
-    for connection in sorted(senders.keys() | receivers.keys()):
-        sender, receiver = senders.get(connection), receivers.get(connection)
-        yield from _check_messages(program, connection, sender, receiver)
+            for way, peer, key, ops, verb in (
+                (ways[0], block.send, (r, block.send, block.channel), SENDS, "sends to"),
+                (ways[1], block.recv, (block.recv, r, block.channel), RECEIVES, "receives from"),
+            ):
+                if peer == -1:
+                    continue
+                if key in way:
+                    yield PlanError(
+                        f"rank {r}, thread block {b}: {verb} rank {peer} on channel {key[2]}, as "
+                        f"thread block {way[key][0]} does already; a connection belongs to one "
+                        "thread block",
+                        rule="XML-CONNECTION-SHARED",
+                        at=(r, b),
+                    )
+                else:
+                    way[key] = (
+                        b,
+                        [
+                            ((r, b, s, i.op), (*i.src, *i.dst)[0].count)
+                            for s, i in enumerate(block.steps)
+                            if isinstance(i, Instruction) and i.op in ops
+                        ],
+                    )
+    for key in sorted(ways[0].keys() | ways[1].keys()):
+        yield from _check_messages(key, *(way.get(key, (-1, [])) for way in ways))
 
 
-def _claim(owners: dict[Connection, int], key: Connection, r: int, b: int, what: str) -> Faults:
-    if key in owners:
-        yield PlanError(
-            f"rank {r}, thread block {b}: {what} on channel {key[2]}, as thread block "
-            f"{owners[key]} does already; a connection belongs to one thread block",
-            rule="XML-CONNECTION-SHARED",
-            at=(r, b),
-        )
-    owners.setdefault(key, b)
+_Messages = tuple[int, list[tuple[tuple[int, int, int, Op], int]]]
+"""Thread block, or -1, and its sends or receives on a connection: where, and of how many chunks."""
 
 
-def _messages(program: Program, rank: int, block: int | None, ops: frozenset[Op]) -> list[int]:
-    if block is None:
-        return []
-    steps = program.ranks[rank].thread_blocks[block].steps
-    return [s for s, i in enumerate(steps) if isinstance(i, Instruction) and i.op in ops]
-
-
-def _check_messages(
-    program: Program, connection: Connection, sender: int | None, receiver: int | None
-) -> Faults:
+def _check_messages(connection: Connection, sends: _Messages, receives: _Messages) -> Faults:
     src, dst, channel = connection
-    sends = _messages(program, src, sender, SENDS)
-    receives = _messages(program, dst, receiver, RECEIVES)
     name = f"from rank {src} to rank {dst} on channel {channel}"
-    for k, (s, t) in enumerate(zip(sends, receives, strict=False)):
-        assert sender is not None
-        assert receiver is not None
-        a, b = _step(program, src, sender, s), _step(program, dst, receiver, t)
-        count, wanted = _length(a), _length(b)
+    pairs = enumerate(zip(sends[1], receives[1], strict=False))
+    for k, ((sender, count), (receiver, wanted)) in pairs:
         if count != wanted:
             yield PlanError(
-                f"{where(dst, receiver, t, b.op)}: receives {wanted} chunks, but message {k} "
-                f"{name} has {count} ({where(src, sender, s, a.op)})",
+                f"{where(*receiver)}: receives {wanted} chunks, but message {k} {name} has {count} "
+                f"({where(*sender)})",
                 rule="XML-MESSAGE-LENGTH",
-                at=(dst, receiver, t),
+                at=receiver[:3],
             )
             return  # whatever follows on this connection is out of step
-    if len(sends) > len(receives):
-        assert sender is not None
-        s = sends[len(receives)]
-        op = _step(program, src, sender, s).op
-        yield PlanError(
-            f"{where(src, sender, s, op)}: nobody receives it: {len(sends)} messages {name}, "
-            f"{len(receives)} receives" + _at(dst, receiver),
-            rule="XML-MESSAGE-LOST",
-            at=(src, sender, s),
-        )
-    if len(receives) > len(sends):
-        assert receiver is not None
-        t = receives[len(sends)]
-        op = _step(program, dst, receiver, t).op
-        yield PlanError(
-            f"{where(dst, receiver, t, op)}: nobody sends it: {len(receives)} receives {name}, "
-            f"{len(sends)} messages" + _at(src, sender),
-            rule="XML-MESSAGE-LOST",
-            at=(dst, receiver, t),
-        )
-
-
-def _at(rank: int, block: int | None) -> str:
-    return "" if block is None else f" (rank {rank}, thread block {block})"
-
-
-def _step(program: Program, rank: int, block: int, step: int) -> Instruction:
-    found = program.ranks[rank].thread_blocks[block].steps[step]
-    assert isinstance(found, Instruction)
-    return found
-
-
-def _length(i: Instruction) -> int:
-    return (*i.src, *i.dst)[0].count
+    for mine, other, end, verb, one, many in (
+        (sends[1], receives, dst, "receives", "messages", "receives"),
+        (receives[1], sends, src, "sends", "receives", "messages"),
+    ):
+        if len(mine) > len(other[1]):
+            at = mine[len(other[1])][0]
+            rest = "" if other[0] < 0 else f" (rank {end}, thread block {other[0]})"
+            yield PlanError(
+                f"{where(*at)}: nobody {verb} it: {len(mine)} {one} {name}, {len(other[1])} {many}"
+                + rest,
+                rule="XML-MESSAGE-LOST",
+                at=at[:3],
+            )
 
 
 # --- onesided: how often something is done in a launch --------------------------------------------
@@ -168,14 +140,15 @@ class Use:
     are those with which the entries begin.
     """
 
+    rank: int
     block: int
     steps: tuple[int, ...]
     times: tuple[tuple[int, Fraction | None], ...]
 
     @property
-    def step(self) -> int:
-        """The first."""
-        return self.steps[0]
+    def at(self) -> tuple[int, int, int]:
+        """Rank, thread block and the first step."""
+        return self.rank, self.block, self.steps[0]
 
     def __str__(self) -> str:
         words = []
@@ -188,42 +161,34 @@ class Use:
         return " and ".join(words)
 
 
-_Table = dict[tuple[int, int], dict[int, Use]]
-"""By rank and thread block: what it names of channels, semaphores or barriers, and how often."""
+_Table = dict[tuple[int, int], list[tuple[int, Use]]]
+"""By rank and thread block: which channels, semaphores or barriers it names, and how often."""
 
 
 def _uses(program: Program) -> list[_Table]:
     """Returns signals, waits, releases, acquires and barriers."""
     tables: list[_Table] = []
     for rows in _machine.uses(columns_of(program)):
-        table: _Table = {}
+        tables.append({})
         for rank, block, index, times in rows:
-            steps = tuple([step for step, _, _, _ in times])
-            often = [
-                (count, None if unit < 0 else Fraction(chunks, unit))
-                for _, count, chunks, unit in times
-            ]
-            table.setdefault((rank, block), {})[index] = Use(block, steps, tuple(often))
-        tables.append(table)
+            often = [(n, None if unit < 0 else Fraction(c, unit)) for _, n, c, unit in times]
+            use = Use(rank, block, tuple([row[0] for row in times]), tuple(often))
+            tables[-1].setdefault((rank, block), []).append((index, use))
     return tables
 
 
-def _parting(rank: int, use: Use, peer: int, other: Use | None) -> tuple[int, int, int]:
+def _parting(use: Use, other: Use | None) -> tuple[int, int, int]:
     """Where the two begin to differ: at `use`, or at `other` where that has more."""
-    pairs = zip(use.times, () if other is None else other.times, strict=False)
-    alike = next((k for k, (a, b) in enumerate(pairs) if a != b), None)
-    if alike is None:
-        alike = min(len(use.times), 0 if other is None else len(other.times))
-    if alike < len(use.steps):
-        return rank, use.block, use.steps[alike]
-    assert other is not None  # or there would be nothing to be longer than
-    return peer, other.block, other.steps[alike]
+    times = () if other is None else other.times
+    pairs = enumerate(zip(use.times, times, strict=False))
+    alike = next((k for k, (a, b) in pairs if a != b), min(len(use.times), len(times)))
+    longer = use if other is None or alike < len(use.steps) else other
+    return longer.rank, longer.block, longer.steps[alike]
 
 
 def _check_channels(program: Program, signalled: _Table, awaited: _Table) -> Faults:
     signals: dict[End, Use] = {}
     waits: dict[End, Use] = {}
-    ways = ((signals, signalled, "signals"), (waits, awaited, "waits on"))
     ends: set[End] = set()
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
@@ -235,19 +200,21 @@ def _check_channels(program: Program, signalled: _Table, awaited: _Table) -> Fau
                     at=(r, b),
                 )
             ends.update(own)
-            for table, uses, verb in ways:
-                for index, use in uses.get((r, b), {}).items():
+            for table, uses, verb in (
+                (signals, signalled, "signals"),
+                (waits, awaited, "waits on"),
+            ):
+                for index, use in uses.get((r, b), ()):
                     if not 0 <= index < len(own):
                         continue  # the structure's check refuses it
-                    end = own[index]
-                    if end in table and table[end].block != b:
+                    before = table.setdefault(own[index], use)
+                    if before.block != b:
                         yield PlanError(
-                            f"{where(r, b, use.step)}: {verb} its {_channel(end)}, as thread block "
-                            f"{table[end].block} does; one thread block must own that",
+                            f"{where(*use.at)}: {verb} its {_channel(own[index])}, as thread block "
+                            f"{before.block} does; one thread block must own that",
                             rule="MPP-CHANNEL-SHARED",
-                            at=(r, b, use.step),
+                            at=use.at,
                         )
-                    table.setdefault(end, use)
     for end in sorted(signals.keys() | {other_end(end) for end in waits}):
         yield from _check_balance(ends, end, signals.get(end), waits.get(other_end(end)))
 
@@ -267,54 +234,57 @@ def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | Non
         if other_end(end) not in ends:
             other = f"rank {peer} has no such channel back"
         yield PlanError(
-            f"{where(rank, signal.block, signal.step)}: signals its {_channel(end)} {signal} "
+            f"{where(*signal.at)}: signals its {_channel(end)} {signal} "
             f"a launch, but {other}; what is left over breaks the next launch",
             rule="MPP-SIGNAL-UNMATCHED",
-            at=_parting(rank, signal, peer, wait),
+            at=_parting(signal, wait),
         )
     if wait is not None and signal is None:
         lacking = "never signals it" if end in ends else "has no such channel back"
         yield PlanError(
-            f"{where(peer, wait.block, wait.step)}: waits on its {_channel(other_end(end))} {wait} "
+            f"{where(*wait.at)}: waits on its {_channel(other_end(end))} {wait} "
             f"a launch, but rank {rank} {lacking}",
             rule="MPP-SIGNAL-UNMATCHED",
-            at=(peer, wait.block, wait.step),
+            at=wait.at,
         )
 
 
 def _check_semaphores(program: Program, r: int, released: _Table, acquired: _Table) -> Faults:
     if not program.ranks[r].semaphores:  # the structure's check refuses whoever names one
         return
-    tables: list[dict[int, Use]] = [{}, {}]
-    ways = ((released, Op.RELEASE), (acquired, Op.ACQUIRE))
+    releases: dict[int, Use] = {}
+    acquires: dict[int, Use] = {}
     for b in range(len(program.ranks[r].thread_blocks)):
-        for table, (uses_of, op) in zip(tables, ways, strict=True):
-            for index, use in uses_of.get((r, b), {}).items():
-                if index in table:
+        for table, uses, op in (
+            (releases, released, Op.RELEASE),
+            (acquires, acquired, Op.ACQUIRE),
+        ):
+            for index, use in uses.get((r, b), ()):
+                before = table.setdefault(index, use)
+                if before is not use:
                     yield UnsupportedError(
-                        f"{where(r, b, use.step, op)}: semaphore {index}, as thread block "
-                        f"{table[index].block} does; who is first depends on timing, which this "
+                        f"{where(*use.at, op)}: semaphore {index}, as thread block "
+                        f"{before.block} does; who is first depends on timing, which this "
                         "check does not follow: use one semaphore a pair of thread blocks",
                         rule="MPP-SEMAPHORE-SHARED",
-                        at=(r, b, use.step),
+                        at=use.at,
                     )
-                table.setdefault(index, use)
-    releases, acquires = tables
     for index in sorted(releases.keys() | acquires.keys()):
-        release, acquire = releases.get(index), acquires.get(index)
-        if release is None or acquire is None or release.times != acquire.times:
-            found, op = (release, Op.RELEASE) if release else (acquire, Op.ACQUIRE)
-            assert found is not None
-            other = acquire if release else release
-            verb, reverse = ("releases", "acquired") if release else ("acquires", "released")
+        ways = (
+            (releases.get(index), Op.RELEASE, "releases", "acquired"),
+            (acquires.get(index), Op.ACQUIRE, "acquires", "released"),
+        )
+        (mine, op, verb, reverse), (other, *_) = ways if ways[0][0] else ways[::-1]
+        assert mine is not None
+        if other is None or mine.times != other.times:
             rest = f"never {reverse}"
             if other is not None:
                 rest = f"{reverse} {other} (thread block {other.block})"
             yield PlanError(
-                f"{where(r, found.block, found.step, op)}: {verb} semaphore {index} {found} "
-                f"a launch, but it is {rest}; it must return to its initial value",
+                f"{where(*mine.at, op)}: {verb} semaphore {index} {mine} a launch, but it is "
+                f"{rest}; it must return to its initial value",
                 rule="MPP-SEMAPHORE-UNMATCHED",
-                at=(r, found.block, found.step),
+                at=mine.at,
             )
 
 
@@ -322,12 +292,12 @@ def _check_barriers(program: Program, r: int, barriers: _Table) -> Faults:
     uses: dict[int, list[Use]] = {}
     groups: dict[int, tuple[int, int, int]] = {}  # barrier -> its group, as said by block and step
     for b, block in enumerate(program.ranks[r].thread_blocks):
-        if (r, b) not in barriers:
-            continue
-        for index, use in barriers[r, b].items():
+        for index, use in barriers.get((r, b), ()):
             uses.setdefault(index, []).append(use)
-        for s, i in _plain(block):
-            if i.op is Op.BARRIER:
+        for s, step in enumerate(block.steps if (r, b) in barriers else ()):
+            for i in step.body if isinstance(step, Pipeline) else (step,):
+                if i.op is not Op.BARRIER:
+                    continue
                 group, at_block, at_step = groups.setdefault(i.ident, (i.group, b, s))
                 if i.group != group:
                     yield PlanError(
@@ -348,15 +318,8 @@ def _check_barriers(program: Program, r: int, barriers: _Table) -> Faults:
         for use in comers[1:]:
             if use.times != comers[0].times:
                 yield PlanError(
-                    f"{where(r, use.block, use.step, Op.BARRIER)}: comes to barrier {index} {use}, "
+                    f"{where(*use.at, Op.BARRIER)}: comes to barrier {index} {use}, "
                     f"thread block {comers[0].block} {comers[0]}",
                     rule="MPP-BARRIER-UNMATCHED",
-                    at=(r, use.block, use.step),
+                    at=use.at,
                 )
-
-
-def _plain(block: ThreadBlock) -> Iterator[tuple[int, Instruction]]:
-    for s, step in enumerate(block.steps):
-        inner: Iterable[Instruction] = step.body if isinstance(step, Pipeline) else (step,)
-        for i in inner:
-            yield s, i

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import INSTRUCTIONS
-from forestcoll.plans.findings import At
+from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     MAX_BARRIERS,
@@ -20,7 +20,7 @@ from forestcoll.plans.mscclpp.rules import (
     MAX_REFS,
     MAX_SEMAPHORES,
 )
-from forestcoll.plans.mscclpp.text import Fields, kind
+from forestcoll.plans.mscclpp.text import Entry, kind
 from forestcoll.program import (
     BY_JSON,
     DATA,
@@ -136,8 +136,8 @@ class Operand:
 class OpReader:
     """Reads the operations of a plan's thread blocks."""
 
-    def __init__(self, plan: Plan, target: Target, access: Fields) -> None:
-        self.plan, self.target, self.access, self.out = plan, target, access, access.out
+    def __init__(self, plan: Plan, target: Target, out: Findings) -> None:
+        self.plan, self.target, self.out = plan, target, out
         self.operands: dict[tuple[object, ...], Operand] = {}
         self.plain: dict[tuple[object, ...], Instruction] = {}
         self.nop = Instruction(Op.NOP)
@@ -170,11 +170,14 @@ class OpReader:
         """Note of it what no Program holds."""
         self.out.refuse(rule, self.where + words, **self.at)
 
-    def read(self, r: int, b: int, entry: dict[str, Any], block: Block) -> tuple[Step, ...]:
+    def entry(self, values: dict[str, Any], where: str = "") -> Entry:
+        """An object in the operation."""
+        return Entry(values, where or self.where, self.at, self.out)
+
+    def read(self, r: int, b: int, entry: Entry, block: Block) -> tuple[Step, ...]:
         """The steps of a thread block, as far as they can be held."""
         self.number, self.b, self.rank, self.block = r, b, self.plan.ranks[r], block
-        at: At = {"rank": r, "block": b}
-        ops = self.access.objects(entry, "ops", f"threadblocks[{b}]", at)
+        at, ops = entry.at, entry.objects("ops")
         held = len(ops)
         steps: list[Step] = []
         self.wide = False
@@ -231,7 +234,6 @@ class OpReader:
 
     def read_pipeline(self, op: dict[str, Any]) -> Pipeline | None:
         """A loop with what is in it."""
-        access = self.access
         self.check_groups(op)
         if self.loop:
             self.refuse("MPP-PIPE-NESTED", " is a pipeline in a pipeline")
@@ -250,7 +252,7 @@ class OpReader:
         if chunks is not None and chunks < 1:
             self.refuse("MPP-PIPE-CHUNKS", f": num_chunks is {chunks}")
             chunks = None
-        body = access.objects(op, "ops", self.where, self.at)
+        body = self.entry(op).objects("ops")
         if "ops" in op and not body:
             self.fault("MPP-PIPE-EMPTY", " has no operations")
         steps = []
@@ -267,13 +269,13 @@ class OpReader:
 
     def read_context(self, op: dict[str, Any]) -> tuple[int | None, int | None]:
         """(num_chunks, unit_size), which the loader reads whatever the operation is."""
-        context, access = op["iter_context"], self.access
+        context = op["iter_context"]
         if not isinstance(context, dict):
             words = f"iter_context of {self.where} is {kind(context)}, not an object"
             self.out.refuse("MPP-TYPE", words, **self.at)
             return None, None
-        chunks = access.integer(context, "num_chunks", self.where, self.at)
-        unit = access.integer(context, "unit_size", self.where, self.at)
+        entry = self.entry(context)
+        chunks, unit = entry.integer("num_chunks"), entry.integer("unit_size")
         if unit is not None and unit % 2**32 == 0:
             self.refuse("MPP-PIPE-UNIT", f": unit_size is {unit}: the loader divides by 0")
             unit = None
@@ -287,7 +289,7 @@ class OpReader:
         if name == "nop" and len(op) == 1:
             return self.nop
         if type(name) is not str:
-            self.access.text(op, "name", self.where, self.at)
+            self.entry(op).text("name")
             return None
         if name in LACKS:
             self.out.lack(f"{self.where}: {name!r} ({LACKS[name]}) is not supported", **self.at)
@@ -331,17 +333,17 @@ class OpReader:
 
         Behind an array's end it writes over other fields (execution_plan.cc:478-599).
         """
-        access, own = self.access, GROUPS[name]
+        own = GROUPS[name]
         if "iter_context" in op:
             self.read_context(op)
-            access.objects(op, "ops", self.where, self.at)
+            self.entry(op).objects("ops")
         if name not in DATA_WORDS:
             self.check_unused_data(op, name)
         if own != "barrier":
             for key in ("barrier_id", "num_threadblocks"):
-                access.optional(op, key, 0, self.where, self.at)
+                self.entry(op).optional(key, 0)
         if own != "semaphore" and "semaphore_ids" in op:
-            ids = access.integers(op, "semaphore_ids", self.where, self.at)
+            ids = self.entry(op).integers("semaphore_ids")
             if len(ids) > MAX_SEMAPHORES:
                 self.add("MPP-SEMAPHORES", f" ({name}) names {len(ids)} semaphores")
 
@@ -356,25 +358,24 @@ class OpReader:
 
     def check_unused_data(self, op: dict[str, Any], name: str) -> None:
         """Data fields of an operation that moves none: the loader follows them all the same."""
-        access = self.access
         known = op.get("channel_type", "none")
         if known not in CHANNEL_TYPES and name not in SYNC_WORDS:
             self.refuse("MPP-OP-CHANNEL-TYPE", f" ({name}) has the channel_type "
                        f"{str(known)[:40]!r}")  # fmt: skip
         if "channel_ids" in op and name not in SYNC_WORDS:
-            ids = access.integers(op, "channel_ids", self.where, self.at)
+            ids = self.entry(op).integers("channel_ids")
             if len(ids) > MAX_IDS:
                 self.add("MPP-OP-CHANNELS", f" ({name}) names {len(ids)} channels")
         if "tbg_info" in op:
             self.read_part(op["tbg_info"], name)
         for key in ("src_buff", "dst_buff"):
-            items = access.objects(op, key, self.where, self.at) if key in op else []
+            items = self.entry(op).objects(key) if key in op else []
             if len(items) > MAX_REFS:
                 self.add("MPP-OP-REFS", f" ({name}) has {len(items)} entries in {key}")
             for k, item in enumerate(items):
                 where = f"{key}[{k}] of {self.where} ({name})"
-                access.integer(item, "index", where, self.at)
-                access.integer(item, "size", where, self.at)
+                one = self.entry(item, where)
+                one.integer("index"), one.integer("size")
                 for what in WAYS:
                     if what in item:
                         self.resolve(item, what, where, str(known))
@@ -417,7 +418,7 @@ class OpReader:
         """The operation's channel_ids, each checked against the thread block's own list."""
         if "channel_ids" not in op:
             return []
-        ids = self.access.integers(op, "channel_ids", self.where, self.at)
+        ids = self.entry(op).integers("channel_ids")
         own = self.block.own[over]
         if len(ids) > MAX_IDS:
             self.add("MPP-OP-CHANNELS", f" ({name}) names {len(ids)} channels")
@@ -436,7 +437,7 @@ class OpReader:
         """An acquire or a release."""
         ids = []
         if "semaphore_ids" in op:
-            ids = self.access.integers(op, "semaphore_ids", self.where, self.at)
+            ids = self.entry(op).integers("semaphore_ids")
         if not ids:
             self.fault("MPP-OP-INCOMPLETE", f" ({name}) names no semaphore")
         if len(ids) > MAX_SEMAPHORES or len(set(ids)) < len(ids):
@@ -452,15 +453,14 @@ class OpReader:
 
     def read_barrier(self, op: dict[str, Any]) -> Instruction:
         """A barrier of thread blocks."""
-        access = self.access
         for key in ("barrier_id", "num_threadblocks"):
             if key not in op:
                 self.fault("MPP-OP-INCOMPLETE", f" (barrier) has no {key}")
-        number = access.optional(op, "barrier_id", 0, self.where, self.at)
+        number = self.entry(op).optional("barrier_id", 0)
         if not 0 <= number < MAX_BARRIERS:
             note = self.refuse if number < 0 else self.add
             note("MPP-BARRIER-ID", f" is barrier {number}")
-        count = access.optional(op, "num_threadblocks", 1, self.where, self.at)
+        count = self.entry(op).optional("num_threadblocks", 1)
         if count < 1:
             note = self.refuse if count < 0 else self.fault
             note("MPP-BARRIER-UNMATCHED", f" is for {count} thread blocks")
@@ -532,7 +532,7 @@ class OpReader:
         """The sources, or the destinations; from the `remote`-th on they lie at peers."""
         items = op.get(key)
         if type(items) is not list or any(type(item) is not dict for item in items):
-            items = self.access.objects(op, key, self.where, self.at) if key in op else []
+            items = self.entry(op).objects(key) if key in op else []
         low, most = count[0], min(count[1], 1 if name == "copy" else MAX_REFS)
         if len(items) > MAX_REFS:
             self.fault("MPP-OP-REFS", f" ({name}) has {len(items)} entries in {key}")
@@ -589,10 +589,9 @@ class OpReader:
         self, item: dict[str, Any], key: str, name: str, over: str, switch: bool, remote: bool
     ) -> Operand:
         """An operand, with findings for what is wrong with it."""
-        out, access = self.out, self.access
-        where = f"{key} of {self.where} ({name})"
-        index = access.integer(item, "index", where, self.at)
-        size = access.integer(item, "size", where, self.at)
+        out, where = self.out, f"{key} of {self.where} ({name})"
+        entry = self.entry(item, where)
+        index, size = entry.integer("index"), entry.integer("size")
         stated = [way for way in WAYS if way in item]
         wanted = "switch_channel_id" if switch else "buffer_id" if remote else "type"
         if stated != [wanted]:
@@ -622,13 +621,13 @@ class OpReader:
         """(whether local, rank, buffer letter) of an operand; None for what cannot be known."""
         out = self.out
         if key == "type":
-            letter = self.access.text(item, "type", where, self.at)
+            letter = self.entry(item, where).text("type")
             if letter is not None and letter not in BUFFERS:
                 words = f"{where} is of type {letter[:40]!r}"
                 out.refuse("MPP-BUFFER-TYPE", words, **self.at)
                 letter = None
             return True, self.number, letter
-        number = self.access.integer(item, key, where, self.at)
+        number = self.entry(item, where).integer(key)
         if number is None:
             return None, None, None
         if key == "switch_channel_id":
@@ -657,8 +656,8 @@ class OpReader:
             words = f"tbg_info of {self.where} ({name}) is no object"
             self.out.refuse("MPP-TYPE", words, **self.at)
             return 0, 1
-        index = self.access.integer(info, "tb_id", self.where, self.at)
-        size = self.access.integer(info, "tbg_size", self.where, self.at)
+        entry = self.entry(info)
+        index, size = entry.integer("tb_id"), entry.integer("tbg_size")
         if index is not None and size is not None and not 0 <= index < size < 2**31:
             note = self.fault if min(index, size) >= 0 < size < 2**31 else self.refuse
             note("MPP-TBG", f" ({name}): tb_id {index} of tbg_size {size}")

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.common.input_limits import BLOCKS, CHUNKS, RANKS
-from forestcoll.plans.findings import At, Findings, FirstError
+from forestcoll.plans.findings import Findings, FirstError
 from forestcoll.plans.mscclpp.ops import BUFFERS, Block, OpReader, Plan, Rank
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
@@ -23,7 +23,7 @@ from forestcoll.plans.mscclpp.rules import (
     check_halves,
     largest_size,
 )
-from forestcoll.plans.mscclpp.text import Fields, kind, parse
+from forestcoll.plans.mscclpp.text import Entry, kind, parse
 from forestcoll.plans.rules import (
     MAX_BYTES,
     OLD_WORDS,
@@ -108,9 +108,9 @@ class _Reader:
         self, target: Target, out: Findings, sms: int | None, collective: Collective | None
     ) -> None:
         self.target, self.out, self.sms, self.told = target, out, sms, collective
-        self.access = Fields(out)
         self.plan = Plan()
         self.top: dict[str, Any] = {}
+        self.entry = Entry({}, "the plan", {}, out)
         self.own: dict[str, Any] = {}
 
     def read(self, text: str) -> Program | None:
@@ -122,22 +122,23 @@ class _Reader:
             hint = "; this looks like a forest file" if "trees" in top else ""
             self.out.refuse("MPP-MISSING", f"no 'gpus', so it is no MSCCL++ plan{hint}")
             return None
-        self.top, plan = top, self.plan
+        self.top = self.entry.values = top
         self.read_head()
-        gpus = self.access.objects(top, "gpus", "the plan", {})
+        gpus, plan = self.entry.entries("gpus"), self.plan
         if isinstance(top["gpus"], list) and not 1 <= len(gpus) <= RANKS:
             words = "gpus is empty" if not gpus else f"gpus lists {len(gpus)} {RANKS.note}"
             self.out.refuse("MPP-RANKS", words)
             gpus = gpus[:RANKS]
         self.read_own(len(gpus))
         for r, gpu in enumerate(gpus):
+            gpu.at = {"rank": r}
             plan.ranks.append(self.read_rank(r, gpu, len(gpus)))
         self.check_chunks()
         self.check_pairs()
         self.check_switches()
         self.check_scratch()
         self.check_nodes()
-        ops = OpReader(plan, self.target, self.access)
+        ops = OpReader(plan, self.target, self.out)
         blocks = [self.read_blocks(r, gpu, ops) for r, gpu in enumerate(gpus)]
         low, high = self.read_sizes()
         self.check_sizes(low, high)
@@ -206,13 +207,12 @@ class _Reader:
 
     def read_head(self) -> None:
         """What stands before the ranks."""
-        top, out, plan, access = self.top, self.out, self.plan, self.access
-        where, at = "the plan", At()
-        access.text(top, "name", where, at)
-        access.flag(top, "inplace", where, at)
+        top, out, plan, entry = self.top, self.out, self.plan, self.entry
+        entry.text("name")
+        entry.flag("inplace")
         for key in ("reuse_resources", "use_double_scratch_buffer"):
             if key in top:
-                access.flag(top, key, where, at)
+                entry.flag(key)
         plan.double = top.get("use_double_scratch_buffer") is True
         plan.reuse = top.get("reuse_resources") is True
         self.read_word()
@@ -220,13 +220,11 @@ class _Reader:
             out.add("MPP-REUSE", "reuse_resources is true")
             out.lack("reuse_resources (a scratch buffer of fixed size, shared between plans) is "
                      "not supported; set it false")  # fmt: skip
-        protocol = access.text(top, "protocol", where, at)
+        protocol = entry.text("protocol")
         plan.packets = protocol == "LL"
         if protocol not in (None, "Simple", "LL"):
             out.add("MPP-PROTOCOL", f"protocol is {protocol[:40]!r}")
-        alignment, threads = (
-            access.optional(top, key, usual, where, at) for key, usual in _SETTINGS
-        )
+        alignment, threads = (entry.optional(key, usual) for key, usual in _SETTINGS)
         if alignment < 1 or alignment % ALIGNMENT:
             note = out.add if 1 <= alignment <= 2**20 else out.refuse
             note("MPP-ALIGNMENT", f"buffer_alignment is {alignment}")
@@ -240,7 +238,7 @@ class _Reader:
     def read_word(self) -> None:
         """The word for the collective, as current runtimes spell it."""
         out, told = self.out, self.told
-        word = self.access.text(self.top, "collective", "the plan", {}) or ""
+        word = self.entry.text("collective") or ""
         if word and word not in BY_PLAN_WORD and word not in OTHER_COLLECTIVES:
             said = OLD_WORDS.get(word)
             hint = f"; the runtime says {said!r}" if said else did_you_mean(word[:40], BY_PLAN_WORD)
@@ -305,9 +303,9 @@ class _Reader:
 
     def read_sizes(self) -> tuple[int, int]:
         """The smallest and the largest size that the plan is for."""
-        out, top = self.out, self.top
-        low = self.access.optional(top, "min_message_size", 0, "the plan", {})
-        high = self.access.optional(top, "max_message_size", NO_LIMIT, "the plan", {})
+        out = self.out
+        low = self.entry.optional("min_message_size", 0)
+        high = self.entry.optional("max_message_size", NO_LIMIT)
         if not 0 <= low < 2**31:
             note = out.add if 0 <= low <= MAX_BYTES else out.refuse
             note("MPP-MIN-SIZE", f"min_message_size is {low}")
@@ -348,15 +346,14 @@ class _Reader:
 
     # --- ranks ------------------------------------------------------------------------------------
 
-    def read_rank(self, r: int, gpu: dict[str, Any], n: int) -> Rank:
+    def read_rank(self, r: int, gpu: Entry, n: int) -> Rank:
         """A rank's sizes and lists."""
-        out, access, where, at = self.out, self.access, f"gpus[{r}]", At(rank=r)
-        rank = Rank()
-        number = access.integer(gpu, "id", where, at)
+        out, at, rank = self.out, gpu.at, Rank()
+        number = gpu.integer("id")
         if number is not None and number != r:
             out.refuse("MPP-RANKS", f"gpus[{r}] has id {number}", **at)
         for key, least in (("input_chunks", 1), ("output_chunks", 1), ("scratch_chunks", 0)):
-            count = access.integer(gpu, key, where, at)
+            count = gpu.integer(key)
             if count is None:
                 continue
             if count < least or count >= 2**31:
@@ -368,30 +365,28 @@ class _Reader:
             rank.chunks[key[0]] = count
         self.read_channels(r, gpu, n, rank)
         self.read_remotes(r, gpu, n, rank)
-        entries = access.objects(gpu, "semaphores", where, at) if "semaphores" in gpu else []
-        for k, entry in enumerate(entries):
-            value = access.integer(entry, "init_value", f"semaphores[{k}]", at)
+        for k, entry in enumerate(gpu.entries("semaphores") if "semaphores" in gpu else ()):
+            value = entry.integer("init_value")
             if value is not None and not 0 <= value < 2**31:
                 note = out.add if -(2**31) <= value < 2**31 else out.refuse
                 note("MPP-SEMAPHORE-INIT", f"semaphore {k} starts at {value}", **at)
             rank.semaphores.append(value or 0)
         return rank
 
-    def read_channels(self, r: int, gpu: dict[str, Any], n: int, rank: Rank) -> None:
+    def read_channels(self, r: int, gpu: Entry, n: int, rank: Rank) -> None:
         """The rank's channels in order, by type; the k-th to one peer has number k."""
-        out, access, at = self.out, self.access, At(rank=r)
+        out, at = self.out, gpu.at
         seen: dict[tuple[str, int], int] = {}
-        for k, entry in enumerate(access.objects(gpu, "channels", f"gpus[{r}]", at)):
-            where = f"channels[{k}]"
-            word = access.text(entry, "channel_type", where, at)
+        for entry in gpu.entries("channels"):
+            where, word = entry.where, entry.text("channel_type")
             if word not in KINDS:
                 if word is not None:
                     out.refuse("MPP-CHANNEL-TYPE", f"{where} is of type {word[:40]!r}", **at)
                 rank.broken = True
             elif word == "switch":
-                self.read_switch(r, entry, where, n, rank)
+                self.read_switch(r, entry, n, rank)
             else:
-                for peer in access.integers(entry, "connected_to", where, at):
+                for peer in entry.integers("connected_to"):
                     if not 0 <= peer < n or peer == r:
                         note = out.fault if peer == r else out.refuse
                         note("MPP-PEER", f"{where} leads to rank {peer}", **at)
@@ -403,15 +398,15 @@ class _Reader:
                     over = cast("Literal['memory', 'port']", word)
                     rank.channels[word].append(Channel(peer, over, index))
 
-    def read_switch(self, r: int, entry: dict[str, Any], where: str, n: int, rank: Rank) -> None:
+    def read_switch(self, r: int, entry: Entry, n: int, rank: Rank) -> None:
         """Switch channels, one a group; ranks may list a group in any order."""
-        out, access, at = self.out, self.access, At(rank=r)
-        letter = access.text(entry, "buffer_type", where, at)
+        out, at, where = self.out, entry.at, entry.where
+        letter = entry.text("buffer_type")
         if letter is not None and letter not in BUFFERS:
             out.refuse("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
-        for group in access.objects(entry, "rank_groups", where, at):
-            ranks = access.integers(group, "ranks", where, at)
-            size = access.integer(group, "size", where, at)
+        for values in entry.objects("rank_groups"):
+            group = Entry(values, where, at, out)
+            ranks, size = group.integers("ranks"), group.integer("size")
             far = any(not 0 <= x < n for x in ranks)
             if far or r not in ranks or len(set(ranks)) < max(len(ranks), 2):
                 note = out.refuse if far else out.fault
@@ -420,13 +415,11 @@ class _Reader:
                 out.add("MPP-SWITCH-GROUP", f"{where} covers {size} chunks", **at)
             rank.switches.append((letter or "", tuple(sorted(set(ranks)))))
 
-    def read_remotes(self, r: int, gpu: dict[str, Any], n: int, rank: Rank) -> None:
+    def read_remotes(self, r: int, gpu: Entry, n: int, rank: Rank) -> None:
         """The buffers of others that the rank reaches."""
-        out, access, at = self.out, self.access, At(rank=r)
-        for k, entry in enumerate(access.objects(gpu, "remote_buffers", f"gpus[{r}]", at)):
-            where = f"remote_buffers[{k}]"
-            peer = access.integer(entry, "rank", where, at)
-            letter = access.text(entry, "type", where, at)
+        out, at = self.out, gpu.at
+        for entry in gpu.entries("remote_buffers"):
+            where, peer, letter = entry.where, entry.integer("rank"), entry.text("type")
             if peer is not None and (not 0 <= peer < n or peer == r):
                 note = out.fault if peer == r else out.refuse
                 note("MPP-PEER", f"{where} lies at rank {peer}", **at)
@@ -434,7 +427,7 @@ class _Reader:
             if letter is not None and letter not in BUFFERS:
                 out.refuse("MPP-BUFFER-TYPE", f"{where} is of type {letter[:40]!r}", **at)
                 letter = None
-            words = entry.get("access_channel_types")
+            words = entry.values.get("access_channel_types")
             if not isinstance(words, list):
                 rule = "MPP-TYPE" if "access_channel_types" in entry else "MPP-MISSING"
                 out.refuse(rule, f"{where} has no list access_channel_types", **at)
@@ -553,10 +546,9 @@ class _Reader:
 
     # --- thread blocks ----------------------------------------------------------------------------
 
-    def read_blocks(self, r: int, gpu: dict[str, Any], ops: OpReader) -> tuple[ThreadBlock, ...]:
+    def read_blocks(self, r: int, gpu: Entry, ops: OpReader) -> tuple[ThreadBlock, ...]:
         """The rank's thread blocks, as far as they can be held."""
-        out, access, at = self.out, self.access, At(rank=r)
-        entries = access.objects(gpu, "threadblocks", f"gpus[{r}]", at)
+        out, at, entries = self.out, gpu.at, gpu.entries("threadblocks")
         if "threadblocks" in gpu and not entries:
             out.add("MPP-TB-NONE", "it has no thread block", **at)
         if len(entries) > BLOCKS:
@@ -567,11 +559,11 @@ class _Reader:
                     f"{self.sms} SMs", **at)  # fmt: skip
         blocks = []
         for b, entry in enumerate(entries):
-            here: At = {"rank": r, "block": b}
-            number = access.integer(entry, "id", f"threadblocks[{b}]", here)
+            entry.at = {"rank": r, "block": b}
+            number = entry.integer("id")
             if number is not None and number != b:
-                out.refuse("MPP-TB-ID", f"threadblocks[{b}] has id {number}", **here)
-            block = self.read_lists(b, entry, self.plan.ranks[r], here)
+                out.refuse("MPP-TB-ID", f"{entry.where} has id {number}", **entry.at)
+            block = self.read_lists(entry, self.plan.ranks[r])
             steps = ops.read(r, b, entry, block)
             switches = [
                 self.plan.ranks[r].switches[k] for k in block.own["switch"] if k is not None
@@ -581,23 +573,21 @@ class _Reader:
                 blocks.append(ThreadBlock(steps, channels=tuple(block.channels), switches=ways))
         return tuple(blocks)
 
-    def read_lists(self, b: int, entry: dict[str, Any], rank: Rank, at: At) -> Block:
+    def read_lists(self, entry: Entry, rank: Rank) -> Block:
         """The lists of a thread block that its operations count in."""
-        out, access = self.out, self.access
-        block = Block()
-        for k, item in enumerate(access.objects(entry, "channels", f"threadblocks[{b}]", at)):
-            where = f"channels[{k}]"
-            word = access.text(item, "channel_type", where, at)
+        out, at, block = self.out, entry.at, Block()
+        for item in entry.entries("channels"):
+            where, word = item.where, item.text("channel_type")
             if word is not None and word not in KINDS:
                 note = out.add if word == "none" else out.refuse
                 note("MPP-CHANNEL-TYPE", f"{where} is of type {word[:40]!r}", **at)
             if word is None or word not in KINDS:
                 block.broken = True
                 continue
-            letter = access.text(item, "buff", where, at) if "buff" in item else None
+            letter = item.text("buff") if "buff" in item else None
             if letter is not None and letter not in BUFFERS:
                 out.add("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
-            self.read_numbers(item, word, where, rank, block, at)
+            self.read_numbers(item, word, rank, block)
         for word, ids in block.ids.items():
             if len(ids) > self.target.channels:
                 out.add("MPP-TB-CHANNELS", f"{len(ids)} {word} channels", **at)
@@ -606,20 +596,18 @@ class _Reader:
                 twice = next(i for i in known if known.count(i) > 1)
                 out.add("MPP-CHANNEL-TWICE", f"{word} channel {twice} stands twice", **at)
         if "remote_buffer_refs" in entry:
-            self.read_refs(entry, rank, block, at)
+            self.read_refs(entry, rank, block)
         return block
 
-    def read_numbers(
-        self, item: dict[str, Any], word: str, where: str, rank: Rank, block: Block, at: At
-    ) -> None:
+    def read_numbers(self, item: Entry, word: str, rank: Rank, block: Block) -> None:
         """Channels of a type that the thread block names."""
         known: list[Any] = rank.switches if word == "switch" else rank.channels[word]
-        for number in self.access.integers(item, "channel_ids", where, at):
+        for number in item.integers("channel_ids"):
             block.ids[word].append(number)
             if not 0 <= number < len(known):
                 if not rank.broken:
                     words = f"{word} channel {number}; the rank has {len(known)}"
-                    self.out.refuse("MPP-TB-CHANNEL-ID", words, **at)
+                    self.out.refuse("MPP-TB-CHANNEL-ID", words, **item.at)
                 block.own[word].append(None)
             elif word == "switch":
                 block.own[word].append(number)
@@ -627,20 +615,18 @@ class _Reader:
                 block.own[word].append(len(block.channels))
                 block.channels.append(known[number])
 
-    def read_refs(self, entry: dict[str, Any], rank: Rank, block: Block, at: At) -> None:
+    def read_refs(self, entry: Entry, rank: Rank, block: Block) -> None:
         """The remote buffers that the thread block names."""
-        out, access = self.out, self.access
-        items = access.objects(entry, "remote_buffer_refs", "the thread block", at)
-        for k, item in enumerate(items):
-            where = f"remote_buffer_refs[{k}]"
-            word = access.text(item, "access_channel_type", where, at)
+        out, at = self.out, entry.at
+        for item in Entry(entry.values, "the thread block", at, out).entries("remote_buffer_refs"):
+            where, word = item.where, item.text("access_channel_type")
             if word is None or word not in KINDS[:2]:
                 if word is not None:
                     note = out.add if word in ("switch", "none") else out.refuse
                     note("MPP-CHANNEL-TYPE", f"{where} is accessed by {word[:40]!r}", **at)
                 block.broken = True
                 continue
-            for number in access.integers(item, "remote_buffer_ids", where, at):
+            for number in item.integers("remote_buffer_ids"):
                 if not 0 <= number < len(rank.remotes):
                     out.refuse("MPP-REMOTE-ID", f"{where} names remote buffer {number}; the rank "
                                f"has {len(rank.remotes)}", **at)  # fmt: skip

@@ -74,57 +74,66 @@ def kind(value: object) -> str:
     return "a number with a point" if isinstance(value, float) else TYPES[type(value)]
 
 
-class Fields:
-    """Reads fields of objects; what is missing (`MPP-MISSING`) or of another type is refused."""
+class Entry:
+    """An object of the file; what is missing (`MPP-MISSING`) or of another type is refused.
 
-    def __init__(self, out: Findings) -> None:
-        self.out = out
+    `where` names it in messages, `at` is the rank, thread block and step that it belongs to.
+    """
 
-    def integer(self, entry: dict[str, Any], key: str, where: str, at: At) -> int | None:
+    __slots__ = ("at", "out", "values", "where")
+
+    def __init__(self, values: dict[str, Any], where: str, at: At, out: Findings) -> None:
+        self.values, self.where, self.at, self.out = values, where, at, out
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def integer(self, key: str) -> int | None:
         """An integer that the loader asks for."""
-        return self._get(entry, key, int, where, at)
+        return self._get(key, int)
 
-    def optional(self, entry: dict[str, Any], key: str, usual: int, where: str, at: At) -> int:
+    def optional(self, key: str, usual: int) -> int:
         """An integer that may be left out."""
-        found = self.integer(entry, key, where, at) if key in entry else usual
+        found = self.integer(key) if key in self.values else usual
         return usual if found is None else found
 
-    def text(self, entry: dict[str, Any], key: str, where: str, at: At) -> str | None:
+    def text(self, key: str) -> str | None:
         """A string that the loader asks for."""
-        return self._get(entry, key, str, where, at)
+        return self._get(key, str)
 
-    def flag(self, entry: dict[str, Any], key: str, where: str, at: At) -> bool | None:
+    def flag(self, key: str) -> bool | None:
         """true or false that the loader asks for."""
-        return self._get(entry, key, bool, where, at)
+        return self._get(key, bool)
 
-    def objects(self, entry: dict[str, Any], key: str, where: str, at: At) -> list[dict[str, Any]]:
+    def entries(self, key: str) -> list[Entry]:
+        """The objects of a list, each named by its place in it."""
+        items = enumerate(self.objects(key))
+        return [Entry(item, f"{key}[{k}]", self.at, self.out) for k, item in items]
+
+    def objects(self, key: str) -> list[dict[str, Any]]:
         """A list of objects that the loader asks for; others in it are noted and left out."""
-        return self._items(entry, key, dict, where, at)
+        return self._items(key, dict)
 
-    def integers(self, entry: dict[str, Any], key: str, where: str, at: At) -> list[int]:
+    def integers(self, key: str) -> list[int]:
         """A list of integers that the loader asks for; others in it are noted and left out."""
-        return self._items(entry, key, int, where, at)
+        return self._items(key, int)
 
-    def _items(
-        self, entry: dict[str, Any], key: str, wanted: type[T], where: str, at: At
-    ) -> list[T]:
-        values: list[Any] = self._get(entry, key, list, where, at) or []
+    def _items(self, key: str, wanted: type[T]) -> list[T]:
+        values: list[Any] = self._get(key, list) or []
         found = [item for item in values if type(item) is wanted]
         if len(found) < len(values):
             other = kind(next(item for item in values if type(item) is not wanted))
-            words = f"{key} of {where} holds {other}, not {TYPES[wanted]}"
-            self.out.refuse("MPP-TYPE", words, **at)
+            words = f"{key} of {self.where} holds {other}, not {TYPES[wanted]}"
+            self.out.refuse("MPP-TYPE", words, **self.at)
         return found
 
-    def _get(
-        self, entry: dict[str, Any], key: str, wanted: type[T], where: str, at: At
-    ) -> T | None:
-        value = entry.get(key)
+    def _get(self, key: str, wanted: type[T]) -> T | None:
+        value = self.values.get(key)
         if type(value) is wanted:
             return value
-        if key not in entry:
-            self.out.refuse("MPP-MISSING", f"{where} has no {key!r}", **at)
+        if key not in self.values:
+            self.out.refuse("MPP-MISSING", f"{self.where} has no {key!r}", **self.at)
         else:
-            words = f"{key} of {where} is {kind(value)}, not {TYPES[wanted]}"
-            self.out.refuse("MPP-TYPE", words, **at)
+            words = f"{key} of {self.where} is {kind(value)}, not {TYPES[wanted]}"
+            self.out.refuse("MPP-TYPE", words, **self.at)
         return None

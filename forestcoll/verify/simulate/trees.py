@@ -14,7 +14,6 @@ others waiting for what it adds up.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import pairwise
 
 from forestcoll.program import Op
@@ -29,7 +28,7 @@ Range = tuple[int, int]  # of a root's share, in units of the trees' weights
 def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     """Adds a thread for every edge to the coder: `size` bytes in all, each tree's in pieces."""
     parts = ranges(forest)
-    posts = _Posts(coder, pieces)
+    posts: _Posts = defaultdict(list)
     sums: dict[int, list[tuple[Range, int]]] = defaultdict(list)  # root: what has arrived there
     for number, tree in enumerate(forest.trees):
         if tree.phase == "reduce":
@@ -44,7 +43,7 @@ def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
                 if own[0] < other[1] and other[0] < own[1]
             ]
             _write_tree(forest, coder, number, size, pieces, gates, posts)
-    posts.write()
+    _write_posts(coder, posts, pieces)
 
 
 def _gate(own: Range, other: Range, pieces: int) -> list[int]:
@@ -90,7 +89,7 @@ def _write_tree(
             waits += [counter for counter, needs in gates if not needs]
             gated = [(counter, needs) for counter, needs in gates if needs]
         if starts and not waits and not gated:
-            posts.add(rank, _Post(heights[path[-1]], number, peer, route, piece, arrived))
+            posts[rank].append((heights[path[-1]], number, peer, route, piece, arrived))
         else:
             thread = coder.threads.thread(rank, number, False)
             thread.begin(number, SEND, peer)
@@ -108,37 +107,21 @@ def _write_tree(
     return _all_of(forest, coder, tree, number, inward[tree.root], pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class _Post:
-    """The pieces of an edge that are there from the start; `height`: hops that follow it."""
+_Posts = dict[int, list[tuple[int, int, int, int, float, int]]]
+"""Per rank the pieces that it sends from the start over links that serve in order.
 
-    height: int
-    tree: int
-    peer: int
-    route: int
-    piece: float
-    arrived: int
+Of each edge: the hops that follow it, tree, peer, route, bytes of a piece, counter of arrivals.
+"""
 
 
-class _Posts:
-    """Per rank what it sends from the start over links that serve in order."""
-
-    def __init__(self, coder: Coder, pieces: int) -> None:
-        self._coder, self._pieces = coder, pieces
-        self._of: dict[int, list[_Post]] = defaultdict(list)
-
-    def add(self, rank: int, post: _Post) -> None:
-        """One more edge."""
-        self._of[rank].append(post)
-
-    def write(self) -> None:
-        """A thread for each rank: piece after piece, of all trees, the highest trees first."""
-        for rank, posts in self._of.items():
-            thread = self._coder.threads.thread(rank, TREES, False)
-            thread.loop(self._pieces)
-            for post in sorted(posts, key=lambda post: -post.height):
-                thread.begin(post.tree, SEND, post.peer)
-                thread.transfer(False, post.route, post.piece, post.arrived)
+def _write_posts(coder: Coder, posts: _Posts, pieces: int) -> None:
+    """A thread for each rank: piece after piece, of all trees, the highest trees first."""
+    for rank, edges in posts.items():
+        thread = coder.threads.thread(rank, TREES, False)
+        thread.loop(pieces)
+        for _, tree, peer, route, piece, arrived in sorted(edges, key=lambda edge: -edge[0]):
+            thread.begin(tree, SEND, peer)
+            thread.transfer(False, route, piece, arrived)
 
 
 def _heights(tree: Tree) -> dict[int, int]:
