@@ -43,7 +43,7 @@ PLACES = {"both": (True, True), "in": (True, False), "out": (False, True), "none
 
 def tree(text: str) -> Tree:
     """The tree of a program's text."""
-    head, *lines = (line.strip() for line in text.strip().splitlines())
+    head, *lines = (line.strip() for line in text.splitlines() if line.strip())
     collective, style, *words = head.split()
     whole: Tree = {"collective": collective, "style": style, "ranks": [], **_fields(words)}
     steps: list[Any] = []

@@ -163,43 +163,57 @@ def starved_graph(seed: int) -> CapacityGraph:
 
 
 def judge(forest: Forest) -> Fraction:
-    """The forest's algbw, recounted with nothing of the package but the values themselves.
+    """The forest's algbw in GB/s. AssertionError unless its trees are trees and shares add up.
 
-    Fails (AssertionError) unless every path runs over links and passes through no rank, every tree
-    reaches every rank once in an order that data can flow in, and the shares are what the
-    collective asks for.
+    Parts of the ranks, switches that copy (one copy in for all that a tree sends out of them) and
+    switches that add are taken into account.
     """
     graph, ranks = forest.graph, set(forest.graph.ranks)
     capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
     load: dict[tuple[int, int], int] = defaultdict(int)
-    share: dict[tuple[str, int], Fraction] = defaultdict(Fraction)
+    share: dict[tuple[str, int], int] = defaultdict(int)
     for tree in forest.trees:
         assert tree.weight > 0
-        share[tree.phase, tree.root] += Fraction(tree.weight, forest.total)
-        edges = tree.edges
-        if tree.phase == "reduce":
-            edges = tuple(path[::-1] for path in reversed(edges))
+        share[tree.phase, tree.root] += tree.weight
+        forward = tree.phase == "broadcast"
+        edges = tree.edges if forward else [path[::-1] for path in reversed(tree.edges)]
         reached = {tree.root}
         for path in edges:
             assert path[0] in reached, "a path starts before its first node has the data"
             assert path[-1] not in reached, "a rank is reached twice"
             assert not ranks & set(path[1:-1]), "a path passes through a rank"
+            assert len(set(path)) == len(path), "a path meets itself"
             reached.add(path[-1])
         assert reached == ranks, "a rank is not reached"
+        once: set[tuple[int, int]] = set()
         for path in tree.edges:
-            for pair in pairwise(path):
-                load[pair] += tree.weight
-    n, kind = len(ranks), forest.collective.value
-    phases = {"allgather": ["broadcast"], "reduce-scatter": ["reduce"]}.get(kind)
-    if phases:
-        assert share == {(phases[0], r): Fraction(1, n) for r in ranks}
-    elif kind == "allreduce":
-        assert sum(share["broadcast", r] for r in ranks) == 1
-        assert all(share["broadcast", r] == share["reduce", r] for r in ranks)
-    else:
-        assert share == {(kind, graph.ranks[forest.root]): 1}
+            for u, v in pairwise(path):
+                if graph.multicast[v] if forward else graph.aggregation[u]:
+                    if (u, v) in once:
+                        continue
+                    once.add((u, v))
+                load[u, v] += tree.weight
+    _check_shares(forest, share)
     assert set(load) <= set(capacity), "a path needs a link that is not there"
     return min(Fraction(capacity[e], w) for e, w in load.items()) * graph.unit * forest.total
+
+
+def _check_shares(forest: Forest, share: dict[tuple[str, int], int]) -> None:
+    graph, kind, total = forest.graph, forest.collective.value, forest.total
+    phase = {"allgather": "broadcast", "reduce-scatter": "reduce"}.get(kind)
+    if phase:
+        every = sum(graph.parts)
+        wanted = {
+            (phase, r): Fraction(total * part, every)
+            for r, part in zip(graph.ranks, graph.parts, strict=True)
+            if part
+        }
+        assert share == wanted
+    elif kind == "allreduce":
+        assert sum(share["broadcast", r] for r in graph.ranks) == total
+        assert all(share["broadcast", r] == share["reduce", r] for r in graph.ranks)
+    else:
+        assert share == {(kind, graph.ranks[forest.root]): total}
 
 
 def validate(

@@ -3,7 +3,7 @@
 A problem has whatever a fabric may have: layers of switches, one-way links, switches whose two
 directions differ, idle GPUs that relay or do not, boxes, parts that differ or are zero, switches
 that copy and add. What a solver says is judged from two sides: trees are recounted link by link
-(`recount`), a bound by its certificate (`proven`), and for small problems every node set there is
+(`judge`), a bound by its certificate (`proven`), and for small problems every node set there is
 gives the least cut (`least_cut`). Trees that reach a proven bound are optimal, whoever made them.
 """
 
@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 from ortools.linear_solver import pywraplp
@@ -22,7 +21,7 @@ from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.schedule.forest import Bound, Forest
+from forestcoll.schedule.forest import Bound
 from forestcoll.solver.shares import with_shares
 from forestcoll.topology import Link, Node, Topology
 
@@ -152,60 +151,6 @@ def _reached(graph: CapacityGraph, start: int) -> Iterator[int]:
             if v not in seen:
                 seen.add(v)
                 queue.append(v)
-
-
-def recount(forest: Forest) -> Fraction:
-    """The forest's algbw in GB/s. AssertionError unless its trees are trees and shares add up.
-
-    Parts of the ranks, switches that copy (one copy in for all that a tree sends out of them) and
-    switches that add are taken into account.
-    """
-    graph, ranks = forest.graph, set(forest.graph.ranks)
-    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
-    load: dict[tuple[int, int], int] = defaultdict(int)
-    share: dict[tuple[str, int], int] = defaultdict(int)
-    for tree in forest.trees:
-        assert tree.weight > 0
-        share[tree.phase, tree.root] += tree.weight
-        forward = tree.phase == "broadcast"
-        edges = tree.edges if forward else [path[::-1] for path in reversed(tree.edges)]
-        reached = {tree.root}
-        for path in edges:
-            assert path[0] in reached, "a path starts before its first node has the data"
-            assert path[-1] not in reached, "a rank is reached twice"
-            assert not ranks & set(path[1:-1]), "a path passes through a rank"
-            assert len(set(path)) == len(path), "a path meets itself"
-            reached.add(path[-1])
-        assert reached == ranks, "a rank is not reached"
-        once: set[tuple[int, int]] = set()
-        for path in tree.edges:
-            for u, v in pairwise(path):
-                if graph.multicast[v] if forward else graph.aggregation[u]:
-                    if (u, v) in once:
-                        continue
-                    once.add((u, v))
-                load[u, v] += tree.weight
-    _check_shares(forest, share)
-    assert set(load) <= set(capacity), "a path needs a link that is not there"
-    return min(Fraction(capacity[e], w) for e, w in load.items()) * graph.unit * forest.total
-
-
-def _check_shares(forest: Forest, share: dict[tuple[str, int], int]) -> None:
-    graph, kind, total = forest.graph, forest.collective.value, forest.total
-    phase = {"allgather": "broadcast", "reduce-scatter": "reduce"}.get(kind)
-    if phase:
-        every = sum(graph.parts)
-        wanted = {
-            (phase, r): Fraction(total * part, every)
-            for r, part in zip(graph.ranks, graph.parts, strict=True)
-            if part
-        }
-        assert share == wanted
-    elif kind == "allreduce":
-        assert sum(share["broadcast", r] for r in graph.ranks) == total
-        assert all(share["broadcast", r] == share["reduce", r] for r in graph.ranks)
-    else:
-        assert share == {(kind, graph.ranks[forest.root]): total}
 
 
 def proven(

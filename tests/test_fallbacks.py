@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 from graphs import able, build, dgx_a100, mi250, named, perturbed, ring, shuffled, star
+from random_graphs import judge as recount
 from random_graphs import random_graph, starved_graph
-from random_problems import Problem, feasible, proven, random_problem, recount
+from random_problems import Problem, feasible, proven, random_problem
 
 from forestcoll import solver
 from forestcoll.common.errors import PlanError, UnsupportedError

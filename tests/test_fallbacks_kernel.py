@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 from graphs import mi250
-from random_problems import Problem, feasible, random_problem, recount
+from random_graphs import judge as recount
+from random_problems import Problem, feasible, random_problem
 
 from forestcoll import solver
 from forestcoll.graph.kernel import _kernel

@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import programs as pg
 import pytest
-from programs import do, inp, out, scr
+from notation import parse
+from programs import lines
 
 from forestcoll.common.errors import PlanError
 from forestcoll.execute.cpu import run
-from forestcoll.program import Collective, Instruction, Op, Program
+from forestcoll.program import Program
 from forestcoll.verify import verify
 
 SIZES = (24, 7, 4 * 3000, 4 * 100_003)
 
 
-def alone(*steps: Instruction, chunks: int, scratch: int = 0) -> Program:
+def alone(chunks: int, *steps: str, scratch: int = 0) -> Program:
     """An allreduce of one rank: what it does must come to a copy of its input to its output."""
-    block = pg.otb([], *steps)
-    ranks = [pg.rank(block, i=chunks, o=chunks, s=scratch)]
-    return pg.program(Collective.ALLREDUCE, "onesided", ranks, modes="out")
+    head = f"allreduce onesided places=out\nrank {chunks} {chunks} {scratch}\nblock"
+    return parse(lines(head, steps))
 
 
-def parts(i: Instruction, *some: tuple[int, int]) -> list[Instruction]:
-    return [replace(i, part=part) for part in some]
-
-
-HALVES = do(Op.COPY, inp(0, 2), out(0, 2))
-THIRDS = do(Op.COPY, inp(1, 3), out(1, 3))
+HALVES = "copy i0:2 -> o0:2 part="
+THIRDS = "copy i1:3 -> o1:3 part="
 
 
 @pytest.mark.parametrize(
     "p",
     [
-        alone(*parts(HALVES, (0, 2)), do(Op.COPY, inp(1), out(1)), chunks=2),
-        alone(do(Op.COPY, inp(0), out(0)), *parts(HALVES, (1, 2)), chunks=2),
-        alone(
-            *parts(THIRDS, (0, 3), (2, 3)),
-            do(Op.COPY, [inp(0), inp(2)], [out(0), out(2)]),
-            chunks=4,
-        ),
+        alone(2, HALVES + "0/2", "copy i1 -> o1"),
+        alone(2, "copy i0 -> o0", HALVES + "1/2"),
+        alone(4, THIRDS + "0/3", THIRDS + "2/3", "copy i0 i2 -> o0 o2"),
         # sums: the first of two chunks by a part, the second whole
-        alone(
-            *parts(do(Op.REDUCE_TO, [inp(0, 2)], out(0, 2)), (0, 2)),
-            do(Op.REDUCE_TO, [inp(1)], out(1)),
-            chunks=2,
-        ),
+        alone(2, "reduce_to i0:2 -> o0:2 part=0/2", "reduce_to i1 -> o1"),
         # 2 chunks in 3 parts: the ends of the parts lie within chunks
-        alone(*parts(HALVES, (0, 3), (1, 3), (2, 3)), chunks=2),
+        alone(2, HALVES + "0/3", HALVES + "1/3", HALVES + "2/3"),
     ],
 )
 def test_parts_and_whole_chunks_make_up_the_data(p: Program) -> None:
@@ -61,7 +46,7 @@ def test_parts_and_whole_chunks_make_up_the_data(p: Program) -> None:
 
 def test_half_of_every_chunk_is_not_half_of_the_range() -> None:
     """Two halves that would be everything if they were halves of each chunk."""
-    p = alone(*parts(HALVES, (0, 2)), *parts(do(Op.COPY, inp(1), out(1)), (1, 2)), chunks=2)
+    p = alone(2, HALVES + "0/2", "copy i1 -> o1 part=1/2")
     with pytest.raises(PlanError, match="chunk 1 of rank 0's output holds nothing defined"):
         verify(p)
     result = run(p, 4 * 1000, dtype="float32")
@@ -71,28 +56,20 @@ def test_half_of_every_chunk_is_not_half_of_the_range() -> None:
 
 def test_a_part_of_a_remote_range() -> None:
     """Rank 0 puts two chunks in two parts by two thread blocks; rank 1 waits for both."""
-    put = do(Op.PUT, inp(0, 2), out(0, 2, rank=1), channels=[0])
-    tell = [do(Op.NOP), do(Op.SIGNAL, channels=[0])]
-    hello = do(Op.RELAXED_WAIT, channels=[0]), do(Op.NOP)
-    here = [pg.otb([(1, "memory", k)], *hello, replace(put, part=(k, 2)), *tell) for k in range(2)]
-    own = pg.otb([], do(Op.COPY, inp(0, 2), out(0, 2)))
-    there = [
-        pg.otb([(0, "memory", k)], do(Op.RELAXED_SIGNAL, channels=[0]), do(Op.WAIT, channels=[0]))
-        for k in range(2)
-    ]
-    ranks = [pg.rank(*here, own, i=2, o=2), pg.rank(*there, i=2, o=2)]
-    p = pg.program(Collective.BROADCAST, "onesided", ranks, modes="out", root=0)
+    text = ["broadcast onesided places=out root=0\nrank 2 2"]
+    for k in (0, 1):
+        text += [f"block channels=memory:1:{k}\nrelaxed_wait over=0\nnop"]
+        text += [f"put i0:2 -> o0:2@1 over=0 part={k}/2\nnop\nsignal over=0"]
+    text += ["block\ncopy i0:2 -> o0:2\nrank 2 2"]
+    text += [f"block channels=memory:0:{k}\nrelaxed_signal over=0\nwait over=0" for k in (0, 1)]
+    p = parse(lines(text))
     verify(p)
     for size in SIZES:
         assert run(p, size, dtype="float16").wrong == 0
 
 
 def test_scratch_may_be_filled_part_by_part() -> None:
-    steps = [
-        *parts(do(Op.COPY, inp(0, 2), scr(0, 2)), (0, 4), (1, 4), (2, 4), (3, 4)),
-        do(Op.NOP),
-        do(Op.COPY, scr(0, 2), out(0, 2)),
-    ]
-    p = alone(*steps, chunks=2, scratch=2)
+    steps = [f"copy i0:2 -> s0:2 part={k}/4" for k in range(4)]
+    p = alone(2, *steps, "nop", "copy s0:2 -> o0:2", scratch=2)
     verify(p)
     assert run(p, 999, dtype="int8").wrong == 0

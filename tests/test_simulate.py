@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from programs import do, inp, out, scr
+from notation import parse
+from programs import lines
 from stored_schedules import forest_and_plans
 
 from forestcoll.common.errors import ArgumentError, PlanError, TopologyError, UnsupportedError
@@ -14,7 +15,7 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
-from forestcoll.program import BY_TREES, Collective, Op, Program, RankProgram, ThreadBlock
+from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver import baselines
@@ -49,11 +50,14 @@ def forest_of(topology: Topology, collective: Collective, trees: list[Tree], tot
     return Forest(topology.name, graph, collective, total, tuple(trees), root=root)
 
 
-def exchange(n: int, chunks: int, blocks: list[list[ThreadBlock]]) -> Program:
-    """An allreduce that nobody verifies: only its messages count here."""
-    scratch = 2 * chunks
-    ranks = tuple(RankProgram(tuple(own), chunks, chunks, scratch) for own in blocks)
-    return Program("hand", Collective.ALLREDUCE, "fifo", ranks, in_place=True, out_of_place=True)
+def exchange(chunks: int, *ranks: str) -> Program:
+    """An allreduce that nobody verifies: only the messages of the ranks' blocks count here."""
+    head = f"rank {chunks} {chunks} {2 * chunks}"
+    return parse(lines("allreduce fifo name=hand", *(f"{head}\n{rank}" for rank in ranks)))
+
+
+ONE = exchange(1, "block send=1\nsend i0", "block recv=0\nrecv -> s0")
+"""Rank 0 sends to rank 1."""
 
 
 # --- closed forms ---------------------------------------------------------------------------------
@@ -62,9 +66,8 @@ def exchange(n: int, chunks: int, blocks: list[list[ThreadBlock]]) -> Program:
 @pytest.mark.parametrize("flows", [1, 2, 5])
 def test_flows_on_a_shared_link(flows: int) -> None:
     """All to rank 0: its link is shared, or serves one after the other; either way it is full."""
-    send = [[ThreadBlock((do(Op.SEND, inp(0)),), send=0)] for _ in range(flows)]
-    take = [ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=i + 1) for i in range(flows)]
-    program = exchange(flows + 1, 1, [take, *send])
+    take = lines(f"block recv={i + 1}\nrecv -> s0" for i in range(flows))
+    program = exchange(1, take, *["block send=0\nsend i0"] * flows)
     each = 1_000_000 / 100_000  # us at 100 GB/s
     for rule in simulate.RULES:
         found = simulate.run(
@@ -78,9 +81,8 @@ def test_flows_on_a_shared_link(flows: int) -> None:
 
 def test_weights_are_bytes() -> None:
     """Two transfers of one and three chunks: they end together, or the short one first."""
-    sends = [[ThreadBlock((do(Op.SEND, inp(0, count)),), send=0)] for count in (1, 3)]
-    take = [ThreadBlock((do(Op.RECV, dst=scr(0, c)),), recv=i + 1) for i, c in enumerate((1, 3))]
-    program = exchange(3, 4, [take, *sends])
+    take = "block recv=1\nrecv -> s0\nblock recv=2\nrecv -> s0:3"
+    program = exchange(4, take, "block send=0\nsend i0", "block send=0\nsend i0:3")
     ends = {}
     for rule in simulate.RULES:
         found = simulate.run(program, switched(3), 400_000, rule=rule, options=QUICK, timeline=True)
@@ -140,28 +142,17 @@ def test_ring_allreduce_in_one_slice(rule: simulate.Rule, latency: float) -> Non
 def test_halving_doubling(rule: simulate.Rule) -> None:
     """log2(n) exchanges of S/2, S/4, ... and back: 2 (n-1)/n S/B and 2 log2(n) latencies."""
     n, size = 8, 8_000_000
-    blocks: list[list[ThreadBlock]] = [[] for _ in range(n)]
+    ranks = []
     for rank in range(n):
-        for distance in (4, 2, 1):
-            first = 0 if distance == 4 else blocks[rank][-1]
-            after = [] if first == 0 else [(len(blocks[rank]) - 1, 0)]
-            peer, count = rank ^ distance, distance
-            step = [
-                do(Op.SEND, inp(0, count), after=after),
-                do(Op.RECV, dst=scr(0, count), after=after),
-            ]
-            blocks[rank] += [
-                ThreadBlock((step[0],), send=peer, channel=0),
-                ThreadBlock((step[1],), recv=peer, channel=0),
-            ]
-        for distance in (1, 2, 4):
-            peer, count = rank ^ distance, distance
-            after = [(len(blocks[rank]) - 1, 0)]
-            blocks[rank] += [
-                ThreadBlock((do(Op.SEND, inp(0, count), after=after),), send=peer, channel=1),
-                ThreadBlock((do(Op.RECV, dst=scr(0, count), after=after),), recv=peer, channel=1),
-            ]
-    program = exchange(n, n, blocks)
+        text, last = [], 0
+        for channel, distances in ((0, (4, 2, 1)), (1, (1, 2, 4))):
+            for d in distances:
+                after = f"after={last - 1}.0" if last else ""
+                text += [f"block send={rank ^ d} channel={channel}\nsend i0:{d} {after}"]
+                text += [f"block recv={rank ^ d} channel={channel}\nrecv -> s0:{d} {after}"]
+                last += 2
+        ranks.append(lines(text))
+    program = exchange(n, *ranks)
     # messages of up to four chunks are one piece of a slot here
     found = simulate.run(program, switched(n), size // 4, rule=rule, options=QUICK)
     expected = 2 * (n - 1) / n * (size // 4) / 100_000
@@ -197,18 +188,10 @@ def test_every_link_carries_what_the_forest_says() -> None:
 
 
 def test_store_and_forward_takes_a_transfer_twice() -> None:
-    program = exchange(
-        2,
-        1,
-        [
-            [ThreadBlock((do(Op.SEND, inp(0)),), send=1)],
-            [ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=0)],
-        ],
-    )
     for rule in simulate.RULES:
         for switching, hops in (("cut-through", 1), ("store", 2)):
             options = replace(QUICK, switching=switching)
-            found = simulate.run(program, switched(2), 1_000_000, rule=rule, options=options)
+            found = simulate.run(ONE, switched(2), 1_000_000, rule=rule, options=options)
             assert found.time == pytest.approx(hops * 10.0, rel=EXACT)
 
 
@@ -218,9 +201,8 @@ def test_narrow_links_interleave_on_a_wide_one() -> None:
     nodes |= {"leaf0": Node("switch"), "leaf1": Node("switch")}
     links = [Link(f"{x}{i}", f"leaf{k}", 25, 0) for k, x in enumerate("ab") for i in range(8)]
     topology = Topology("leaves", nodes, (*links, Link("leaf0", "leaf1", 200, 0)))
-    sends = [[ThreadBlock((do(Op.SEND, inp(0)),), send=8 + i)] for i in range(8)]
-    takes = [[ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=i)] for i in range(8)]
-    program = exchange(16, 1, [*sends, *takes])
+    sends = [f"block send={8 + i}\nsend i0" for i in range(8)]
+    program = exchange(1, *sends, *(f"block recv={i}\nrecv -> s0" for i in range(8)))
     for rule in simulate.RULES:
         found = simulate.run(program, topology, 1_000_000, rule=rule, options=QUICK)
         assert found.time == pytest.approx(40.0, rel=EXACT)
@@ -230,9 +212,8 @@ def test_the_rule_of_a_link_stands_in_the_file() -> None:
     topology = switched(3, rule="fifo")
     assert loads_topology(dumps_topology(topology)) == topology
     assert "rule: fifo" in dumps_topology(topology)
-    sends = [[ThreadBlock((do(Op.SEND, inp(0)),), send=0)] for _ in range(2)]
-    take = [ThreadBlock((do(Op.RECV, dst=scr(i)),), recv=i + 1) for i in range(2)]
-    program = exchange(3, 1, [take, *sends])
+    take = "block recv=1\nrecv -> s0\nblock recv=2\nrecv -> s1"
+    program = exchange(1, take, *["block send=0\nsend i0"] * 2)
 
     def ends(topology: Topology, rule: simulate.Rule | None = None) -> list[float]:
         found = simulate.run(program, topology, 1_000_000, rule=rule, options=QUICK, timeline=True)
@@ -261,7 +242,7 @@ def test_unknown_rules_are_refused() -> None:
     with pytest.raises(TopologyError, match="Link: rule"):
         switched(2, rule="first")
     with pytest.raises(TopologyError, match="rule is fair, fifo or weighted, not 'x'"):
-        simulate.run(exchange(2, 1, [[], []]), switched(2), 1, rule="x")  # type: ignore[arg-type]
+        simulate.run(exchange(1, "", ""), switched(2), 1, rule="x")  # type: ignore[arg-type]
 
 
 # --- runtimes -------------------------------------------------------------------------------------
@@ -269,20 +250,12 @@ def test_unknown_rules_are_refused() -> None:
 
 def test_slots_hold_up_a_sender() -> None:
     """The receiver waits for another's message first: of three messages, two are under way."""
-    late = [
-        [
-            ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=2),
-            ThreadBlock(
-                (do(Op.RECV, dst=scr(1), after=[(0, 0)]), *[do(Op.RECV, dst=scr(1))] * 2), recv=1
-            ),
-        ],
-        [ThreadBlock((do(Op.SEND, inp(0)),) * 3, send=0)],
-        [ThreadBlock((do(Op.SEND, inp(0)),), send=0)],
-    ]
+    first = "block recv=2\nrecv -> s0\nblock recv=1\nrecv -> s1 after=0.0\nrecv -> s1\nrecv -> s1"
+    late = exchange(1, first, "block send=0\nsend i0\nsend i0\nsend i0", "block send=0\nsend i0")
     nodes = {f"gpu{i}": Node("gpu") for i in range(3)}
     links = (Link("gpu1", "gpu0", 100, 0), Link("gpu2", "gpu0", 10, 0))
     topology = Topology("late", nodes, links)
-    found = simulate.run(exchange(3, 1, late), topology, 1_000_000, options=QUICK, timeline=True)
+    found = simulate.run(late, topology, 1_000_000, options=QUICK, timeline=True)
     starts = sorted(span.start for span in found.timeline if span.rank == 1)
     assert starts == pytest.approx([0.0, 10.0, 100.0])
     assert found.time == pytest.approx(110.0)
@@ -290,11 +263,7 @@ def test_slots_hold_up_a_sender() -> None:
 
 def test_a_chunk_is_sent_slice_after_slice() -> None:
     """5 MiB in messages of 2: three rounds, two parts each; and small chunks share a message."""
-    blocks = [
-        [ThreadBlock((do(Op.SEND, inp(0, 3)),), send=1)],
-        [ThreadBlock((do(Op.RECV, dst=scr(0, 3)),), recv=0)],
-    ]
-    program = exchange(2, 3, blocks)
+    program = exchange(3, "block send=1\nsend i0:3", "block recv=0\nrecv -> s0:3")
     assert simulate.run(program, switched(2), 3 * 5 << 20).transfers == 3 * 3 * 2
     assert simulate.run(program, switched(2), 3 << 20).transfers == 2 * 2
     assert simulate.run(program, switched(2), 6 << 20).transfers == 3 * 2
@@ -302,14 +271,11 @@ def test_a_chunk_is_sent_slice_after_slice() -> None:
 
 def test_rates_of_a_thread_block() -> None:
     """A block of 20 GB/s sends at 20 over links of 100, under every rule, and copies at 20."""
-    block = ThreadBlock((do(Op.SEND, inp(0)),), send=1)
-    program = exchange(2, 1, [[block], [ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=0)]])
     for rule in simulate.RULES:
         options = replace(QUICK, block_rate=20.0)
-        found = simulate.run(program, switched(2), 1_000_000, rule=rule, options=options)
+        found = simulate.run(ONE, switched(2), 1_000_000, rule=rule, options=options)
         assert found.time == pytest.approx(50.0 + 50.0, rel=EXACT)  # and the receiver copies it
-    local = exchange(1, 1, [[ThreadBlock((do(Op.REDUCE, scr(0), out(0)),))]])
-    local = replace(local, ranks=local.ranks * 2)
+    local = exchange(1, *["block\nreduce s0 -> o0"] * 2)
     options = replace(QUICK, reduce_rate=10.0)
     assert simulate.run(local, switched(2), 1_000_000, options=options).time == pytest.approx(100.0)
 
@@ -319,10 +285,8 @@ def test_between_boxes_a_proxy_sends() -> None:
     _, programs = forest_and_plans("dgx-a100", "allgather", {"boxes": "2"})
     for program in programs.values():
         timing = simulate.run(program, topology, SIZE, timeline=True)
-        far = [s for s in timing.timeline if s.peer >= 0 and s.rank // 8 != s.peer // 8]
-        assert far
-        assert all(span.proxy for span in far)
-        assert not any(span.proxy for span in timing.timeline if span not in far)
+        proxied = {(s.peer >= 0 and s.rank // 8 != s.peer // 8, s.proxy) for s in timing.timeline}
+        assert proxied == {(True, True), (False, False)}
 
 
 def test_more_flags_take_longer() -> None:
@@ -392,14 +356,13 @@ def test_more_slices_come_nearer_to_the_links() -> None:
 
 
 def test_a_plan_that_gets_stuck_is_an_error() -> None:
-    block = ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=1)
-    program = exchange(2, 1, [[block], []])
+    program = exchange(1, "block recv=1\nrecv -> s0", "")
     with pytest.raises(PlanError, match=r"rank 0, thread block 0, step 0 \(recv\) waits for ever"):
         simulate.run(program, switched(2), 1000)
 
 
 def test_ranks_must_be_there() -> None:
-    program = exchange(3, 1, [[], [], []])
+    program = exchange(1, "", "", "")
     with pytest.raises(PlanError, match="for 3 ranks; switched has 2 GPUs"):
         simulate.run(program, switched(2), 1000)
     forest = synthesize(switched(2), "allgather", formats=["forest"]).forest
@@ -408,11 +371,7 @@ def test_ranks_must_be_there() -> None:
 
 
 def test_ranks_are_found_by_name() -> None:
-    blocks = [
-        [ThreadBlock((do(Op.SEND, inp(0)),), send=1)],
-        [ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=0)],
-    ]
-    program = replace(exchange(2, 1, blocks), names=("gpu3", "gpu1"))
+    program = replace(ONE, names=("gpu3", "gpu1"))
     found = simulate.run(program, switched(4), 1_000_000)
     assert {(u.src, u.dst) for u in found.links if u.bytes} == {
         ("gpu3", "switch"),
@@ -438,7 +397,7 @@ def test_options_are_checked(wrong: dict[str, object], words: str) -> None:
 
 
 def test_sizes_and_pieces_are_checked() -> None:
-    program = exchange(2, 1, [[], []])
+    program = exchange(1, "", "")
     with pytest.raises(ArgumentError, match="size must be at least 1 and at most"):
         simulate.run(program, switched(2), 0)
     forest = synthesize(switched(2), "allgather", formats=["forest"]).forest

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from command_line import Run, fine
-from programs import do, inp, otb, out, rank, scr, with_block, with_rank
+from notation import parse
+from programs import begin, end, lines
 
 from forestcoll import plans
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.program import Buffer, Collective, Instruction, Op, Program, Switch, ThreadBlock
+from forestcoll.program import Program
 from forestcoll.schedule import forest_file
 from forestcoll.topology import Link, Node, Topology
 from forestcoll.verify import simulate
@@ -41,12 +42,14 @@ def switched(n: int) -> Topology:
     return Topology("switched", nodes, links)
 
 
-def only(n: int, where: int, *blocks: ThreadBlock) -> Program:
+def only(n: int, where: int, block: str) -> Program:
     """A program of one chunk that nobody verifies: one rank alone does something."""
-    ranks = tuple(rank(*(blocks if r == where else ()), i=1, o=1, s=1) for r in range(n))
-    return Program(
-        "hand", Collective.ALLREDUCE, "onesided", ranks, in_place=True, out_of_place=True
-    )
+    ranks = [f"rank 1 1 1\n{block if r == where else ''}" for r in range(n)]
+    return parse(lines("allreduce onesided name=hand", ranks))
+
+
+GET = only(2, 0, "block channels=memory:1:0\nget i0@1 -> o0 over=0")
+BOTH = "block channels=memory:1:0,memory:2:0\n"
 
 
 def time_of(program: Program, topology: Topology, rule: Rule, **more: Any) -> float:
@@ -57,24 +60,20 @@ def time_of(program: Program, topology: Topology, rule: Rule, **more: Any) -> fl
 @pytest.mark.parametrize("signal", [0.0, 5.0])
 def test_a_read_is_a_request_and_an_answer(rule: Rule, signal: float) -> None:
     """No signal tells of the end of either."""
-    get = do(Op.GET, inp(0, rank=1), out(0), channels=[0])
-    program = only(2, 0, otb([(1, "memory", 0)], get))
-    time = time_of(program, chained(2), rule, signal=signal)
+    time = time_of(GET, chained(2), rule, signal=signal)
     assert time == pytest.approx(2 * LATENCY + WIRE, rel=EXACT)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_one_read_comes_after_the_other(rule: Rule) -> None:
-    get = do(Op.GET, [inp(0, rank=1), inp(0, rank=2)], [out(0), scr(0)], channels=[0, 1])
-    program = only(3, 0, otb([(1, "memory", 0), (2, "memory", 0)], get))
+    program = only(3, 0, BOTH + "get i0@1 i0@2 -> o0 s0 over=0,1")
     times = [2 * LATENCY + WIRE, 4 * LATENCY + WIRE]  # the second comes from a link further
     assert time_of(program, chained(3), rule) == pytest.approx(sum(times), rel=EXACT)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_what_is_added_up_is_asked_for_at_once(rule: Rule) -> None:
-    add = do(Op.READ_REDUCE, [inp(0), inp(0, rank=1), inp(0, rank=2)], out(0), channels=[0, 1])
-    program = only(3, 0, otb([(1, "memory", 0), (2, "memory", 0)], add))
+    program = only(3, 0, BOTH + "read_reduce i0 i0@1 i0@2 -> o0 over=0,1")
     # two links there, two links back; both answers share the link from the switch
     time = time_of(program, switched(3), rule)
     assert time == pytest.approx(4 * LATENCY + 2 * WIRE, rel=EXACT)
@@ -82,41 +81,29 @@ def test_what_is_added_up_is_asked_for_at_once(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_sum_is_sent_on_when_what_it_adds_is_there(rule: Rule) -> None:
-    add = do(
-        Op.READ_REDUCE_PUT,
-        [inp(0), inp(0, rank=0)],
-        [out(0), scr(0, rank=2)],
-        channels=[0, 1],
-    )
-    program = only(3, 1, otb([(0, "memory", 0), (2, "memory", 0)], add))
+    ends = "block channels=memory:0:0,memory:2:0\n"
+    program = only(3, 1, ends + "read_reduce_put i0 i0@0 -> o0 s0@2 over=0,1")
     assert time_of(program, chained(3), rule) == pytest.approx(3 * LATENCY + WIRE, rel=EXACT)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_read_that_is_slower_than_the_links_keeps_its_round_trip(rule: Rule) -> None:
-    get = do(Op.GET, inp(0, rank=1), out(0), channels=[0])
-    program = only(2, 0, otb([(1, "memory", 0)], get))
-    time = time_of(program, chained(2), rule, block_rate=10.0)
+    time = time_of(GET, chained(2), rule, block_rate=10.0)
     assert time == pytest.approx(2 * LATENCY + SIZE / 10_000, rel=EXACT)
 
 
 def test_the_request_takes_the_other_direction_of_the_links() -> None:
-    get = do(Op.GET, inp(0, rank=1), out(0), channels=[0])
-    program = only(2, 0, otb([(1, "memory", 0)], get))
     graph = CapacityGraph.from_topology(chained(2))
     known = {("gpu0", "gpu1"): Fraction(5), ("gpu1", "gpu0"): Fraction(1, 2)}
-    found = simulate.run(program, graph, SIZE, rule="fair", links=known)
+    found = simulate.run(GET, graph, SIZE, rule="fair", links=known)
     assert found.time == pytest.approx(5.5 + WIRE, rel=EXACT)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_switch_that_adds_reads_and_then_stores(rule: Rule) -> None:
-    through = (Switch((0, 1, 2), Buffer.INPUT), Switch((0, 1, 2), Buffer.OUTPUT))
-    add = Instruction(Op.FABRIC_REDUCE_STORE, (inp(0),), (out(0),), switches=(0, 1))
-    program = only(3, 0, ThreadBlock((add,), switches=through))
-    for peer in (1, 2):  # all of a group set their switch up
-        idle = with_block(program, 0, 0, ThreadBlock((), switches=through)).ranks[0]
-        program = with_rank(program, peer, idle)
+    ready = "rank 1 1 1\nblock switches=i:0/1/2,o:0/1/2"  # all of a group set their switch up
+    add = "fabric_reduce_store i0 -> o0 via=0,1"
+    program = parse(lines("allreduce onesided", ready, add, ready, ready))
     size = 300_000  # has left before the first sum is back
     found = simulate.run(program, switched(3), size, rule=rule)
     wire = size / (BANDWIDTH * 1000)
@@ -158,25 +145,12 @@ def test_puts_over_memory_need_no_channel(plan: str, tmp_path: Path) -> None:
 
 def exchanges() -> Program:
     """An allgather of three ranks whose puts go to both others, as the language fuses them."""
-    ranks = []
+    text = ["allgather onesided name=bare places=out"]
     for r in range(3):
-        peers = [(r + 1) % 3, (r + 2) % 3]
-        block = otb(
-            [(p, "memory", 0) for p in peers],
-            do(Op.COPY, inp(0), out(r)),
-            do(Op.NOP),
-            do(Op.RELAXED_SIGNAL, channels=[0, 1]),
-            do(Op.RELAXED_WAIT, channels=[0, 1]),
-            do(Op.NOP),
-            do(Op.PUT, inp(0), [out(r, rank=p) for p in peers]),
-            do(Op.NOP),
-            do(Op.SIGNAL, channels=[0, 1]),
-            do(Op.WAIT, channels=[0, 1]),
-        )
-        ranks.append(rank(block, i=1, o=3))
-    return Program(
-        "bare", Collective.ALLGATHER, "onesided", tuple(ranks), in_place=False, out_of_place=True
-    )
+        p, q = (r + 1) % 3, (r + 2) % 3
+        text += ["rank 1 3", f"block channels=memory:{p}:0,memory:{q}:0", f"copy i0 -> o{r}", "nop"]
+        text += [begin(0, 1), f"put i0 -> o{r}@{p} o{r}@{q}", end(0, 1)]
+    return parse(lines(text))
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -6,16 +6,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import programs as pg
 import pytest
 from hand_forests import chain, of_shape, star
-from programs import do, inp, rank, ring_allreduce, scr, tb
+from notation import parse
+from programs import lines, ring_allreduce
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
 from forestcoll.plans.lint import lint
-from forestcoll.program import Collective, Op, Program, Protocol
+from forestcoll.program import Collective, Program, Protocol
 from forestcoll.program.targets import (
     MSCCL,
     RCCL,
@@ -35,23 +35,11 @@ SHORT: dict[Protocol, tuple[int, int]] = {"LL": (16_384, 32_768), "LL128": (50_1
 
 def exchange(chunks: int, most: int, protocol: Protocol) -> Program:
     """Two ranks send all they have before they take the other's, and add that up."""
-    ranks = [
-        rank(
-            tb(
-                do(Op.SEND, inp(0, chunks)),
-                do(Op.RECV, (), scr(0, chunks)),
-                do(Op.REDUCE, scr(0, chunks), inp(0, chunks)),
-                recv=1 - r,
-                send=1 - r,
-            ),
-            i=chunks,
-            o=chunks,
-            s=chunks,
-        )
-        for r in range(2)
-    ]
-    made = pg.program(Collective.ALLREDUCE, "fifo", ranks, "in")
-    return replace(made, protocol=protocol, max_bytes=most)
+    c, text = f"0:{chunks}", ["allreduce fifo places=in"]
+    for peer in (1, 0):
+        text += [f"rank {chunks} {chunks} {chunks}\nblock recv={peer} send={peer}\nsend i{c}"]
+        text += [f"recv -> s{c}\nreduce s{c} -> i{c}"]
+    return replace(parse(lines(text)), protocol=protocol, max_bytes=most)
 
 
 def test_messages_of_each_runtime() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import interleaving
 import programs as pg
 import pytest
 from hand_forests import chain, forest, of_shape, star
-from programs import do, inp, otb, out, rank, scr
+from notation import parse, spoilt, tree_of
 
 from forestcoll import solver
 from forestcoll.common.errors import ExecutionError, PlanError
@@ -19,7 +18,7 @@ from forestcoll.execute import cpu
 from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
 from forestcoll.plans.lint import lint
-from forestcoll.program import BY_TREES, Collective, Op, Program
+from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.schedule.forest import Phase
 from forestcoll.topology import catalog
@@ -30,10 +29,8 @@ DEFECTS = Path(__file__).parents[2] / "shared" / "defects"
 
 def with_scratch(program: Program, *chunks: int) -> Program:
     """The program with other sizes of scratch."""
-    ranks = [
-        replace(rank, scratch_chunks=own) for rank, own in zip(program.ranks, chunks, strict=True)
-    ]
-    return replace(program, ranks=tuple(ranks))
+    edits = [f"{r}.scratch = {own}" for r, own in enumerate(chunks)]
+    return spoilt(tree_of(program), edits)
 
 
 def pair(collective: Collective = Collective.BROADCAST) -> Program:
@@ -44,14 +41,13 @@ def pair(collective: Collective = Collective.BROADCAST) -> Program:
 
 def local_packets(n: int = 3) -> Program:
     """An allgather by plain puts; each rank's own copy goes through packets in its own scratch."""
-    ranks = []
+    text = ["allgather onesided places=out"]
     for r in range(n):
-        blocks = [otb([], do(Op.COPY_PACKETS, inp(0), scr(0)), do(Op.UNPACK, scr(0), out(r)))]
-        for peer in (p for p in range(n) if p != r):
-            put = do(Op.PUT, inp(0), out(r, 1, peer), channels=[0])
-            blocks.append(otb([(peer, "memory", 0)], *pg.handshake(0), put, *pg.farewell(0)))
-        ranks.append(rank(*blocks, i=1, o=n, s=8 * (r + 1)))
-    return pg.ll(pg.program(Collective.ALLGATHER, "onesided", ranks, "out"))
+        text += [f"rank 1 {n} {8 * (r + 1)}\nblock\ncopy_packets i0 -> s0\nunpack s0 -> o{r}"]
+        for p in (p for p in range(n) if p != r):
+            text += [f"block channels=memory:{p}:0", pg.begin(0), f"put i0 -> o{r}@{p} over=0"]
+            text += [pg.end(0)]
+    return pg.ll(parse(pg.lines(text)))
 
 
 # --- what is emitted
@@ -117,13 +113,8 @@ def test_packets_beyond_a_peers_scratch_are_refused() -> None:
 def test_packets_that_lie_where_others_are_read_are_refused() -> None:
     """Rank 0 writes chunk 4, which nobody reads; in the second half's turn it is chunk 12, in the
     half that rank 1 reads then, and there others come to it."""
-    plan = pair()
-    first = plan.ranks[0].thread_blocks[0]
-    more = do(Op.PUT_PACKETS, inp(0), scr(8, 1, 1), (), (0,))
-    stray = replace(first, steps=(more, *first.steps))
-    blocks = (stray, *plan.ranks[0].thread_blocks[1:])
-    ranks = (replace(plan.ranks[0], thread_blocks=blocks), plan.ranks[1])
-    plan = with_scratch(replace(plan, ranks=ranks), 8, 16)
+    plan = spoilt(tree_of(pair()), ["0.0.0 + put_packets i0 -> s8@1 over=0"])
+    plan = with_scratch(plan, 8, 16)
     with pytest.raises(PlanError, match="at chunk 16, where rank 1 waits for others"):
         verify(plan)
 
