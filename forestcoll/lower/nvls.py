@@ -15,12 +15,11 @@ there. Where a thread block cannot reach all peers they share them, with barrier
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.handshakes import NOP
+from forestcoll.lower.handshakes import NOP, sync
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Limits, check_ranks
 from forestcoll.program import (
@@ -36,7 +35,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.targets import Target
-from forestcoll.schedule.forest import Forest, Phase, Tree
+from forestcoll.schedule.forest import Forest
 
 BLOCKS = 8
 """Thread blocks of a rank that share its work, at least: few keep a switch busy."""
@@ -74,17 +73,22 @@ def lower_nvls(
     chunks = layout(forest)
     reducing = forest.collective.two_phases
     wanted = min(_wanted(forest), target.thread_blocks) if blocks is None else blocks
-    maker = _Maker(chunks, target, in_place and reducing, wanted)
+    adds_in_place = in_place and reducing
     program = Program(
         name=forest.name,
         collective=forest.collective,
         style="onesided",
         ranks=tuple(
-            RankProgram(tuple(maker.blocks(r)), chunks.input_chunks, chunks.output_chunks, 0)
-            for r in range(forest.n)
+            RankProgram(
+                tuple(_blocks(chunks, rank, target, wanted, adds_in_place=adds_in_place)),
+                chunks.input_chunks,
+                chunks.output_chunks,
+                0,
+            )
+            for rank in range(forest.n)
         ),
         in_place=in_place or not reducing,
-        out_of_place=not (in_place and reducing),
+        out_of_place=not adds_in_place,
         root=forest.root,
         names=names,
     )
@@ -122,77 +126,63 @@ def _check_hops(forest: Forest, title: str) -> None:
                     "every tree to be one hop through it, all GPUs in one NVLink domain"
                 )
             through.add(path[1])
-        _check_switch(forest, tree, tree.edges[0][1], title)
+        switch = tree.edges[0][1]
+        able, word = {
+            "broadcast": (graph.multicast, "multicast"),
+            "reduce": (graph.aggregation, "aggregation"),
+        }[tree.phase]
+        if not able[switch]:
+            raise PlanError(
+                f"{title}: {graph.names[switch]} has no {word}, which the {tree.phase} tree of "
+                f"{graph.names[tree.root]} needs"
+            )
     if len(through) > 1:
         names = ", ".join(sorted(graph.names[v] for v in through))
         raise PlanError(f"{title}: trees go through several switches ({names}); one must do")
 
 
-def _check_switch(forest: Forest, tree: Tree, switch: int, title: str) -> None:
-    graph = forest.graph
-    able: dict[Phase, tuple[bool, str]] = {
-        "broadcast": (graph.multicast[switch], "multicast"),
-        "reduce": (graph.aggregation[switch], "aggregation"),
-    }
-    can, word = able[tree.phase]
-    if not can:
-        raise PlanError(
-            f"{title}: {graph.names[switch]} has no {word}, which the {tree.phase} tree of "
-            f"{graph.names[tree.root]} needs"
+def _blocks(
+    chunks: Layout, rank: int, target: Target, wanted: int, *, adds_in_place: bool
+) -> Iterator[ThreadBlock]:
+    """The rank's thread blocks: slices of its work, between begin and end.
+
+    `adds_in_place`: of an allreduce within one buffer.
+    """
+    everyone, start = tuple(range(chunks.n)), chunks.start
+    roots = [p for p in everyone if start[p] < start[p + 1]]
+    # who stores asks everybody, who does not only those who do
+    peers = [p for p in (everyone if rank in roots else roots) if p != rank]
+    least = -(-(chunks.n - 1) // target.channels)  # thread blocks that reach everybody together
+    count = max(wanted, least) if least > 1 else wanted
+    adds = chunks.collective.two_phases
+    bound = [Buffer.INPUT] * adds + [Buffer.OUTPUT] * (not adds_in_place)
+    switches = tuple(Switch(everyone, buffer) for buffer in bound)
+    for k in range(count):
+        asked = peers[k::count] if least > 1 else peers
+        channels = tuple(Channel(p, "memory", 0 if least > 1 else k) for p in asked)
+        begin, end = (
+            [i for op in ops for i in sync(op, range(len(asked)), -1, target.peers)]
+            for ops in ((Op.RELAXED_SIGNAL, Op.RELAXED_WAIT), (Op.SIGNAL, Op.WAIT))
         )
+        begun, done = (
+            Instruction(Op.BARRIER, ident=ident, group=count) if least > 1 else NOP
+            for ident in (0, 1)
+        )
+        work = _work(chunks, rank, (k, count), len(switches))
+        steps = (*begin, begun, *work, done, *end)
+        yield ThreadBlock(steps, channels=channels, switches=switches)
 
 
-@dataclass(slots=True)
-class _Maker:
-    """Writes thread blocks of a rank; `adds_in_place`: of an allreduce within one buffer."""
-
-    layout: Layout
-    target: Target
-    adds_in_place: bool
-    wanted: int
-
-    def blocks(self, rank: int) -> Iterator[ThreadBlock]:
-        """The rank's thread blocks: slices of its work, between begin and end."""
-        everyone, most = range(self.layout.n), self.target.channels
-        roots = [p for p in everyone if self.layout.start[p] < self.layout.start[p + 1]]
-        # who stores asks everybody, who does not only those who do
-        peers = [p for p in (everyone if rank in roots else roots) if p != rank]
-        alone = len(everyone) - 1 <= most  # a block can ask everybody by itself
-        count = self.wanted if alone else max(self.wanted, -(-(len(everyone) - 1) // most))
-        for k in range(count):
-            asked = peers if alone else peers[k::count]
-            channels = tuple(Channel(p, "memory", k if alone else 0) for p in asked)
-            steps = [*self._shake(Op.RELAXED_SIGNAL, asked), *self._shake(Op.RELAXED_WAIT, asked)]
-            steps.append(NOP if alone else Instruction(Op.BARRIER, ident=0, group=count))
-            steps += self._work(rank, (k, count))
-            steps.append(NOP if alone else Instruction(Op.BARRIER, ident=1, group=count))
-            steps += [*self._shake(Op.SIGNAL, asked), *self._shake(Op.WAIT, asked)]
-            yield ThreadBlock(tuple(steps), channels=channels, switches=self._switches())
-
-    def _shake(self, op: Op, peers: Sequence[int]) -> Iterator[Instruction]:
-        for low in range(0, len(peers), self.target.peers):
-            places = range(low, min(low + self.target.peers, len(peers)))
-            yield Instruction(op, channels=tuple(places))
-
-    def _switches(self) -> tuple[Switch, ...]:
-        everyone = tuple(range(self.layout.n))
-        if not self.layout.collective.two_phases:
-            return (Switch(everyone, Buffer.OUTPUT),)
-        own = Switch(everyone, Buffer.INPUT)
-        return (own,) if self.adds_in_place else (own, Switch(everyone, Buffer.OUTPUT))
-
-    def _work(self, rank: int, part: tuple[int, int]) -> Iterator[Instruction]:
-        """The rank's share of the work: nothing where it is no root."""
-        low, high = self.layout.start[rank], self.layout.start[rank + 1]
-        if low == high:
-            return
-        own, whole = self.layout.input(rank, low, high - low), Ref(Buffer.OUTPUT, low, high - low)
-        if not self.layout.collective.two_phases:
-            yield Instruction(Op.FABRIC_STORE, (own,), (whole,), part=part, switches=(0,))
-            return
-        through = (0, 0) if self.adds_in_place else (0, 1)
-        to = own if self.adds_in_place else whole
-        yield Instruction(Op.FABRIC_REDUCE_STORE, (own,), (to,), part=part, switches=through)
+def _work(chunks: Layout, rank: int, part: tuple[int, int], buffers: int) -> list[Instruction]:
+    """The rank's share of the work: nothing where it is no root. `buffers`: bound to the switch."""
+    low, count = chunks.start[rank], chunks.start[rank + 1] - chunks.start[rank]
+    own, whole = chunks.input(rank, low, count), Ref(Buffer.OUTPUT, low, count)
+    if not count:
+        return []
+    if not chunks.collective.two_phases:
+        return [Instruction(Op.FABRIC_STORE, (own,), (whole,), part=part, switches=(0,))]
+    to, through = (own, (0, 0)) if buffers == 1 else (whole, (0, 1))
+    return [Instruction(Op.FABRIC_REDUCE_STORE, (own,), (to,), part=part, switches=through)]
 
 
 def most_algbw(forest: Forest) -> Fraction:

@@ -96,12 +96,13 @@ class Work(NamedTuple):
 
     def join(self, other: Work) -> Work:
         """Both together."""
+        a, b = self.shakes, other.shakes
         return Work(
             self.pipes + other.pipes,
             self.steps + other.steps,
             self.remote | other.remote,
             self.lanes | other.lanes,
-            Shakes(*[a | b for a, b in zip(self.shakes, other.shakes, strict=True)]),
+            Shakes(a[0] | b[0], a[1] | b[1], a[2] | b[2], a[3] | b[3]),
         )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from operator import add, le
 from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
@@ -36,7 +35,6 @@ So many channels NCCL has at most; more would take processors from computation.
 Class = dict[Place, Work]
 """What the units of a class, or one of them, do at every rank and half that takes part."""
 Block = tuple[int, int]  # class, half
-NOTHING = Work()
 
 
 class Unit(NamedTuple):
@@ -63,7 +61,7 @@ class Room:
         """The rank, limit, figure and bound that keep the unit out of a class, or None."""
         target = self.target
         for place, own in unit.items():
-            rank, work = place[0], own.join(others.get(place, NOTHING))
+            rank, work = place[0], own.join(others[place]) if place in others else own
             steps = self.steps(rank, work)
             if steps > target.steps:
                 return rank, "operations in one thread block", steps, target.steps
@@ -199,26 +197,27 @@ def _refusal(stuck: Unit, wanted: int, limits: Limits, room: Room) -> PlanError:
 
 def _thread_blocks(classes: Sequence[Class], rank: int, room: Room) -> list[list[Block]]:
     """The thread blocks of a rank, busy ones first; each class and half is in one of them."""
-    target = room.target
-    limits = target.steps, target.channels, target.channels
-    busy: list[tuple[list[Block], Sequence[int]]] = []
-    idle: list[tuple[list[Block], Sequence[int]]] = []
+    target, near = room.target, room.near[rank]
+    busy: list[tuple[list[Block], int, int, int]] = []  # what it does, operations, channels
+    idle: list[tuple[list[Block], int, int, int]] = []
     for half in (0, 1):
         for number, works in enumerate(classes):
             work = works.get((rank, half))
             if work is not None:
-                near = (work.lanes & room.near[rank]).bit_count()
-                figures = (room.steps(rank, work), near, work.lanes.bit_count() - near)
-                (busy if work.pipes else idle).append(([(number, half)], figures))
-    for blocks, more in idle:
-        for place, (others, taken) in enumerate(busy):
-            both = tuple(map(add, taken, more))
-            if all(map(le, both, limits)):
-                busy[place] = others + blocks, both
+                inside = (work.lanes & near).bit_count()
+                outside = work.lanes.bit_count() - inside
+                alone = [(number, half)], room.steps(rank, work), inside, outside
+                (busy if work.pipes else idle).append(alone)
+    for blocks, steps, inside, outside in idle:
+        most = target.steps - steps, target.channels - inside, target.channels - outside
+        for place, (others, taken, memory, ports) in enumerate(busy):
+            if taken <= most[0] and memory <= most[1] and ports <= most[2]:
+                both = others + blocks, taken + steps, memory + inside, ports + outside
+                busy[place] = both
                 break
         else:
-            busy.append((blocks, more))
-    return [blocks for blocks, _ in busy]
+            busy.append((blocks, steps, inside, outside))
+    return [blocks for blocks, *_ in busy]
 
 
 Channels = dict[tuple[int, Block, int], Channel]
