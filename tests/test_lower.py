@@ -11,7 +11,6 @@ import pytest
 from hand_forests import (
     chain,
     forest,
-    forests,
     instructions,
     mesh,
     of_shape,
@@ -19,13 +18,11 @@ from hand_forests import (
     star,
     tree,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import hopeless, lower, usage
-from forestcoll.program import BY_TREES, Buffer, Collective, Op, Pipeline, Program
+from forestcoll.program import BY_TREES, Collective, Op, Pipeline, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
 from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import solve
@@ -36,34 +33,6 @@ BOTH = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda t: t.name)
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 # -- right for every collective, shape and style ------------------------------------------------
-
-
-@BOTH
-@ALL
-@pytest.mark.parametrize("shape", [chain, star])
-@pytest.mark.parametrize(("n", "boxes"), [(2, 1), (2, 2), (3, 1), (4, 2), (5, 5)])
-def test_small_forests_are_right(
-    collective: Collective, target: Target, shape: Any, n: int, boxes: int
-) -> None:
-    program = proven(of_shape(collective, n, shape, boxes), target)
-    assert program.collective is collective
-    assert program.style == target.style
-    assert program.names == tuple(f"box{v * boxes // n}/gpu{v}" for v in range(n))
-    assert program.root == (n - 1 if collective.rooted else -1)
-
-
-@settings(max_examples=40, deadline=None)
-@given(forests(), st.sampled_from([RCCL, MSCCLPP]), st.integers(1, 2))
-def test_any_forest_is_right(made: Forest, target: Target, instances: int) -> None:
-    proven(made, target, instances=instances)
-
-
-@settings(max_examples=30, deadline=None)
-@given(forests())
-def test_programs_do_not_write_the_input(made: Forest) -> None:
-    for target in (MSCCL, MSCCLPP):
-        for i in instructions(lower(made, target)):
-            assert all(ref.buffer is not Buffer.INPUT for ref in i.dst)
 
 
 def test_the_same_forest_gives_the_same_program() -> None:
@@ -242,16 +211,6 @@ def test_sums_of_other_boxes_need_scratch_and_those_of_the_own_do_not() -> None:
     assert [r.scratch_chunks for r in program.ranks] == [1, 0, 0, 0, 0, 0, 0, 0]
 
 
-@settings(max_examples=25, deadline=None)
-@given(forests(), st.integers(1, 3))
-def test_any_forest_fits_few_thread_blocks(made: Forest, blocks: int) -> None:
-    few = replace(MSCCLPP, thread_blocks=blocks, steps=1000, channels=32, remote_buffers=64)
-    program = lower(made, few)
-    verify(program, launches=3)
-    link_loads(program, made)
-    assert usage(program).thread_blocks <= blocks
-
-
 def test_pipelines_take_the_callers_slice() -> None:
     program = lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=4096)
     sizes = {
@@ -265,15 +224,6 @@ def test_pipelines_take_the_callers_slice() -> None:
     for wrong in (0, -16, 24):
         with pytest.raises(PlanError, match=rf"unit_bytes is {wrong}: must be .* multiple of 16"):
             lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=wrong)
-
-
-def test_operations_reach_at_most_eight_peers() -> None:
-    for collective in (Collective.BROADCAST, Collective.REDUCE, Collective.ALLREDUCE):
-        program = proven(of_shape(collective, 16, star), MSCCLPP)
-        for i in instructions(program):
-            assert len(i.channels) <= 8
-            assert len(i.src) <= 10
-            assert len(i.dst) <= 8
 
 
 def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
@@ -300,18 +250,6 @@ def test_inner_ranks_may_be_wide_as_well() -> None:
     trees = [tree("reduce", 2, parents), tree("broadcast", 2, parents)]
     program = proven(forest(Collective.ALLREDUCE, 20, trees), MSCCLPP)
     assert len(program.ranks[1].semaphores) == 4  # 18 children, 8 a group, in either phase
-
-
-@settings(max_examples=25, deadline=None)
-@given(forests(), st.integers(2, 4), st.integers(1, 2))
-def test_any_forest_fits_narrow_thread_blocks(made: Forest, channels: int, peers: int) -> None:
-    narrow = replace(
-        MSCCLPP, channels=channels, peers=peers, semaphores=1, thread_blocks=1000, steps=100
-    )
-    program = lower(made, narrow)
-    verify(program)
-    link_loads(program, made)
-    assert usage(program).channels <= channels
 
 
 def test_broadcasts_wait_for_sums_in_other_thread_blocks() -> None:
@@ -453,17 +391,6 @@ def solved(name: str, parameters: dict[str, str], collective: Collective, trees:
 
 def parameters(name: str) -> set[str]:
     return {p.name for p in catalog.heading(name).parameters}
-
-
-@ALL
-@pytest.mark.parametrize(
-    ("name", "parameters", "trees"),
-    [("dgx-a100", {"boxes": "2"}, 1), ("mi250", {"boxes": "1"}, "auto")],
-)
-def test_machines(collective: Collective, name: str, parameters: Any, trees: Any) -> None:
-    made = solved(name, parameters, collective, trees)
-    for target in (RCCL, MSCCLPP):
-        proven(made, target)
 
 
 FOUR = {"dgx-a100", "dgx1-v100"}  # four of the others are as two, or as these

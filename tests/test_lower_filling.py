@@ -39,20 +39,6 @@ def test_destinations_begin_with_the_next_rank() -> None:
 
 
 @pytest.mark.parametrize("collective", list(BY_TREES))
-@pytest.mark.parametrize("spread", SPREADS, ids=str)
-@pytest.mark.parametrize("name", ["dgx1-v100", "torus-2d", "dgx-a100-2"])
-def test_every_spread_is_right(name: str, spread: Spread, collective: Collective) -> None:
-    boxes = {"boxes": "2"} if name == "dgx-a100-2" else {"x": "3", "y": "3"}
-    topology = catalog.load(name.removesuffix("-2"), {} if name == "dgx1-v100" else boxes)
-    root = 1 if collective.rooted else None
-    trees = 1 if name == "dgx-a100-2" else "auto"
-    forest = solver.solve(capacity_graph(topology), collective, root, trees)  # type: ignore[arg-type]
-    program = lower(forest, MSCCLPP, spread=spread)
-    verify(program)
-    link_loads(program, forest)
-
-
-@pytest.mark.parametrize("collective", list(BY_TREES))
 @pytest.mark.parametrize("name", ["dgx1-v100", "ring", "star"])
 def test_blocks_for_children_are_only_tried_where_there_are_any(
     name: str, collective: Collective

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise, product
 
 import pytest
+from hand_forests import chain, forests, of_shape, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forestcoll import plans, solver
 from forestcoll.compile.problem import capacity_graph
-from forestcoll.lower import fill, lower, serve
+from forestcoll.execute import cpu
+from forestcoll.lower import fill, lower, serve, usage
 from forestcoll.lower.alltoall import lowering
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.lower.onesided import Spread
 from forestcoll.plans.lint import lint
-from forestcoll.program import BY_TREES, Collective, Program
+from forestcoll.plans.rules import group_fault
+from forestcoll.program import BY_TREES, FABRIC, Buffer, Collective, Program
 from forestcoll.program.check import check as check_structure
-from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
-from forestcoll.schedule.forest import Forest, check
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import multicast
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve as solve_flows
@@ -43,6 +49,16 @@ def validate(program: Program, target: Target, traffic: Traffic | None) -> None:
     check_structure(program)
     assert program.style == target.style
     assert program.in_place or program.out_of_place
+    used = usage(program)
+    assert used.thread_blocks <= target.thread_blocks
+    assert used.steps <= target.steps
+    assert used.channels <= target.channels
+    for i in (i for *_, i in program.instructions()):
+        assert all(ref.buffer is not Buffer.INPUT for ref in i.dst) or i.op in FABRIC
+        assert all(ref.count <= target.count for ref in (*i.src, *i.dst))
+        if target.style == "onesided":
+            assert len(i.channels) <= target.peers
+            assert max(len(i.src), len(i.dst)) <= target.peers + 2
     proven = verify(program, target=target)
     assert proven.modes == tuple(
         mode
@@ -51,12 +67,20 @@ def validate(program: Program, target: Target, traffic: Traffic | None) -> None:
     )
     if traffic is not None:
         assert {pair: load for pair, load in proven.loads.items() if load} == traffic
-    text = plans.dumps(program, target.format, target)
+    if target.style == "fifo":
+        verify(program, queue=1)
+    if program.n <= 8:
+        assert cpu.run(program, 4096, iterations=3).wrong == 0
+    if target not in TARGETS.values():
+        return  # formats have the limits of runtimes
+    seated = group_fault(target, program.names, (), "") is None
+    text = plans.dumps(program, target.format, target if seated else None)
     assert plans.loads(text, "plan") == program
-    report = lint(text, "plan", target.name, sms=SMS)
-    assert [f for f in report.findings if f.severity == "error"] == []
-    assert report.ok
-    assert report.verified is not None  # its own run, message by message and launch after launch
+    if seated:  # else only the program is right
+        report = lint(text, "plan", target.name, sms=SMS)
+        assert [f for f in report.findings if f.severity == "error"] == []
+        assert report.ok
+        assert report.verified is not None  # its own run, launch after launch
 
 
 def traffic_of_trees(forest: Forest) -> Traffic:
@@ -100,8 +124,21 @@ def machine(name: str) -> Topology:
     return catalog.load(entry, settings)
 
 
+SHAPES: dict[str, tuple[int, Callable[..., Tree], int]] = {
+    "pair": (2, chain, 1),
+    "chain of boxes": (5, chain, 5),
+    "two boxes": (6, chain, 2),
+    "wide star": (18, star, 1),
+    "wide star of boxes": (18, star, 3),
+}
+"""By hand: ranks, the tree of each root, boxes."""
+
+
 @cache
 def forest(name: str, collective: Collective) -> Forest:
+    if name in SHAPES:
+        n, shape, boxes = SHAPES[name]
+        return of_shape(collective, n, shape, boxes)
     root = 1 if collective.rooted else None
     found = solver.solve(capacity_graph(machine(name)), collective, root, name=name)
     check(found)
@@ -116,9 +153,15 @@ def routes(name: str) -> Routes:
 Lowering = Callable[[Forest, Target], Program]
 
 
-def spread(forest: Forest, target: Target) -> Program:
-    """Cut finer, with children's pipelines apart."""
-    return lower(forest, target, spread=Spread(1, True))
+def spread(*settings: int) -> Lowering:
+    """Cut to a grain, with children's pipelines apart or not, of so many units a chunk."""
+    grain, children, units = settings
+    return lambda f, t: lower(f, t, spread=Spread(grain, bool(children), units))
+
+
+def packets(forest: Forest, target: Target) -> Program:
+    """For few bytes."""
+    return lower(forest, target, protocol="LL")
 
 
 def as_synthesized(forest: Forest, target: Target) -> Program:
@@ -126,6 +169,8 @@ def as_synthesized(forest: Forest, target: Target) -> Program:
     return fill(forest, target, lower(forest, target))[0]
 
 
+FEW = replace(MSCCLPP, thread_blocks=1, steps=2000, channels=64, remote_buffers=128)
+NARROW = replace(MSCCLPP, channels=3, peers=2, semaphores=1, thread_blocks=1000, steps=100)
 LOWERINGS: dict[str, tuple[Target, Lowering]] = {
     "plain steps": (RCCL, lower),
     "plain steps for msccl": (MSCCL, lower),
@@ -133,23 +178,45 @@ LOWERINGS: dict[str, tuple[Target, Lowering]] = {
     "queues, two instances": (MSCCL, lambda f, t: lower(f, t, instances=2)),
     "pipelines": (MSCCLPP, lower),
     "pipelines, two instances": (MSCCLPP, lambda f, t: lower(f, t, instances=2)),
-    "pipelines, spread": (MSCCLPP, spread),
+    "pipelines, cut": (MSCCLPP, spread(1, 0, 1)),
+    "pipelines, children apart": (MSCCLPP, spread(0, 1, 1)),
+    "pipelines, cut and apart": (MSCCLPP, spread(1, 1, 1)),
+    "pipelines, cut in units": (MSCCLPP, spread(3, 0, 8)),
+    "pipelines in one thread block": (FEW, lower),
+    "pipelines in narrow thread blocks": (NARROW, lower),
     "pipelines in place": (MSCCLPP, lambda f, t: serve(lower(f, t), in_place=True)),
     "packets": (MSCCLPP, lambda f, t: lower(f, t, protocol="LL")),
+    "packets in narrow thread blocks": (
+        replace(NARROW, channels=4),
+        lambda f, t: lower(f, t, protocol="LL"),
+    ),
     "filled queues": (RCCL, as_synthesized),
     "filled pipelines": (MSCCLPP, as_synthesized),
 }
 
 
 @pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", [*MACHINES, *SHAPES])
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_trees_become_programs_that_are_right(
     lowering: str, name: str, collective: Collective
 ) -> None:
     target, make = LOWERINGS[lowering]
+    if name in SHAPES and make is as_synthesized:
+        return  # full meshes by hand have no bandwidth that a plan could reach
     trees = forest(name, collective)
-    validate(make(trees, target), target, traffic_of_trees(trees))
+    program = make(trees, target)
+    graph = trees.graph
+    assert (program.collective, program.root) == (collective, trees.root)
+    assert program.names == tuple(graph.names[node] for node in graph.ranks)
+    validate(program, target, traffic_of_trees(trees))
+
+
+@settings(max_examples=60, deadline=None)
+@given(forests(), st.sampled_from([row for row in LOWERINGS if "filled" not in row]))
+def test_any_trees_become_programs_that_are_right(made: Forest, lowering: str) -> None:
+    target, make = LOWERINGS[lowering]
+    validate(make(made, target), target, traffic_of_trees(made))
 
 
 @pytest.mark.parametrize("target", [RCCL, MSCCL, MSCCLPP], ids=lambda t: t.name)
@@ -164,8 +231,11 @@ SWITCHED = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 
 @pytest.mark.parametrize("collective", SWITCHED, ids=str)
 @pytest.mark.parametrize("in_place", [True, False])
-def test_switches_are_told_what_to_copy_and_add(collective: Collective, in_place: bool) -> None:
-    graph = capacity_graph(catalog.load("dgx-h100", {"boxes": "1"}))
-    trees = multicast.forest(graph, collective, 0 if collective.rooted else None, "dgx-h100")
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200"])
+def test_switches_are_told_what_to_copy_and_add(
+    collective: Collective, in_place: bool, name: str
+) -> None:
+    graph = capacity_graph(catalog.load(name, {"boxes": "1"}))
+    trees = multicast.forest(graph, collective, 0 if collective.rooted else None, name)
     assert trees is not None
     validate(lower_nvls(trees, MSCCLPP, in_place=in_place), MSCCLPP, None)

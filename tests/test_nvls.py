@@ -86,25 +86,6 @@ links:
 # --- lowering
 
 
-@pytest.mark.parametrize("collective", DONE)
-@pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200"])
-def test_lowered_switches_are_proven_and_run(
-    collective: Collective, in_place: bool, name: str
-) -> None:
-    trees = forest(collective, name)
-    program = lower_nvls(trees, MSCCLPP, in_place=in_place)
-    done = verify(program)
-    both = collective is not Collective.ALLREDUCE
-    wanted = ("out-of-place", "in-place") if both else ("in-place" if in_place else "out-of-place",)
-    assert done.modes == wanted
-    link_loads(program, trees)
-    text = plans.dumps(program, "mscclpp-json", MSCCLPP)
-    assert plans.loads(text, "t") == program
-    for size in (128, 100_000):
-        assert cpu.run(program, size, iterations=3).wrong == 0
-
-
 def test_each_rank_does_its_share_in_slices() -> None:
     program = lower_nvls(forest(Collective.ALLREDUCE), MSCCLPP)
     for r, rank in enumerate(program.ranks):

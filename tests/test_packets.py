@@ -12,9 +12,8 @@ from typing import Any
 import interleaving
 import programs as pg
 import pytest
-from hand_forests import chain, forests, of_shape, star
+from hand_forests import chain, of_shape, star
 from hand_forests import forest as hand_made
-from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
 
 from forestcoll import plans, solver
@@ -64,20 +63,6 @@ def ops(program: Program) -> set[Op]:
 # --- lowering
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("collective", BY_TREES)
-def test_lowered_packets_are_proven_and_run(machine: str, collective: Collective) -> None:
-    trees = forest(machine, collective)
-    program = lower(trees, MSCCLPP, protocol="LL")
-    assert (program.protocol, program.double_scratch, program.max_bytes) == ("LL", True, MAX_BYTES)
-    done = verify(program)
-    assert done.launches == 3
-    link_loads(program, trees)
-    text = plans.dumps(program, "mscclpp-json", MSCCLPP)
-    assert plans.loads(text, "t") == program
-    assert cpu.run(program, 10_000, iterations=5).wrong == 0
-
-
 def test_data_waits_for_nothing_but_packets() -> None:
     """No signal stands in the way; where everybody needs everybody there is none at all."""
     for collective in BY_TREES:
@@ -107,32 +92,11 @@ def test_few_trees_share_their_work_between_thread_blocks() -> None:
     assert parts == {(k, 8) for k in range(8)}
 
 
-@pytest.mark.parametrize("collective", [Collective.ALLREDUCE, Collective.REDUCE])
-def test_stars_wider_than_a_thread_block(collective: Collective) -> None:
-    """24 ranks around one: more children than channels, more packets than operands of a sum."""
-    program = lower(of_shape(collective, 24, star), MSCCLPP, protocol="LL")
-    verify(program)
-    assert max(len(i.src) for *_, i in program.instructions()) == 10
-    assert cpu.run(program, 4096, iterations=3).wrong == 0
-    for rank_program in program.ranks:
-        for block in rank_program.thread_blocks:
-            assert len(block.channels) <= MSCCLPP.channels
-            assert len(block.steps) <= MSCCLPP.steps
-
-
-@settings(max_examples=25, deadline=None)
-@given(made=forests())
-def test_any_forest_is_right(made: Forest) -> None:
-    program = lower(made, MSCCLPP, protocol="LL")
-    verify(program)
-    link_loads(program, made)
-    assert plans.loads(plans.dumps(program, "mscclpp-json"), "t") == program  # nodes as drawn
-    assert cpu.run(program, 256, iterations=3).wrong == 0
-
-
 def test_scratch_comes_in_eights() -> None:
     for collective in BY_TREES:
         program = lower(forest("cube mesh", collective), MSCCLPP, protocol="LL")
+        assert (program.protocol, program.double_scratch) == ("LL", True)
+        assert program.max_bytes == MAX_BYTES
         assert {r.scratch_chunks % 8 for r in program.ranks} == {0}
 
 
