@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from os import PathLike, fsdecode
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, TopologyError, did_you_mean
@@ -21,6 +21,9 @@ from forestcoll.topology import (
     read_text,
 )
 from forestcoll.topology.file import NO_SETTINGS
+
+if TYPE_CHECKING:
+    from forestcoll.topology import readers
 
 
 @cache
@@ -124,14 +127,11 @@ def load(
 
 
 def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
-    text = read_text(path)
-    if is_topology_file(text):
-        return loads_topology(text, str(path), settings)
     from forestcoll.topology import readers
 
-    if readers.format_of(text) is None:
-        return loads_topology(text, str(path), settings)
-    return _load_dump(text, str(path), settings)
+    text = read_text(path)
+    form = None if is_topology_file(text) else readers.format_of(text)
+    return loads_file(text, str(path), settings, form)
 
 
 def is_topology_file(text: str) -> bool:
@@ -139,27 +139,33 @@ def is_topology_file(text: str) -> bool:
     return re.search(r"^format:", text, re.MULTILINE) is not None
 
 
-def _load_dump(text: str, source: str, settings: Mapping[str, str]) -> Topology:
-    """What another tool wrote; of one machine, `boxes` of it where the settings ask for them."""
+def loads_file(
+    text: str, source: str, settings: Mapping[str, str], form: readers.Format | None
+) -> Topology:
+    """The topology of a file: our own (`form` None), or what another tool wrote in that format.
+
+    Of one machine, `boxes` of it where the settings ask for them; of a fabric, a rank a host.
+    """
     from forestcoll.topology import compose, readers
 
+    if form is None:
+        return loads_topology(text, source, settings)
     own, network = compose.split_settings(settings)
-    form = readers.format_of(text)
-    if form is not None and form.machine:
+    if form.machine:
         known = [*readers.settings_of(form), *(setting.name for setting in compose.SETTINGS)]
         for name in own:
             if name not in known:
                 hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
                 raise TopologyError(f"{source}: unknown parameter '{name[:60]}'{hint}")
-    if not network:
-        return readers.loads(text, source, own, machine)
-    found = readers.read(text, source, own, machine)
-    if isinstance(found, readers.Fabric):
+    found = readers.read(text, source, own, machine, form)
+    if not isinstance(found, readers.Fabric):
+        return compose.compose_boxes(found, network) if network else found
+    if network:
         raise TopologyError(
             f"{source}: a fabric of hosts, and {next(iter(network))} is for boxes of one machine: "
             "'forestcoll topology compose MACHINE --fabric FILE' puts machines into its hosts"
         )
-    return compose.compose_boxes(found, network)
+    return readers.ranks_of(found)
 
 
 def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:

@@ -99,35 +99,39 @@ def _describe(node: Node | None) -> str:
     return " ".join([node.kind, *flags])
 
 
+Ends = tuple[str, str]
+Rates = dict[Ends, tuple[Fraction, Fraction]]
+"""GB/s and microseconds from node to node."""
+
+
 def _links(one: Topology, two: Topology) -> Iterator[Change]:
-    rates = one.directed(), two.directed()
-    times = one.latencies(), two.latencies()
-    done: set[tuple[str, str]] = set()
-    for ends in dict.fromkeys([*rates[0], *rates[1]]):
+    tables = _rates(one), _rates(two)
+    done: set[Ends] = set()
+    for ends in dict.fromkeys([*tables[0], *tables[1]]):
         if ends in done:
             continue
         back = ends[1], ends[0]
-        found = list(_link(ends, rates, times))
-        if found == list(_link(back, rates, times)) and any(back in side for side in rates):
+        changes = list(_link(ends, *tables))
+        both = any(back in table for table in tables) and changes == list(_link(back, *tables))
+        if both:
             done.add(back)
-            yield from (Change(kind, " - ".join(ends), *words) for kind, *words in found)
-        else:
-            yield from (Change(kind, " -> ".join(ends), *words) for kind, *words in found)
+        name = (" - " if both else " -> ").join(ends)
+        yield from (Change(kind, name, *words) for kind, *words in changes)
 
 
-def _link(
-    ends: tuple[str, str],
-    rates: tuple[dict[tuple[str, str], Fraction], dict[tuple[str, str], Fraction]],
-    times: tuple[dict[tuple[str, str], Fraction], dict[tuple[str, str], Fraction]],
-) -> Iterator[tuple[Kind, str, str]]:
-    there = [side.get(ends) for side in rates]
-    if there[0] is None or there[1] is None:
-        if there[0] is not there[1]:
-            words = ["" if rate is None else f"{_word(rate)} GB/s" for rate in there]
+def _rates(topology: Topology) -> Rates:
+    late = topology.latencies()
+    return {ends: (rate, late[ends]) for ends, rate in topology.directed().items()}
+
+
+def _link(ends: Ends, one: Rates, two: Rates) -> Iterator[tuple[Kind, str, str]]:
+    before, after = one.get(ends), two.get(ends)
+    if before is None or after is None:
+        if before is not after:
+            words = ["" if pair is None else f"{_word(pair[0])} GB/s" for pair in (before, after)]
             yield "link", words[0], words[1]
         return
-    if there[0] != there[1]:
-        yield "bandwidth", f"{_word(there[0])} GB/s", f"{_word(there[1])} GB/s"
-    late = [side[ends] for side in times]
-    if late[0] != late[1]:
-        yield "latency", f"{_word(late[0])} us", f"{_word(late[1])} us"
+    kinds: tuple[Kind, Kind] = ("bandwidth", "latency")
+    for kind, unit, was, now in zip(kinds, ("GB/s", "us"), before, after, strict=True):
+        if was != now:
+            yield kind, f"{_word(was)} {unit}", f"{_word(now)} {unit}"

@@ -17,7 +17,6 @@ from forestcoll.topology import (
     catalog,
     compose,
     dumps_topology,
-    loads_topology,
     read_text,
     readers,
 )
@@ -75,13 +74,8 @@ def import_files(
         raise TopologyError(
             f"{paths[0]}: --port says which port of a fabric is which of a machine; give both files"
         )
-    source = (machines or fabrics)[0]
-    if source.form is None:
-        return loads_topology(source.text, source.name, settings)
-    if machines:
-        return _repeat(source, settings)
-    found = readers.read(source.text, source.name, settings, catalog.machine, source.form)
-    return readers.ranks_of(found) if isinstance(found, readers.Fabric) else found
+    (source,) = machines or fabrics
+    return catalog.loads_file(source.text, source.name, settings, source.form)
 
 
 def compose_cluster(
@@ -95,7 +89,8 @@ def compose_cluster(
     if network in NETWORKS:
         if ports:
             raise TopologyError(f"--port is for a fabric's file, not for '{network}'")
-        return _repeat(source, {**settings, "fabric": network})
+        own, regular = compose.split_settings({**settings, "fabric": network})
+        return compose.compose_boxes(_load_machine(source, own), regular)
     if not Path(network).is_file():
         hint = did_you_mean(network, NETWORKS) or f"; a file, or {', '.join(NETWORKS)}"
         raise TopologyError(f"no fabric '{network[:80]}'{hint}")
@@ -144,17 +139,7 @@ def _find_machine(name: str) -> Source:
 def _load_machine(source: Source, settings: Mapping[str, str]) -> Topology:
     if not source.text:
         return catalog.machine(source.name, settings)
-    if source.form is None:
-        return loads_topology(source.text, source.name, settings)
-    found = readers.read(source.text, source.name, settings, catalog.machine, source.form)
-    assert isinstance(found, Topology)  # a format that is no fabric's
-    return found
-
-
-def _repeat(source: Source, settings: Mapping[str, str]) -> Topology:
-    own, network = compose.split_settings(settings)
-    machine = _load_machine(source, own)
-    return compose.compose_boxes(machine, network) if network else machine
+    return catalog.loads_file(source.text, source.name, settings, source.form)
 
 
 def _join(

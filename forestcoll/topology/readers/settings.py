@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import PurePath
 from typing import Any, NoReturn
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import SETTING_LENGTH
 from forestcoll.topology import Adapter, Link, Node, Topology, bandwidth, show, slug
+from forestcoll.topology.globs import matcher
 from forestcoll.topology.source import Place, located
 
 Machines = Callable[[str], Topology]
@@ -105,12 +105,12 @@ class Patterns:
 
     def match(self, word: str) -> bool:
         """Returns whether one of them matches."""
-        return any(fnmatchcase(word, glob) for glob in self.globs)
+        return any(matcher(glob)(word) for glob in self.globs)
 
     def check(self, words: Sequence[str], source: str) -> None:
         """Raises `TopologyError` for a glob that matches none of `words`."""
         for glob in self.globs:
-            if not any(fnmatchcase(word, glob) for word in words):
+            if not any(map(matcher(glob), words)):
                 hint = did_you_mean(glob, words[:5000])
                 raise TopologyError(f"{source}: {self.name}: '{glob[:60]}' matches nothing{hint}")
 
