@@ -6,12 +6,6 @@
 
 namespace forestcoll {
 
-namespace {
-
-constexpr int kNarrow = 16;  // columns up to which sets of rows are kept for each
-
-}  // namespace
-
 bool Transport::solve(bool whole_rows) {
   begin();
   bool all = true;
@@ -39,9 +33,7 @@ void Transport::begin() {
   row_of_.resize(column_.size());
   for (int row = 0; row < rows(); ++row)
     std::fill(row_of_.begin() + start_[row], row_of_.begin() + start_[row + 1], row);
-  narrow_ = room_.size() <= kNarrow;
-  if (narrow_) index_rows();
-  else index_columns();
+  index_rows();
 }
 
 void Transport::take(int row, int option) {
@@ -57,15 +49,6 @@ void Transport::choose(int row) {
     if (room_[column_[o]] >= demand_[row] && (best < 0 || room_[column_[o]] > room_[column_[best]]))
       best = o;
   if (best >= 0) take(row, best);
-}
-
-void Transport::index_columns() {
-  column_start_.assign(room_.size() + 1, 0);
-  for (int c : column_) ++column_start_[c + 1];
-  std::partial_sum(column_start_.begin(), column_start_.end(), column_start_.begin());
-  std::vector<int> at(column_start_.begin(), column_start_.end() - 1);
-  by_column_.resize(column_.size());
-  for (int o = 0; o < static_cast<int>(column_.size()); ++o) by_column_[at[column_[o]]++] = o;
 }
 
 void Transport::index_rows() {
@@ -101,12 +84,14 @@ int Transport::first_option(int from, int to, Amount least) const {
   return -1;
 }
 
-// The path that `over_rows` finds, from column to column: of all rows that could leave one for another
-// it takes the first. What it costs depends on the columns alone, but for a few words of bits.
-Amount Transport::over_columns(int row, Amount least) {
+// One shortest path from `row` over columns that are full, and rows that could leave one for another, to
+// room; of all such rows it takes the first. What it costs depends on the columns alone, but for a few
+// words of bits. came_column_[c] is the option by which c was reached, came_row_[c] the option that its
+// row gives up for it.
+Amount Transport::augment(int row, Amount least) {
   const int columns = static_cast<int>(room_.size());
   came_column_.assign(columns, -1);
-  came_row_.assign(columns, -1);  // here: the option that the row gives up for came_column_
+  came_row_.assign(columns, -1);
   queue_.clear();
   next_.clear();
   for (int o = start_[row]; o < start_[row + 1]; ++o) next_.push_back(o);
@@ -140,43 +125,6 @@ Amount Transport::settle(int row, int last) {
     if (came_row_[c] < 0) return units;
     give(came_row_[c], -units);
   }
-}
-
-// One shortest path from `row` over columns that are full, rows that could go elsewhere, to room.
-// came_column_[c] is the option by which c was reached, came_row_[r] the option that r could give up.
-Amount Transport::over_rows(int row, Amount least) {
-  came_column_.assign(room_.size(), -1);
-  came_row_.assign(rows(), -1);
-  queue_.assign(1, row);
-  for (std::size_t i = 0; i < queue_.size(); ++i) {
-    const int r = queue_[i];
-    for (int o = start_[r]; o < start_[r + 1]; ++o) {
-      const int c = column_[o];
-      if (came_column_[c] >= 0) continue;
-      came_column_[c] = o;
-      if (room_[c] >= least) {
-        Amount units = std::min(room_[c], demand_[row]);
-        for (int at = row_of_[o]; at != row; at = row_of_[came_column_[column_[came_row_[at]]]])
-          units = std::min(units, units_[came_row_[at]]);
-        room_[c] -= units;
-        int option = o;
-        for (int at = row_of_[o];; at = row_of_[option]) {
-          units_[option] += units;
-          if (at == row) return units;
-          units_[came_row_[at]] -= units;
-          option = came_column_[column_[came_row_[at]]];
-        }
-      }
-      for (int n = column_start_[c]; n < column_start_[c + 1]; ++n) {
-        const int other = row_of_[by_column_[n]];
-        if (units_[by_column_[n]] >= least && other != row && came_row_[other] < 0) {
-          came_row_[other] = by_column_[n];
-          queue_.push_back(other);
-        }
-      }
-    }
-  }
-  return 0;
 }
 
 }  // namespace forestcoll

@@ -55,13 +55,8 @@ class Transport {
   void begin();
   void choose(int row);
   void take(int row, int option);
-  void index_columns();
   void index_rows();
-  Amount augment(int row, Amount least) {
-    return narrow_ ? over_columns(row, least) : over_rows(row, least);
-  }
-  Amount over_rows(int row, Amount least);
-  Amount over_columns(int row, Amount least);
+  Amount augment(int row, Amount least);
   Amount settle(int row, int last);
   void give(int option, Amount units);
   int option(int row, int column) const { return option_[row * room_.size() + column]; }
@@ -71,9 +66,8 @@ class Transport {
   std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
   std::vector<int> prefers_;                   // per row, how many of its options
   int preferred_ = 0;
-  std::vector<int> by_column_, column_start_, row_of_;  // options ordered by column
+  std::vector<int> row_of_;  // per option
   std::vector<int> order_, queue_, came_row_, came_column_, next_;
-  bool narrow_ = false;              // few columns: their rows are kept as sets of bits
   std::size_t words_ = 0;            // of 64 rows each
   std::vector<std::uint64_t> holds_, may_;  // per column, words: rows that have units of it, that may
   std::vector<int> option_;                 // per row and column, -1 where the row may not use it
