@@ -130,7 +130,7 @@ def _run(
         return None
     try:
         check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
-        done, faults = examine(program, launches=launches, target=target)
+        done, faults = examine(program, launches=launches, target=target, wired=True)
         found = list(islice(faults, MOST_FAULTS))
     except (PlanError, UnsupportedError) as error:
         if other and not error.at:  # its buffers are others

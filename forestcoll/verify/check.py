@@ -93,11 +93,13 @@ def examine(
     queue: int | None = None,
     target: Target | None = None,
     finest: bool = False,
+    wired: bool = False,
 ) -> tuple[Verified | None, Iterator[PlanError]]:
     """What `verify` proves, or None and all that the run found wrong: races, wrong sums and data.
 
     What stops the run from being made at all (fields, wiring, deadlock) is raised as by `verify`.
-    `finest`: every chunk by itself and every order searched for, which finds the same, slowly.
+    `finest`: every chunk by itself, which finds the same, slowly. `wired`: `wiring_faults` has
+    found none.
     """
     for name, value in (("launches", launches), ("rounds", rounds), ("queue", queue)):
         if value is not None and value < 1:
@@ -108,7 +110,8 @@ def examine(
     if program.double_scratch:  # the first that uses a half again is the third
         launches = max(launches, 3)
     grain, instructions = scale_of(program, sizes, rounds=rounds, launches=launches)
-    check_wiring(program)
+    if not wired:
+        check_wiring(program)
     piece, slots = slots_of(program, sizes.total, target)
     queue = slots if queue is None else queue
     modes = [in_place for in_place in (False, True) if _claims(program, in_place)]
