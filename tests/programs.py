@@ -563,20 +563,6 @@ def program(
     )
 
 
-def handshake(*channels: int) -> tuple[Instruction, ...]:
-    """My launch has begun; so has yours."""
-    return (
-        do(Op.RELAXED_SIGNAL, channels=channels),
-        do(Op.RELAXED_WAIT, channels=channels),
-        do(Op.NOP),
-    )
-
-
-def farewell(*channels: int) -> tuple[Instruction, ...]:
-    """I have read all; so have you."""
-    return do(Op.NOP), do(Op.SIGNAL, channels=channels), do(Op.WAIT, channels=channels)
-
-
 # --- spoiling
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
 
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -97,13 +96,10 @@ def test_a_forest_alone_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def made(compiled: Artefacts) -> tuple[Path, dict[str, Any]]:
     """Files of a reduce-scatter, and what synthesize says of them."""
-    out, said = tmp_path_factory.mktemp("made"), io.StringIO()
-    argv = ["synthesize", "-t", "dgx1-v100", "-c", "reduce-scatter", "--json"]
-    with contextlib.redirect_stdout(said):
-        assert cli.main([*argv, "-o", str(out)]) == 0
-    return out, json.loads(said.getvalue())["plans"]
+    artefact = compiled("dgx1-v100", "reduce-scatter")
+    return artefact.folder, artefact.summary["plans"]
 
 
 SUFFIXES = {"msccl-xml": "msccl.xml", "mscclpp-json": "mscclpp.json"}
