@@ -301,8 +301,7 @@ def in_single_elements() -> Program:
 
 
 INTERRUPTED = """
-import os, signal, sys, threading, time
-sys.path.insert(0, {tests!r})
+import os, signal, threading, time
 from test_execute_cpu import in_single_elements
 from forestcoll.execute.cpu import run
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -314,15 +313,21 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_a_run() -> None:
-    """In a process of its own: a signal that comes late would end the tests."""
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED.format(tests=str(Path(__file__).parent))],
+def elsewhere(script: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a script in a process of its own, which finds the tests' modules."""
+    places = (Path(__file__).parent, Path(cpu.__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         timeout=60,
-        env=os.environ | {"PYTHONPATH": str(Path(cpu.__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))},
     )
+
+
+def test_ctrl_c_ends_a_run() -> None:
+    """In a process of its own: a signal that comes late would end the tests."""
+    done = elsewhere(INTERRUPTED)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 

@@ -12,8 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from forestcoll.execute import cpu, gpu
 from forestcoll.execute.gpu import compiler as builds
 from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.arena import SLOT_BYTES, slot_of
+from forestcoll.execute.result import RunResult
 from forestcoll.execute.sizes import geometry, layout, longest_message
 from forestcoll.program import BY_TREES, Collective, Op, Program
 from tests.programs import all_good, drop, edit, out
@@ -33,6 +35,8 @@ HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
 COLLECTIVES = tuple(c.value for c in BY_TREES)
 HALF = ("--ranks", "box0/gpu[0-3]")
 FORMATS = ("msccl-xml", "mscclpp-json")
+Programs = dict[tuple[str, str], Program]
+Runs = Callable[..., RunResult]
 
 
 @pytest.fixture(scope="session")
@@ -73,49 +77,49 @@ def kept() -> Iterator[gpu.Processes]:
         yield processes
 
 
+@pytest.fixture(scope="module")
+def run(library: Path, kept: gpu.Processes) -> Runs:
+    """A run with ranks on the first device, unless it says otherwise."""
+    return partial(gpu.run, built=library, processes=kept, devices=[0], timeout=30)
+
+
 @pytest.fixture(scope="session")
-def programs(compiled: Artefacts) -> dict[tuple[str, str], Program]:
+def programs(compiled: Artefacts) -> Programs:
     """Four GPUs on one switch, every collective in both formats."""
     made = {one: compiled("dgx-a100", one, *HALF).programs for one in COLLECTIVES}
     return {(one, form): made[one][form] for one in COLLECTIVES for form in FORMATS}
 
 
 @pytest.mark.parametrize("target", ["rccl", "mscclpp"])
-def test_alltoall_is_right(
-    library: Path, kept: gpu.Processes, compiled: Artefacts, target: str
-) -> None:
+def test_alltoall_is_right(run: Runs, compiled: Artefacts, target: str) -> None:
     """Over relays, several chunks per block: half of a DGX-1."""
     made = compiled("dgx1-v100", "alltoall", *HALF, "--units", "2", "--target", target)
     (program,) = made.programs.values()
-    made = gpu.run(program, 30_000, built=library, processes=kept, devices=[0], timeout=30)
+    made = run(program, 30_000)
     assert [(row.mode, row.wrong) for row in made.rows] == [("out-of-place", 0)]
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_is_right(
-    programs: dict[tuple[str, str], Program],
-    library: Path,
-    kept: gpu.Processes,
+    programs: Programs,
+    run: Runs,
     collective: str,
     form: str,
 ) -> None:
     program = programs[collective, form]
-    one = gpu.run(program, 30_000, built=library, processes=kept, devices=[0], timeout=30)
+    one = run(program, 30_000)
     assert [(row.mode, row.wrong) for row in one.rows] == [("out-of-place", 0), ("in-place", 0)]
     assert one.notes[-1] == "4 ranks share 1 GPU: right or wrong shows, speed does not"
     op = "avg" if program.collective.reduces else "sum"
-    two = gpu.run(
+    two = run(
         program,
         3_333,
-        built=library,
-        processes=kept,
         devices=[0, 2],
         dtype="bfloat16",
         op=op,
         iterations=2,
         warmup=1,
-        timeout=30,
     )
     assert [row.wrong for row in two.rows] == [0, 0]
     assert all(row.time_us > 0 for row in two.rows)
@@ -123,57 +127,43 @@ def test_every_collective_is_right(
 
 @pytest.mark.parametrize(("number", "dtype"), list(enumerate(cpu.DTYPES)), ids=cpu.DTYPES)
 def test_every_type_and_operation_is_right(
-    programs: dict[tuple[str, str], Program],
-    library: Path,
-    kept: gpu.Processes,
+    programs: Programs,
+    run: Runs,
     number: int,
     dtype: str,
 ) -> None:
     program = programs["reduce-scatter", "mscclpp-json"]
     for op in (cpu.OPS[number % len(cpu.OPS)], cpu.OPS[(number + 2) % len(cpu.OPS)]):
-        result = gpu.run(
-            program, 999, built=library, processes=kept, devices=[1], dtype=dtype, op=op, timeout=30
-        )
+        result = run(program, 999, devices=[1], dtype=dtype, op=op)
         assert result.wrong == 0, (dtype, op, result.mismatches)
 
 
 @pytest.mark.parametrize("name", sorted(all_good()))
-def test_every_kind_of_instruction_is_right(name: str, library: Path, kept: gpu.Processes) -> None:
+def test_every_kind_of_instruction_is_right(name: str, run: Runs) -> None:
     program = all_good()[name]
-    result = gpu.run(
+    result = run(
         program,
         5_000,
-        built=library,
-        processes=kept,
         devices=[0, 1],
         iterations=3,
         dtype="int32",
-        timeout=30,
     )
     assert result.wrong == 0, result.mismatches
 
 
-def test_chunks_longer_than_slots_go_in_slices(
-    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
-) -> None:
+def test_chunks_longer_than_slots_go_in_slices(programs: Programs, run: Runs) -> None:
     program = programs["allreduce", "msccl-xml"]
     for slots in (1, 3):
-        result = gpu.run(
+        result = run(
             program,
             100_000,
-            built=library,
-            processes=kept,
-            devices=[0],
             slots=slots,
             slot_bytes=1000,
-            timeout=30,
         )
         assert result.wrong == 0
 
 
-def test_processes_are_kept_from_run_to_run(
-    programs: dict[tuple[str, str], Program], library: Path
-) -> None:
+def test_processes_are_kept_from_run_to_run(programs: Programs, library: Path) -> None:
     program = programs["allgather", "mscclpp-json"]
     with gpu.Processes() as kept:
         ways = {"built": library, "processes": kept}
@@ -202,7 +192,7 @@ def _wrong(program: Program) -> tuple[Program, int]:
     return edit(program, r, b, s, dst=(out(r),)), r
 
 
-def test_slots_are_for_the_longest_message(programs: dict[tuple[str, str], Program]) -> None:
+def test_slots_are_for_the_longest_message(programs: Programs) -> None:
     """Small data takes little memory; whatever a message of the largest slots holds goes in one."""
     program = programs["allreduce", "msccl-xml"]
     longest = longest_message(program)
@@ -218,42 +208,32 @@ def test_slots_are_for_the_longest_message(programs: dict[tuple[str, str], Progr
     assert slot_of(program, large, 1003) == 1000
 
 
-def test_wrong_data_is_found(
-    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
-) -> None:
+def test_wrong_data_is_found(programs: Programs, run: Runs) -> None:
     wrong, r = _wrong(programs["allgather", "msccl-xml"])
-    result = gpu.run(wrong, 4096, built=library, processes=kept, devices=[0], timeout=30)
+    result = run(wrong, 4096)
     assert result.wrong > 0
     assert result.mismatches[0].startswith(f"rank {r}, output element ")
 
 
-def test_a_stuck_plan_is_given_up_and_explained(
-    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
-) -> None:
+def test_a_stuck_plan_is_given_up_and_explained(programs: Programs, run: Runs) -> None:
     program = programs["broadcast", "mscclpp-json"]
     r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_SIGNAL)
     with pytest.raises(
         ExecutionError, match=r"nothing moved for 1 s; the plan is stuck: "
     ) as found:
-        gpu.run(
-            drop(program, r, b, s), 4096, built=library, processes=kept, devices=[0, 1], timeout=1
-        )
+        run(drop(program, r, b, s), 4096, devices=[0, 1], timeout=1)
     assert f"waits for a signal from rank {r}" in "\n".join(found.value.__notes__)
 
 
-def test_signals_left_behind_are_found(
-    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
-) -> None:
+def test_signals_left_behind_are_found(programs: Programs, run: Runs) -> None:
     program = programs["broadcast", "mscclpp-json"]
     r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_WAIT)
     with pytest.raises(ExecutionError, match="would break the next launch"):
-        gpu.run(
-            drop(program, r, b, s), 4096, built=library, processes=kept, devices=[0], timeout=30
-        )
+        run(drop(program, r, b, s), 4096)
 
 
 def test_a_killed_process_is_named(
-    programs: dict[tuple[str, str], Program], library: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[subprocess.Popen[bytes]] = []
     real = teams._spawn
@@ -276,7 +256,7 @@ def test_a_killed_process_is_named(
 
 
 def test_what_a_machine_cannot_do_is_said(
-    programs: dict[tuple[str, str], Program], library: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = programs["allreduce", "mscclpp-json"]
     with pytest.raises(UnsupportedError, match="there is no GPU 7: 3 are seen"):
@@ -297,7 +277,7 @@ def test_what_a_machine_cannot_do_is_said(
         gpu.run(far, 4096, built=library)
 
 
-def test_ranks_take_the_gpus_of_their_names(programs: dict[tuple[str, str], Program]) -> None:
+def test_ranks_take_the_gpus_of_their_names(programs: Programs) -> None:
     program = programs["allreduce", "msccl-xml"]
     assert gpu._devices(program, None, 8) == [0, 1, 2, 3]
     named = replace(program, names=("gpu3", "gpu2", "gpu1", "gpu0"))
@@ -399,7 +379,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_the_cpu_is_named(
-    programs: dict[tuple[str, str], Program], monkeypatch: pytest.MonkeyPatch
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builds, "find_platform", lambda: None)
     with pytest.raises(UnsupportedError, match=r"no GPU is seen .* --engine cpu needs none"):
@@ -411,7 +391,7 @@ def test_without_a_gpu_the_cpu_is_named(
 
 
 def test_the_command_says_what_is_missing(
-    programs: dict[tuple[str, str], Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from forestcoll import plans
     from forestcoll.execute import doctor
@@ -432,7 +412,7 @@ def test_the_command_says_what_is_missing(
 
 
 def test_the_command_runs_on_gpus(
-    programs: dict[tuple[str, str], Program],
+    programs: Programs,
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -460,7 +440,7 @@ def _benchmark() -> Any:
 
 
 def test_the_benchmark_runs_and_finds_wrong_plans(
-    programs: dict[tuple[str, str], Program],
+    programs: Programs,
     library: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -526,7 +506,7 @@ def test_packets_take_the_writers_half_at_peers_too(library: Path, kept: gpu.Pro
         gpu.run(unequal, 64, modes=["in-place"], iterations=2, timeout=0.5, **how)
 
 
-def test_ports_read_from_where_the_allocation_begins(library: Path, kept: gpu.Processes) -> None:
+def test_ports_read_from_where_the_allocation_begins(run: Runs) -> None:
     program = replace(all_good()["direct_allgather-port"], in_place=True)
-    result = gpu.run(program, 4096, built=library, processes=kept, devices=[0, 1], timeout=30)
+    result = run(program, 4096, devices=[0, 1])
     assert [row.wrong > 0 for row in result.rows] == [False, True]

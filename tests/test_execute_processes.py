@@ -19,7 +19,7 @@ from typing import Any
 import programs as pg
 import pytest
 from programs import do, out
-from test_execute_cpu import GOOD, fewest_slots, in_single_elements, words
+from test_execute_cpu import GOOD, elsewhere, fewest_slots, in_single_elements, words
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu
@@ -346,7 +346,6 @@ def _alive(pid: int) -> bool:
 
 FORKLESS = """
 import os, resource, sys
-sys.path.insert(0, {tests!r})
 import programs as pg
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.cpu import run
@@ -362,7 +361,6 @@ print(run(pg.ring_allreduce(8), 4096, threads=1).wrong)
 
 SANDBOX = """
 import ctypes, struct, sys
-sys.path.insert(0, {tests!r})
 import programs as pg
 from forestcoll.execute.cpu import run
 
@@ -389,21 +387,13 @@ print(run(pg.ring_allreduce(4), 4096, ranks_as="processes").wrong)
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 def test_where_a_sandbox_lets_nothing_be_hidden_from_forks() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SANDBOX.format(tests=str(Path(__file__).parent))],
-        capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"PYTHONPATH": str(Path(cpu.__file__).parents[2])},
-    )  # fmt: skip
+    done = elsewhere(SANDBOX)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user with few processes")
 def test_too_few_processes_are_an_error_in_words() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKLESS.format(tests=str(Path(__file__).parent), user=54_321)],
-        capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"PYTHONPATH": str(Path(cpu.__file__).parents[2])},
-    )  # fmt: skip
+    done = elsewhere(FORKLESS.replace("{user}", "54321"))
     assert done.stderr == ""
     first, last = done.stdout.splitlines()
     assert re.fullmatch(

@@ -77,7 +77,7 @@ def test_edges_of_trees_use_their_links(machine: str, compiled: Artefacts) -> No
     taken = {found.ways[number[path[0]], number[path[-1]]] for path in ways}
     assert taken <= ways
     assert not found.split or len(taken) < len(ways)
-    entry = measurement._entry("plan", graph, made.programs["mscclpp-json"], forest)
+    entry = measurement.entry_of("plan", made.programs["mscclpp-json"], found)
     if not found.split:
         assert entry.algbw == forest.algbw
     assert entry.algbw <= forest.algbw

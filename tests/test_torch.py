@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +13,7 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import run_ranks
+from torch_ranks import launch, run_ranks
 
 from forestcoll.common import errors
 
@@ -480,25 +477,13 @@ def test_without_a_process_group() -> None:
         ft.all_reduce(torch.zeros(1), path)
 
 
-def launch(plan: Path, n: int, *arguments: str) -> list[Any]:
-    """`forestcoll run --engine torch` as torchrun would start it; what each process came to."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "forestcoll", "run", str(plan), "--engine", "torch"]
-    processes = []
-    for rank in range(n):
-        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
-        env = {**os.environ, **{k: str(v) for k, v in places.items()}, "MASTER_ADDR": "127.0.0.1"}
-        processes.append(
-            subprocess.Popen([*command, *arguments], env=env, text=True, stdout=-1, stderr=-1)
-        )
-    return [(*p.communicate(timeout=100), p.returncode) for p in processes]
+def run_by_torch(plans: Plans) -> tuple[str, ...]:
+    return "run", str(plans["2.allreduce.msccl-xml"]), "--engine", "torch"
 
 
 def test_command_line(plans: Plans) -> None:
     arguments = ("-b", "1K", "-e", "1M", "-f", "32", "--op", "max", "--json")
-    (out, err, code), (silent, _, other) = launch(plans["2.allreduce.msccl-xml"], 2, *arguments)
+    (out, err, code), (silent, _, other) = launch(2, *run_by_torch(plans), *arguments)
     assert (code, other, err, silent) == (0, 0, "", "")
     rows = json.loads(out)["rows"]
     assert [(row["size"], row["mode"]) for row in rows] == [
@@ -508,7 +493,7 @@ def test_command_line(plans: Plans) -> None:
 
 
 def test_command_line_with_processes_missing(plans: Plans) -> None:
-    ((out, err, code),) = launch(plans["2.allreduce.msccl-xml"], 1)
+    ((out, err, code),) = launch(1, *run_by_torch(plans))
     assert (out, code) == ("", 1)
     assert err.strip().splitlines()[-1] == (
         "forestcoll: error: the plan is for 2 ranks, but torchrun started 1 processes: "

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -60,6 +64,20 @@ def run_ranks(
             for process in processes:
                 process.kill()
                 process.join()
+
+
+def launch(n: int, *words: str) -> list[tuple[str, str, int]]:
+    """`forestcoll WORDS` in n processes as torchrun would start it; what each came to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(n):
+        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
+        env = {**os.environ, **{k: str(v) for k, v in places.items()}, "MASTER_ADDR": "127.0.0.1"}
+        command = [sys.executable, "-m", "forestcoll", *words]
+        processes.append(subprocess.Popen(command, env=env, text=True, stdout=-1, stderr=-1))
+    return [(*p.communicate(timeout=100), p.returncode) for p in processes]
 
 
 def _collect(pipes: list[Connection], may_die: tuple[int, ...]) -> list[Any]:

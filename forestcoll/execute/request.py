@@ -128,20 +128,9 @@ class Request:
             if fresh and self.check:
                 wrong = max(wrong, compare())
         seconds = max(nanoseconds, 1) / iterations / 1e9
-        algbw = self.data.size / seconds / 1e9
-        collective = self.program.collective
-        return Row(
-            mode=mode,
-            size=self.data.size,
-            count=self.data.count,
-            dtype=self.dtype,
-            op=self.op if collective.reduces else "none",
-            root=self.root,
-            time_us=seconds * 1e6,
-            algbw=algbw,
-            busbw=algbw * float(collective.bus_factor(self.program.n)),
-            wrong=wrong if self.check else None,
-        )
+        checked = wrong if self.check else None
+        kind = self.dtype, self.op
+        return Row.of(self.program, self.data, mode, kind, self.root, seconds, checked)
 
 
 def program_of(plan: object) -> Program:

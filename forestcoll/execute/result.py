@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from forestcoll.execute.sizes import Layout
+    from forestcoll.program import Program
 
 Mode = Literal["out-of-place", "in-place"]
 MODES: tuple[Mode, ...] = ("out-of-place", "in-place")
@@ -25,6 +29,23 @@ class Row:
     busbw: float
     wrong: int | None
     predicted_us: float | None = None  # on the machine that the plan is for
+
+    @staticmethod
+    def of(
+        program: Program,
+        data: Layout,
+        mode: Mode,
+        kind: tuple[str, str],
+        root: int,
+        seconds: float,
+        wrong: int | None,
+    ) -> Row:
+        """The row of launches that took so many seconds each. `kind`: element type, operation."""
+        dtype, op = kind
+        algbw, collective = data.size / seconds / 1e9, program.collective
+        busbw = algbw * float(collective.bus_factor(program.n))
+        op = op if collective.reduces else "none"
+        return Row(mode, data.size, data.count, dtype, op, root, seconds * 1e6, algbw, busbw, wrong)
 
     @property
     def of_predicted(self) -> float | None:

@@ -9,7 +9,6 @@ Straight means by the shortest way of the fabric, where a mesh's GPUs pass packe
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -27,6 +26,7 @@ from forestcoll.execute.lab.measurement import (
     check_against,
     check_paths,
     check_plan,
+    entry_of,
     measure_all,
     note_split,
 )
@@ -34,7 +34,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower.alltoall.lowering import edges_of, lower, lower_flows
 from forestcoll.program import Program
 from forestcoll.program.targets import MSCCLPP
-from forestcoll.schedule.routes import Loads, Pair, Routes, routes
+from forestcoll.schedule.routes import Loads, routes
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
@@ -42,7 +42,6 @@ from forestcoll.solver.alltoall.routes import Routes as Paths
 from forestcoll.solver.alltoall.spread import spread
 from forestcoll.solver.baselines.alltoall import direct, two_level
 from forestcoll.topology import Topology
-from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 
 def compare(
@@ -101,7 +100,7 @@ def make_entries(
         notes = note_split(ways, "routes")
     names = check_against(against, EXCHANGES, "what trees carry", program.collective, notes)
     straight = routes(graph)
-    found = [_entry(PLAN, program, ways, matrix)]
+    found = [entry_of(PLAN, program, ways, matrix)]
     for other in names:
         if other == GLOO:
             found.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
@@ -112,31 +111,8 @@ def make_entries(
         except (PlanError, UnsupportedError) as error:
             notes.append(f"no {other}: {error}")
             continue
-        found.append(_entry(other, theirs, straight, matrix))
+        found.append(entry_of(other, theirs, straight, matrix))
     return found, notes
-
-
-def _entry(name: str, program: Program, ways: Routes, matrix: Matrix | None) -> Entry:
-    flow = dataflow(program)
-    shares = flow.verified.loads if matrix is None else _loads(flow, matrix)
-    return Entry(name, program, ways, shares, max(levels(flow), default=0) + 1)
-
-
-def _loads(flow: Dataflow, matrix: Matrix) -> Loads:
-    """What goes from rank to rank, as shares of the largest send buffer."""
-    units, most = flow.units // flow.parts, max(map(sum, matrix))
-    found: dict[Pair, Fraction] = defaultdict(Fraction)
-    source: list[int] = []
-    for k, value in enumerate(flow.values):
-        if not value.made_from:
-            source.append(value.rank)
-            continue
-        before = value.made_from[0]
-        source.append(source[before])
-        amount = matrix[source[k]][value.start // units] * value.length
-        if amount:
-            found[flow.values[before].rank, value.rank] += Fraction(amount, units * most)
-    return found
 
 
 def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:

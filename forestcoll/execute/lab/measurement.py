@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,9 +18,9 @@ from forestcoll.lower import lower
 from forestcoll.program import Collective, Program
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.schedule.forest import Forest, check
-from forestcoll.schedule.routes import Loads, Routes, routes
+from forestcoll.schedule.routes import Loads, Pair, Routes, routes
 from forestcoll.solver import baselines
-from forestcoll.verify.dataflow import dataflow, levels
+from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 PLAN = "plan"
 GLOO = "gloo"
@@ -176,7 +177,7 @@ def _entries(
     check_plan(graph, program)
     if forest is not None:
         check_paths(graph, forest.graph, _steps(forest), "forest")
-    found = [_entry(PLAN, graph, program, forest)]
+    found = [entry_of(PLAN, program, routes(graph, forest))]
     notes = list[str]()
     if forest is None:
         notes.append("no forest beside the plan: pairs of ranks take the shortest way")
@@ -197,7 +198,7 @@ def _entries(
             notes.append(f"no {other}: {error}")
             continue
         check(theirs)
-        found.append(_entry(other, graph, lower(theirs, MSCCLPP), theirs))
+        found.append(entry_of(other, lower(theirs, MSCCLPP), routes(graph, theirs)))
     return found, notes
 
 
@@ -274,10 +275,28 @@ def _steps(forest: Forest) -> Iterator[tuple[int, int]]:
     return (step for tree in forest.trees for path in tree.edges for step in pairwise(path))
 
 
-def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> Entry:
+def entry_of(name: str, program: Program, ways: Routes, matrix: Matrix | None = None) -> Entry:
+    """A program to measure; `matrix`: bytes from rank to rank, where an all-to-all's differ."""
     flow = dataflow(program)
-    rounds = max(levels(flow), default=0) + 1
-    return Entry(name, program, routes(graph, forest), flow.verified.loads, rounds)
+    shares = flow.verified.loads if matrix is None else _loads(flow, matrix)
+    return Entry(name, program, ways, shares, max(levels(flow), default=0) + 1)
+
+
+def _loads(flow: Dataflow, matrix: Matrix) -> Loads:
+    """What goes from rank to rank, as shares of the largest send buffer."""
+    units, most = flow.units // flow.parts, max(map(sum, matrix))
+    found: dict[Pair, Fraction] = defaultdict(Fraction)
+    source: list[int] = []
+    for k, value in enumerate(flow.values):
+        if not value.made_from:
+            source.append(value.rank)
+            continue
+        before = value.made_from[0]
+        source.append(source[before])
+        amount = matrix[source[k]][value.start // units] * value.length
+        if amount:
+            found[flow.values[before].rank, value.rank] += Fraction(amount, units * most)
+    return found
 
 
 def _gloo(graph: CapacityGraph) -> Entry:

@@ -104,22 +104,9 @@ def measure(
     rows, mismatches = [], []
     for mode in modes:
         microseconds, wrong, texts = time_it(what, data.part, mode, iterations, warmup, check)
-        algbw = data.size / microseconds / 1e3
         mismatches += texts
-        rows.append(
-            Row(
-                mode=mode,
-                size=data.size,
-                count=data.count,
-                dtype=dtype,
-                op=op if plan.collective.reduces else "none",
-                root=plan.root,
-                time_us=microseconds,
-                algbw=algbw,
-                busbw=algbw * float(plan.program.collective.bus_factor(plan.program.n)),
-                wrong=wrong if check else None,
-            )
-        )
+        seconds, counted = microseconds / 1e6, wrong if check else None
+        rows.append(Row.of(plan.program, data, mode, (dtype, op), plan.root, seconds, counted))
     notes = []
     if data.size != size_bytes:
         notes.append(
