@@ -207,7 +207,9 @@ def deploy(
         writing.write_all(texts, force, partial(_check_alone, folder / "plans", names))
         written = list(texts)
     say = report if written else draw  # what is needed is the result where nothing is written
-    answer(as_json, (words.served(made), words.needs(made, written)), say)
+    if not as_json:
+        say(words.served(made))
+    answer(as_json, words.needs(made, written), say)
 
 
 def _check_alone(plans: Path, ours: set[str]) -> dict[Path, str]:
