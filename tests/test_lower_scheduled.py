@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forestcoll.common.errors import PlanError
+from forestcoll.compile.search import LONG, SHORT, order_equals, search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import fifo, lower, schedule, usage
 from forestcoll.lower.fifo import as_they_arrive
-from forestcoll.lower.filling import SHORT, SIZE, reorder
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.program import Buffer, Collective, Ref
@@ -136,20 +136,18 @@ def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
     topology = catalog.load("fat-tree", {"leaves": "3", "gpus": "2"})
     forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
     first = lower(forest, RCCL, instances=4)
-    reordered = reorder(forest, RCCL, first)
+    reordered, _ = search(forest, RCCL, first, (order_equals,))
     assert usage(reordered) == usage(first)
     verify(reordered)
     shares = [
-        min(simulate.band(p, forest, size).share(forest.plain_algbw) for size in (SHORT, SIZE))
+        min(simulate.band(p, forest, size).share(forest.plain_algbw) for size in (SHORT, LONG))
         for p in (first, reordered)
     ]
     assert shares[0] < 0.82
     assert shares[1] > 0.92
-    few = lower(forest, RCCL, protocol="LL")
-    assert reorder(forest, RCCL, few) is few
     mesh = synthesize(catalog.load("torus-2d"), "allgather", formats=("forest",)).forest
     alone = lower(mesh, RCCL)
-    assert reorder(mesh, RCCL, alone) is alone
+    assert search(mesh, RCCL, alone, (order_equals,))[0] is alone
 
 
 def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +160,9 @@ def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.Monke
         asked.append(partners)
         raise PlanError("too long a list")
 
-    monkeypatch.setattr("forestcoll.lower.lower", refuse)
-    assert reorder(forest, RCCL, first) is first
-    assert asked == ["exchange", "exchange-back", "shift-back"]
+    monkeypatch.setattr("forestcoll.compile.search.lower", refuse)
+    assert search(forest, RCCL, first, (order_equals,))[0] is first
+    assert asked == ["exchange"]  # where the plainest program has no other order, none has
 
 
 @pytest.mark.parametrize(("collective", "least"), [("allgather", 80), ("reduce-scatter", 92)])

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from forestcoll import plans, solver
 from forestcoll.compile.problem import capacity_graph
+from forestcoll.compile.search import SPREADING, search
 from forestcoll.execute import cpu
-from forestcoll.lower import fill, lower, serve, usage
+from forestcoll.lower import lower, serve, usage
 from forestcoll.lower.alltoall import lowering
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.lower.onesided import Spread
@@ -166,7 +167,7 @@ def packets(forest: Forest, target: Target) -> Program:
 
 def as_synthesized(forest: Forest, target: Target) -> Program:
     """With as many thread blocks as keep the links busy."""
-    return fill(forest, target, lower(forest, target))[0]
+    return search(forest, target, lower(forest, target), SPREADING)[0]
 
 
 FEW = replace(MSCCLPP, thread_blocks=1, steps=2000, channels=64, remote_buffers=128)

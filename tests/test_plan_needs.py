@@ -8,8 +8,8 @@ import pytest
 
 import forestcoll.lower
 from forestcoll import plans
+from forestcoll.compile.search import add_blocks, search
 from forestcoll.lower import lower, usage
-from forestcoll.lower.instances import filled
 from forestcoll.program import Program
 from forestcoll.program.targets import MSCCLPP, RCCL, sms_of
 from forestcoll.schedule import forest_file
@@ -36,7 +36,7 @@ def plain(forest: Forest, style: str, machine: str, patch: pytest.MonkeyPatch) -
     """The forest's plan level by level, or of whole trees, with as many instances as rates ask."""
     patch.setattr(forestcoll.lower, "bulk_protocol", lambda *_: None)
     target = (RCCL if style == "fifo" else MSCCLPP).on(sms_of(machine))
-    return filled(forest, target, lower(forest, target))[0]
+    return search(forest, target, lower(forest, target), (add_blocks,))[0]
 
 
 def times(program: Program, forest: Forest) -> list[float]:

@@ -60,7 +60,7 @@ def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
     ours, theirs = float(told[1]), float(told[2])
     assert theirs < rivals.SURE * 300 < ours
     assert ours > rivals.GAIN * theirs
-    assert ours == pytest.approx(300 * least(made, MB64), rel=0.02)  # with the links' latency
+    assert ours == pytest.approx(300 * least(made, MB64), rel=0.025)  # with the links' latency
 
 
 @pytest.mark.parametrize("wish", [{"exact": True}, {"trees": 1}, {"min_percent": 100}])

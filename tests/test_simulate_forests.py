@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from stored_schedules import stored
 
+from forestcoll.compile.search import SPREADING, search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import fill, lower
+from forestcoll.lower import lower
 from forestcoll.program import Collective, Program
 from forestcoll.program.targets import RCCL, Target
 from forestcoll.schedule.forest import Forest, Tree
@@ -89,7 +90,7 @@ def simulated(program: Program, forest: Forest) -> float:
 def ringed(graph: CapacityGraph, target: Target) -> float:
     """The same of a ring as every collective library makes."""
     forest = baselines.BASELINES["rings"].forests(graph, Collective.ALLREDUCE)[0]
-    program, _ = fill(forest, target, lower(forest, target))
+    program, _ = search(forest, target, lower(forest, target), SPREADING)
     return simulated(program, forest)
 
 

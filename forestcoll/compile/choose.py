@@ -122,8 +122,7 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            programs, short = self._plans.fill(forest, self._plans.lower(forest))
-            programs = self._plans.refine(forest, programs)
+            programs, short = self._plans.search(forest, self._plans.lower(forest))
             notes = [*self._written_out(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
         quick = self._quick()
@@ -349,11 +348,9 @@ class Chooser:
 
         judged = self._plans.judge(first.forest, first.programs)
         if not self.wishes.free:
-            finished = self._plans.finish(first.forest, judged)
-            return first, self._plans.order(first.forest, finished)
+            return first, judged
         if judged.share >= rivals.SURE:
             return self._ringed(first, judged)
-        judged = self._plans.finish(first.forest, judged)
         found, best = (first, judged) if self.wishes.lowest else self._rounds(first, judged)
         if best.share >= rivals.SURE:
             return found, self._explain_speed(first, judged, found, best)
@@ -373,23 +370,16 @@ class Chooser:
             self._clock.subject = f"candidate {number + 2} of {len(others) + 1} at most"
             if other := self._fitting(rival, powers):
                 theirs = self._plans.judge(other.forest, other.programs)
-                if theirs.share * rivals.REFINED > best.share:
-                    theirs = self._plans.finish(other.forest, theirs)
                 leaner = found is not first and theirs.blocks <= best.blocks
                 ahead = theirs.share > (1 if leaner else rivals.GAIN) * best.share
                 found, best = (other, theirs) if ahead else (found, best)
         self._clock.subject = ""
         return found, self._explain_speed(first, judged, found, best)
 
-    def _judged(self, found: _Found) -> Judged:
-        """Its plans as they would be written."""
-        return self._plans.finish(found.forest, self._plans.judge(found.forest, found.programs))
-
     def _explain_speed(self, first: _Found, judged: Judged, found: _Found, best: Judged) -> Judged:
-        """What was found, as it is written, with a note where it is not the first choice."""
+        """What was found, with a note where it is not the first choice."""
         from forestcoll.compile.rivals import speed_note
 
-        best = self._plans.order(found.forest, best)
         if found is not first:
             trees = first.point.trees
             ours = "rings" if found.rings else _words(found.point.trees)
@@ -408,7 +398,7 @@ class Chooser:
         for forest in made:
             other = self._held(forest, self._powers(first))
             if other:
-                theirs = self._judged(other)
+                theirs = self._plans.judge(other.forest, other.programs)
                 leaner = theirs.blocks <= best.blocks
                 if theirs.share > (rivals.RING_GAIN if leaner else rivals.GAIN) * best.share:
                     found, best = other, theirs
@@ -428,7 +418,6 @@ class Chooser:
                 faster = theirs.share > rivals.RING_GAIN * judged.share
                 if faster and theirs.blocks <= judged.blocks:
                     found, best = other, theirs
-        best = self._plans.finish(found.forest, best)
         return found, self._explain_speed(first, judged, found, best)
 
     def _held(self, solved: Forest, powers: bool) -> _Found | None:

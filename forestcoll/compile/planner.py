@@ -1,4 +1,4 @@
-"""Plans of a forest: programs for the targets, spread over thread blocks, judged, refined."""
+"""Plans of a forest: programs for the targets, the fastest that a search finds, judged."""
 
 from __future__ import annotations
 
@@ -62,63 +62,23 @@ class Planner:
         with self.stage("lower"):
             return {form: self.plan(forest, target) for form, target in self.targets.items()}
 
-    def fill(self, forest: Forest, programs: Programs) -> tuple[Programs, list[str]]:
-        """The programs with as many instances as keep the links busy, and where they do not."""
+    def search(self, forest: Forest, programs: Programs) -> tuple[Programs, list[str]]:
+        """The fastest programs that these lead to, and where thread blocks do not suffice."""
         if self.wishes.instances != "auto" or not programs:
             return programs, []
-        from forestcoll.lower import fill
+        from forestcoll.compile.search import search
 
-        found: Programs = {}
-        notes = []
+        best, notes = {}, []
         with self.stage("lower"):
             for form, program in programs.items():
-                found[form], note = fill(forest, self.targets[form], program)
+                best[form], note = search(forest, self.targets[form], program)
                 notes += [note] if note else []
-        return found, notes
-
-    def refine(self, forest: Forest, programs: Programs, orders: bool = True) -> Programs:
-        """The filled programs in smaller pieces, where short calls are faster for it.
-
-        `orders`: also in the best order of equal messages.
-        """
-        if self.wishes.instances != "auto" or not programs:
-            return programs
-        from forestcoll.lower import refine
-
-        with self.stage("lower"):
-            return {f: refine(forest, self.targets[f], p, orders) for f, p in programs.items()}
+        return best, notes
 
     def judge(self, forest: Forest, programs: Programs) -> Judged:
-        """The programs filled, and with a root refined, with what they reach."""
-        programs, short = self.fill(forest, programs)
-        if self.problem.collective.rooted:
-            programs = self.refine(forest, programs)
-        return self._played(forest, programs, short)
-
-    def finish(self, forest: Forest, judged: Judged) -> Judged:
-        """The judged programs refined, where that was not needed to judge them."""
-        if self.problem.collective.rooted:
-            return judged
-        return self._again(forest, judged, self.refine(forest, judged.programs, orders=False))
-
-    def order(self, forest: Forest, judged: Judged) -> Judged:
-        """The finished programs of the forest that is taken, equal messages in the best order."""
-        if self.wishes.instances != "auto":
-            return judged
-        from forestcoll.lower import reorder
-
-        with self.stage("lower"):
-            programs = {f: reorder(forest, self.targets[f], p) for f, p in judged.programs.items()}
-        return self._again(forest, judged, programs)
-
-    def _again(self, forest: Forest, judged: Judged, programs: Programs) -> Judged:
-        """The same with these programs, played where they are others."""
-        if all(program is judged.programs[form] for form, program in programs.items()):
-            return judged
-        return self._played(forest, programs, judged.notes)
-
-    def _played(self, forest: Forest, programs: Programs, notes: list[str]) -> Judged:
+        """The fastest programs that these lead to, with what they reach."""
         from forestcoll.compile.rivals import judge
 
+        programs, short = self.search(forest, programs)
         with self.stage("simulate"):
-            return judge(forest, programs, notes, self.best.algbw, self.problem.links)
+            return judge(forest, programs, short, self.best.algbw, self.problem.links)

@@ -38,8 +38,6 @@ TREES: Final = (1, 2, 4, 8, 16)
 """Trees a root of forests that are looked at."""
 LOWERED: Final = 2
 """Forests whose plans are made at most, but for those after one that was the fastest so far."""
-REFINED: Final = 1.12
-"""What smaller pieces were seen to add to a plan's share at most: others are not cut for them."""
 PIECES: Final = 16
 """Pieces of each tree where forests are compared: few, for what a plan makes of them is rougher."""
 RING_GAIN: Final = 1.002

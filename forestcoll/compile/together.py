@@ -266,13 +266,13 @@ def _fill(
     clock: Clock,
 ) -> list[str]:
     """Gives each program the instances that keep its group's links busy; where they do not, why."""
-    from forestcoll.lower import fill
+    from forestcoll.compile.search import SPREADING, search
 
     notes: dict[str, list[int]] = {}
     with clock.stage("lower"):
         for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
             for form, target in targets.items():
-                of_group[form], note = fill(forest, target, of_group[form])
+                of_group[form], note = search(forest, target, of_group[form], SPREADING)
                 if note:
                     notes.setdefault(note, []).append(g)
     return [

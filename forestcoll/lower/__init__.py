@@ -11,8 +11,7 @@
       thread_blocks  which transfers share thread blocks
     packets        MSCCL++ for few bytes
     nvls           MSCCL++ where switches copy and add
-    filling        how the work is spread over thread blocks, by simulated time
-    instances      into how many parts trees are cut, for more thread blocks at work
+    instances      how many thread blocks the work of a rank takes
     limits         what a program takes of a target, the refusals, and its protocol
 
 A program that a box's ports leave with an allgather's input is right out of place only, and
@@ -32,7 +31,6 @@ from dataclasses import replace
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.fifo import lower_fifo
-from forestcoll.lower.filling import fill, refine, reorder
 from forestcoll.lower.instances import block_rate
 from forestcoll.lower.layout import Layout, layout, no_parity, parity_of
 from forestcoll.lower.limits import (
@@ -64,12 +62,9 @@ from forestcoll.schedule.forest import Forest
 __all__ = [
     "UNIT_BYTES",
     "Usage",
-    "fill",
     "hopeless",
     "lower",
     "program_of",
-    "refine",
-    "reorder",
     "serve",
     "usage",
 ]

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import kind_of
 from forestcoll.lower.limits import steps, usage
-from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.program import (
     RECEIVES,
     SENDS,
@@ -47,8 +45,6 @@ ENOUGH: Final = Fraction(9, 10)
 """Share of a rank's bandwidth at which it has enough thread blocks: the rates are known no better,
 and twice as many is what comes next.
 """
-TRIES: Final = 4
-"""Programs with more instances that are made at most."""
 OPERATIONS: Final = 2**15
 """Operations of all ranks that a program may have for more instances: larger ones take seconds."""
 
@@ -75,54 +71,14 @@ class Work:
 IDLE: Final = Work(Fraction(0), 1)
 
 
-def filled(
-    forest: Forest, target: Target, program: Program, spread: Spread = TOGETHER
-) -> tuple[Program, str]:
-    """The forest's program with as many instances as keep the links busy, and a note or "".
-
-    `program`: that of one instance, its work spread in the same way. The fewest that suffice are
-    taken, else the most within the target's limits and the chunks that sizes in use allow; the note
-    says why there are no more. Plans of protocol LL are for few bytes, which need no more thread
-    blocks.
-    """
-    from forestcoll.lower import lower
-
-    before = hardest(forest, program)
-    if before.ratio <= 1 or program.protocol == "LL":
-        return program, ""
-    wanted = _power_of_two(before.ratio)
-    most, limit = _most(program, target)
-    count, why = min(wanted, most), limit if most < wanted else ""
-    taken, work, best = program, before, 1
-    tried: set[int] = set()
-    while count > 1 and count not in tried and len(tried) < TRIES:
-        tried.add(count)
-        try:
-            more = lower(forest, target, instances=count, protocol=program.protocol, spread=spread)
-        except PlanError as error:
-            why = f"with {count} instances {_reason(error)}"
-            count = most = count // 2
-            continue
-        found = hardest(forest, more)
-        if found.ratio <= 1:
-            return more, ""
-        if found.ratio < work.ratio or (found.ratio == work.ratio and count < best):
-            taken, work, best = more, found, count
-        elif count < best:
-            break
-        if count == wanted < most:
-            count *= 2  # another rank is the hardest now
-        elif work.ratio * best > before.ratio:
-            count = best // 2  # so many may have as many thread blocks at work
-        else:
-            break
-    why = why or f"no more than {work.blocks} of them have work at once"
-    return taken, _note(work, target, why)
-
-
 def shortage(work: Work, target: Target, why: str) -> str:
     """The note that too few thread blocks do it to keep the links busy, and why; or ""."""
-    return _note(work, target, why) if work.ratio > 1 else ""
+    if work.ratio <= 1:
+        return ""
+    return (
+        f"{target.format}: {work.blocks} of the {work.needed} thread blocks that "
+        f"{float(work.rate):.4g} GB/s of a rank take (each moves some {float(work.block):g}): {why}"
+    )
 
 
 def block_rate(forest: Forest, protocol: Protocol) -> Fraction:
@@ -140,7 +96,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     """The work that is too much, or nearest to it, for the thread blocks that do it.
 
     A count of GB/s at the links' bandwidth, no time: it says how many parts are worth a program;
-    between programs `filling` decides by simulated times.
+    between programs `search` decides by simulated times.
     Onesided: all that a rank's thread blocks read from peers in its box and write to them; what
     goes through a port is moved by others. Fifo: what it receives, or what it sends.
     """
@@ -185,12 +141,7 @@ def _instructions(block: ThreadBlock) -> Iterator[Instruction]:
         yield from step.body if isinstance(step, Pipeline) else (step,)
 
 
-def _power_of_two(ratio: Fraction) -> int:
-    """The smallest that is not below `ratio`."""
-    return 1 << (math.ceil(ratio) - 1).bit_length()
-
-
-def _most(program: Program, target: Target) -> tuple[int, str]:
+def most_instances(program: Program, target: Target) -> tuple[int, str]:
     """The most instances to try, a power of two, and what keeps it from more."""
     served, used = Sizes.of(program), usage(program)
     chunks = served.chunks
@@ -208,16 +159,3 @@ def _most(program: Program, target: Target) -> tuple[int, str]:
         limits.append((target.channels // used.channels, words))
     most, why = min(limits)
     return 1 << max(1, most).bit_length() - 1, why
-
-
-def _reason(error: PlanError) -> str:
-    """`"rank 0 (gpu0) needs 15 thread blocks, rccl holds 10"` of a refusal."""
-    return str(error).split(": ", 1)[-1].split("; ")[0]
-
-
-def _note(work: Work, target: Target, why: str) -> str:
-    """`"mscclpp-json: 8 of the 14 thread blocks that 450 GB/s of a rank take (...): ..."`."""
-    return (
-        f"{target.format}: {work.blocks} of the {work.needed} thread blocks that "
-        f"{float(work.rate):.4g} GB/s of a rank take (each moves some {float(work.block):g}): {why}"
-    )

@@ -39,6 +39,7 @@ from forestcoll.lower.thread_blocks import (
     units,
 )
 from forestcoll.program import Instruction, Pipeline, RankProgram, Step, ThreadBlock
+from forestcoll.schedule.forest import Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,20 @@ class Spread:
 
 
 TOGETHER = Spread()
+
+
+def forks(forest: Forest, trees: Sequence[RankTree]) -> bool:
+    """Whether `Spread.children` makes thread blocks for any children; `trees`: of its layout."""
+    both = forest.collective.two_phases
+    return any(
+        len(children) > 1
+        for tree in trees
+        if (apart := Spread(children=True).apart(tree, both)) != "no"
+        for rank, children in enumerate(tree.children())
+        if apart == "all" or rank != tree.root
+    )
+
+
 OVERLAPPED = "reduce and broadcast overlap, slice by slice"
 SERIAL = "reduce and broadcast of a class one after the other: too few thread blocks to overlap"
 

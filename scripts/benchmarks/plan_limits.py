@@ -20,8 +20,9 @@ from pathlib import Path
 
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.formats import seat
+from forestcoll.compile.search import SPREADING, search
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import Usage, fill, hopeless, lower, usage
+from forestcoll.lower import Usage, hopeless, lower, usage
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target, sms_of
 from forestcoll.schedule.forest import Forest
@@ -79,7 +80,7 @@ def tried(forest: Forest, target: Target, one: bool) -> Tried:
         seat({target.format: target}, forest.graph, forest.name, any_target=False)
         program = lower(forest, target)
         if forest.n <= DETAIL:
-            program, _ = fill(forest, target, program)
+            program, _ = search(forest, target, program, SPREADING)
         return Tried(forest.n, usage(program), one)
     except PlanError as error:
         return Tried(forest.n, short(str(error)), one)

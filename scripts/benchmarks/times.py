@@ -28,9 +28,9 @@ from forestcoll import plans
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.common.garbage_collection import collect_rarely
 from forestcoll.compile.problem import Problem
+from forestcoll.compile.search import FINEST
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.lower import usage
-from forestcoll.lower.filling import FINEST
 from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import TARGETS, library_on
 from forestcoll.schedule import forest_file

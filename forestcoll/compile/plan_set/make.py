@@ -245,7 +245,8 @@ class _Maker:
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
     ) -> int:
         """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
-        from forestcoll.lower import fill, lower, refine
+        from forestcoll.compile.search import search
+        from forestcoll.lower import lower
 
         note = ""
         try:
@@ -257,8 +258,7 @@ class _Maker:
                     protocol=candidate.protocol,
                 )
                 if self.auto:
-                    program, note = fill(candidate.forest, target, program)
-                    program = refine(candidate.forest, target, program)
+                    program, note = search(candidate.forest, target, program)
                 program = serve_place(program, self._calls(program))
         except PlanError as error:
             self._refused = str(error)

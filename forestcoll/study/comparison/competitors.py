@@ -15,11 +15,12 @@ from forestcoll.common.text_file import read_text
 from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.compile.search import SPREADING, search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import fill, lower, refine
+from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls
-from forestcoll.program import Collective, Protocol, Style
+from forestcoll.program import Collective, Program, Protocol, Style
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.schedule.forest import Forest, check
 from forestcoll.schedule.latency import latency
@@ -91,7 +92,7 @@ class Theirs:
     forests: list[Forest]
     links: Latencies
     machine: str
-    _drafts: dict[Way, tuple[Target, Plan] | None] = field(default_factory=dict)
+    _drafts: dict[Way, tuple[Target, Program, Plan] | None] = field(default_factory=dict)
     _made: dict[Way, Plan] = field(default_factory=dict)
     _known: dict[Way, tuple[int, float]] = field(default_factory=dict)  # size, least us
     _latencies: dict[tuple[int, Fraction], Fraction] = field(default_factory=dict)
@@ -194,10 +195,10 @@ class Theirs:
             self._know(way, size, slow[protocol][1])
             return True
         drafted = self._draft(target, way)
-        if drafted is None or not drafted[1].serves(size):
+        if drafted is None or not drafted[-1].serves(size):
             return False
         if protocol == "Simple" and way not in self._made:
-            time = race.trial(drafted[1])
+            time = race.trial(drafted[-1])
             if time is not None:
                 slow[protocol] = least, time
                 self._know(way, size, time)
@@ -211,31 +212,33 @@ class Theirs:
         if size >= LONG:
             self._known[way] = (size, time / REFINED)
 
-    def _draft(self, target: Target, way: Way) -> tuple[Target, Plan] | None:
-        """The way's plan before it is refined, and which runtime holds it; None: none does."""
+    def _draft(self, target: Target, way: Way) -> tuple[Target, Program, Plan] | None:
+        """Which runtime holds the way's plan, its plainest program, and one that fills the links.
+
+        None where none holds it.
+        """
         if way not in self._drafts:
             named, _, protocol = self.forests[way[0]], *way[1:]
             forest = replace(named, name=self.machine)
             self._drafts[way] = None
             for each in (target, MSCCL) if target is RCCL else (target,):
                 try:
-                    program = lower(forest, each, protocol=protocol)
+                    first = program = lower(forest, each, protocol=protocol)
                     if protocol == "Simple":
-                        program = fill(forest, each, program)[0]
+                        program, _ = search(forest, each, first, SPREADING)
                 except PlanError:
                     continue
                 label = f"{each.format}, {protocol}, {named.name}"
                 most = program.max_bytes or 2**62
-                self._drafts[way] = each, Plan(label, program, forest, high=most)
+                self._drafts[way] = each, first, Plan(label, program, forest, high=most)
                 break
         return self._drafts[way]
 
-    def _refine(self, target: Target, plan: Plan) -> Plan:
-        assert plan.program is not None
+    def _refine(self, target: Target, first: Program, plan: Plan) -> Plan:
         assert plan.forest is not None
         if plan.protocol != "Simple":
             return plan
-        program = refine(plan.forest, target, plan.program)
+        program, _ = search(plan.forest, target, first)
         return replace(plan, program=program, high=program.max_bytes or 2**62)
 
     def _in_switch(self) -> Plan:

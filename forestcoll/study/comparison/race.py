@@ -19,8 +19,8 @@ from forestcoll.verify import simulate, verify
 from forestcoll.verify.simulate import Options, Rule, Timing
 
 REFINED = 1.5
-"""How many times as fast `refine` makes a plan at most (1.34 is the most that was seen), or longer
-calls its links busier."""
+"""How many times as fast finer parts make a plan at most (1.34 is the most that was seen), or
+longer calls its links busier."""
 LONG = 2**24
 """Bytes of a call from which on its time is a line over the size."""
 PIECES = (4, 64)

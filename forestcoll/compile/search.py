@@ -1,0 +1,384 @@
+"""Search: the plan of a forest that is fastest in simulated time, from the plainest one on.
+
+A plan is a candidate: into how many parts trees are cut, how their work is spread over thread
+blocks, how long slices are. An action makes other candidates of one. What is better is taken and
+the actions begin anew, until none makes a better one, or the plan is as fast as its links allow.
+
+Two things keep links idle. Too few thread blocks: each moves only so much, which is counted
+(lower/instances.py). And thread blocks that serve several links in turn, long chunks and slices of
+which others wait, equal messages in an order that fills one list alone: these show in simulated
+time, of a short call and of a long one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from forestcoll.common.errors import PlanError
+from forestcoll.lower import UNIT_BYTES, Usage, lower, usage
+from forestcoll.lower.instances import Work, hardest, most_instances, shortage
+from forestcoll.lower.layout import layout
+from forestcoll.lower.limits import bulk_protocol
+from forestcoll.lower.onesided import TOGETHER, Spread, forks
+from forestcoll.lower.schedule import ORDERS, Partners
+from forestcoll.program import Pipeline, Program, ThreadBlock
+from forestcoll.program.sizes import RARE, Sizes, most_chunks
+from forestcoll.program.targets import Target, message_slots, runtime_on
+from forestcoll.schedule.forest import Forest
+from forestcoll.verify import simulate
+
+# --- what the search is tuned by: the rows of scripts/benchmarks/frozen.json
+
+SHORT: Final = 64 * 10**6
+LONG: Final = 10**9
+"""Bytes of the calls that count, each as much."""
+LOWERINGS: Final = 10
+"""Programs of a forest that are lowered at most, ..."""
+RANKS: Final = 64
+"""... and ranks up to which they are played: more take seconds."""
+SURE: Final = 1.02
+"""Cost up to which nothing else is tried."""
+GAIN: Final = 1.01
+"""How many times as fast a candidate has to be, ..."""
+MORE: Final = 0.05
+"""... or that power of how many times as many thread blocks it takes: 3.5 % for twice as many."""
+ALIKE: Final = 1.005
+"""How many times as slow it may be in fewer."""
+LOADED: Final = 1.1
+"""How many times as fast, where thread blocks have more to move than they are counted for; how
+many times as slow, where they have less. Their rates are known no better."""
+SLOW: Final = 1 / 0.9
+CROWDED: Final = 1.06
+"""Cost of a short call from which on slices are shortened, and full lists get thread blocks."""
+FLUENT: Final = 1.03
+"""Cost of a short call for which trees are cut finer, ..."""
+FINEST: Final = 62_500
+"""... to no fewer bytes a chunk: then signals take longer than data, ..."""
+OPERATIONS: Final = 160_000
+ROOTED_OPERATIONS: Final = 80_000
+"""... and to no more operations of all ranks: larger programs take minutes, and with a root those
+of several forests are cut."""
+SLICES: Final = (2**17, 2**16)
+SHORTEST: Final = (3 * 2**14, 2**15)
+"""Bytes of shorter slices, and of the shortest; ..."""
+DELAYED: Final = simulate.Options(signal=0.0, latency=0.5)
+"""... these have to be faster with so many microseconds a link, too: a signal goes
+once, a read there and back."""
+ROUNDS: Final = 2**16 - 1
+"""Slices of a pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
+MANY: Final = 64
+"""Thread blocks of a rank from which on fewer are looked for, be the plan fast or not."""
+PARTED: Final = 8
+"""Chunks of the parts of a tree, if it has room: their number need be no power of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to lower a forest: what `lower` calls by these names."""
+
+    instances: int = 1
+    spread: Spread = TOGETHER
+    unit_bytes: int = UNIT_BYTES
+    partners: Partners = "shift"
+
+
+class Judge:
+    """Lowers and plays the candidates of a forest, each once, and compares them.
+
+    `first`: the program of `start`, cut in no parts but those asked for. `lowered`: programs so
+    far. `refusals`: why the target does not hold a candidate.
+    """
+
+    def __init__(self, forest: Forest, target: Target, first: Program) -> None:
+        self.forest, self.target, self.first = forest, target, first
+        self.start = Candidate(int(first.extra.get("instances", "1")))
+        self.fifo = first.style == "fifo"
+        bulk = first.protocol == bulk_protocol(forest, target)
+        self.plays = bulk and forest.n <= RANKS
+        self.served = Sizes.of(first)
+        self.trees = layout(forest).trees
+        self.lowered = 1
+        self.refusals: dict[Candidate, str] = {}
+        self._programs: dict[Candidate, Program | None] = {self.start: first}
+        self._times: dict[tuple[Candidate, int, simulate.Options], float] = {}
+        self._facts: dict[Candidate, tuple[Work, Usage]] = {}
+        algbw = 1000 * float(forest.plain_algbw)  # bytes a microsecond
+        if self.fifo:
+            runtime = runtime_on(first, forest.name)
+            algbw /= float(runtime.messages.wire(first.protocol))
+            self.message, _ = message_slots(first, runtime)
+        self._algbw = algbw
+
+    def program(self, one: Candidate) -> Program | None:
+        """The candidate's program; None where the target cannot hold it, or LOWERINGS are over."""
+        if one not in self._programs:
+            self._programs[one] = self._lower(one)
+        return self._programs[one]
+
+    def _lower(self, one: Candidate) -> Program | None:
+        whole = replace(one, unit_bytes=UNIT_BYTES)
+        if whole != one:
+            program = self.program(whole)
+            return program and slice_pipelines(program, one.unit_bytes)
+        if self.lowered >= LOWERINGS:
+            return None
+        self.lowered += 1
+        try:
+            return lower(
+                self.forest,
+                self.target,
+                instances=one.instances,
+                protocol=self.first.protocol,
+                spread=one.spread,
+                partners=one.partners,
+            )
+        except PlanError as error:
+            self.refusals[one] = str(error).split(": ", 1)[-1].split("; ")[0]
+            return None
+
+    def facts(self, one: Candidate) -> tuple[Work, Usage]:
+        """The work of its hardest thread blocks, and what it takes of the target."""
+        whole = replace(one, unit_bytes=UNIT_BYTES)
+        if whole not in self._facts:
+            program = self.program(whole)
+            assert program is not None
+            self._facts[whole] = hardest(self.forest, program), usage(program)
+        return self._facts[whole]
+
+    def blocks(self, one: Candidate) -> int:
+        """Thread blocks of the rank that has most."""
+        return self.facts(one)[1].thread_blocks
+
+    def load(self, one: Candidate) -> Fraction:
+        """How many times as many thread blocks as it has its work takes, at least 1."""
+        return max(Fraction(1), self.facts(one)[0].ratio)
+
+    def stretch(
+        self, one: Candidate, size: int, options: simulate.Options = simulate.LINKS_ALONE
+    ) -> float:
+        """The time of a call as a multiple of what its bytes take links, under the worse rule."""
+        if not self.plays:
+            return 1.0
+        if self.fifo or size == SHORT:
+            time = self._time(one, size, options)
+        else:  # pipelines go on as they began
+            short, twice = (self._time(one, k * SHORT, options) for k in (1, 2))
+            time = short + (twice - short) * (size - SHORT) / SHORT
+        return max(1.0, time * self._algbw / size)
+
+    def _time(self, one: Candidate, size: int, options: simulate.Options) -> float:
+        key = (one, size, options)
+        if key not in self._times:
+            program = self.program(one)
+            assert program is not None
+            band = simulate.band(program, self.forest, size, options=options)
+            self._times[key] = max(band.fifo, band.fair)
+        return self._times[key]
+
+    def cost(self, one: Candidate, options: simulate.Options = simulate.LINKS_ALONE) -> float:
+        """The mean stretch of both calls; no less than what thread blocks are overloaded by."""
+        mean = math.sqrt(self.stretch(one, SHORT, options) * self.stretch(one, LONG, options))
+        load = float(self.load(one))
+        return max(mean, load) if load > 2 else mean
+
+    def better(self, one: Candidate, best: Candidate) -> bool:
+        """Whether `one` is faster, by as much as its thread blocks ask for; or as fast in fewer."""
+        if self.program(one) is None:
+            return False
+        less = self.load(best) - self.load(one)
+        slack = LOADED if less > 0 else ALIKE
+        if math.sqrt(self.stretch(one, SHORT)) > slack * self.cost(best):  # whatever the long call
+            return False
+        gain, more = self.cost(best) / self.cost(one), self.blocks(one) / self.blocks(best)
+        if one.unit_bytes < min(best.unit_bytes, SLICES[-1]):
+            gain = min(gain, self.cost(best, DELAYED) / self.cost(one, DELAYED) * GAIN)
+        if less:
+            return gain * LOADED > 1 if less > 0 else gain >= LOADED
+        return gain >= max(GAIN, more**MORE) or (more < 1 and gain * ALIKE >= 1)
+
+
+# --- actions
+
+
+def add_blocks(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """More parts of each tree, until thread blocks suffice for the work; or as many as fit."""
+    most, _ = most_instances(judge.first, judge.target)
+    count = min(one.instances << (math.ceil(judge.load(one)) - 1).bit_length(), most)
+    while count > one.instances:
+        yield replace(one, instances=count)
+        count //= 2
+
+
+def shorten_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Shorter slices, where a short call is slow."""
+    shorter = [unit for unit in SLICES if unit < one.unit_bytes]
+    if shorter and judge.stretch(one, SHORT) > SLOW:
+        yield replace(one, unit_bytes=shorter[0])
+
+
+def shorten_further(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """The shortest slices, unless a call of all bytes that 32 bits tell had too many of them."""
+    shorter = [unit for unit in SHORTEST if unit < one.unit_bytes <= SLICES[-1]]
+    program = judge.program(one)
+    slow = judge.stretch(one, SHORT) > SLOW
+    if slow and shorter and program and counts_rounds(program, shorter[0]):
+        yield replace(one, unit_bytes=shorter[0])
+
+
+def join_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Fewer parts of trees: half as many where thread blocks are shared, or just enough of them."""
+    blocks = judge.blocks(one)
+    if blocks == judge.target.thread_blocks and one.instances > 1:
+        yield replace(one, instances=one.instances // 2)
+    parts = math.ceil(judge.load(judge.start))
+    enough = judge.stretch(one, SHORT) <= SLOW and blocks <= MANY
+    if enough or judge.blocks(judge.start) * parts >= blocks:
+        return
+    most = max(tree.count for tree in judge.trees)
+    room, units = most_chunks(judge.forest.n) // judge.served.chunks, 1
+    while most * units < PARTED * parts and 2 * units <= room:
+        units *= 2
+    grain = max(1, round(Fraction(most * units, parts))) if parts > 1 else 0
+    for children in (False, True) if forks(judge.forest, judge.trees) else (False,):
+        yield Candidate(1, Spread(grain, children, units if grain else 1), one.unit_bytes)
+
+
+def spread_work(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Thread blocks of their own for children, or for parts of large trees; as many as suffice.
+
+    Where a long call is as fast as links allow, none of them waits for another.
+    """
+    if judge.load(one) == 1 and judge.stretch(one, LONG) <= SURE:
+        return
+    counts = sorted(tree.count for tree in judge.trees)
+    grains = [counts[0], max(1, counts[0] // 2)] if counts[0] < counts[-1] else [counts[0]]
+    ways = (True, False) if forks(judge.forest, judge.trees) else (False,)
+    for spread in (Spread(grain, children) for grain in (0, *grains) for children in ways):
+        other = replace(one, spread=spread, instances=judge.start.instances)
+        if spread not in (TOGETHER, one.spread) and judge.program(other) is not None:
+            yield next(add_blocks(judge, other), other)
+
+
+def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Other orders of equally urgent messages, which only switches have for several ranks.
+
+    Where the plainest program is as slow in another order, none helps.
+    """
+    forest = judge.forest
+    if forest.collective.rooted or forest.graph.n == forest.n or one.partners != ORDERS[0]:
+        return
+    probe = replace(judge.start, partners=ORDERS[1])
+    if judge.stretch(one, LONG) < FLUENT or judge.program(probe) is None:
+        return
+    if judge.stretch(probe, LONG) != judge.stretch(judge.start, LONG):
+        yield from (replace(one, partners=partners) for partners in ORDERS[1:])
+
+
+def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Smaller chunks, which a rank hands on sooner: at once as many as the short call asks for.
+
+    What is lost is as long as a chunk, or as a message of it. In more thread blocks, as full lists
+    need, only where all others are worse.
+    """
+    forest, served, used = judge.forest, judge.served, judge.facts(one)[1]
+    chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
+    most = Fraction(chunks, served.chunks) * judge.start.instances / one.instances
+    largest = ROOTED_OPERATIONS if forest.collective.rooted else OPERATIONS
+    most = min(most, Fraction(largest, used.operations * forest.n))
+    lost = judge.stretch(one, SHORT) - 1
+    once = 1 if lost < CROWDED - 1 else 2  # times that lists may be too full
+    most = min(most, Fraction(once * judge.target.steps, used.steps))
+    messages = SHORT * judge.start.instances / (served.chunks * one.instances * judge.message)
+    wanted = max(1.0, messages) * lost / (FLUENT - 1)
+    finer, wider = 1, []
+    while finer < max(2, wanted) and 2 * finer <= most:
+        finer *= 2
+    for times in (finer, finer // 2):
+        other = replace(one, instances=times * one.instances)
+        if times > 1 and judge.program(other) is not None:
+            if judge.blocks(other) <= used.thread_blocks:
+                yield other
+            else:
+                wider.append(other)
+    yield from wider
+
+
+Action = Callable[[Judge, Candidate], Iterator[Candidate]]
+SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
+"""What gives links thread blocks enough."""
+ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
+    "fifo": (add_blocks, cut_finer, order_equals),
+    "onesided": (add_blocks, shorten_slices, join_parts, spread_work, shorten_further),
+}
+"""All actions of a style, in the order in which they are tried."""
+
+
+def search(
+    forest: Forest,
+    target: Target,
+    program: Program,
+    actions: Sequence[Action] | None = None,
+) -> tuple[Program, str]:
+    """The best program that actions lead to, and a note where thread blocks do not suffice, or "".
+
+    `program`: the forest's, all of whose trees stay whole. `actions`: others are left out.
+    Deterministic. Programs of protocol LL are for few bytes and stay as they are; those of a
+    protocol that is not for much data, or of many ranks, only get more thread blocks.
+    """
+    if program.protocol == "LL":
+        return program, ""
+    judge = Judge(forest, target, program)
+    known = ACTIONS[program.style] if judge.plays else (add_blocks,)
+    known = tuple(action for action in known if actions is None or action in actions)
+    best: Candidate = judge.start
+    after: Candidate | None = best
+    while after and (judge.load(after) > 1 or judge.cost(after) > SURE):
+        best = after
+        tried = (one for action in known for one in action(judge, best))
+        after = next((one for one in tried if judge.better(one, best)), None)
+    best = after or best
+    taken = judge.program(best)
+    assert taken is not None
+    return taken, shortage(judge.facts(best)[0], target, _reason(judge, best))
+
+
+def _reason(judge: Judge, one: Candidate) -> str:
+    """Why it has no more thread blocks at work."""
+    most, limit = most_instances(judge.first, judge.target)
+    if 2 * one.instances > most:
+        return limit
+    idle = f"no more than {judge.facts(one)[0].blocks} of them have work at once"
+    if one.instances > judge.start.instances and judge.load(one) == judge.load(judge.start):
+        return idle
+    for other, reason in judge.refusals.items():
+        if other.instances > one.instances:
+            return f"with {other.instances} instances {reason}"
+    if judge.blocks(one) * 2 > judge.target.thread_blocks > judge.facts(one)[0].blocks:
+        return "with more, parts of trees share thread blocks and wait for each other"
+    return idle
+
+
+def slice_pipelines(program: Program, unit: int) -> Program:
+    """The program whose pipelines all move so many bytes at a time."""
+
+    def block(old: ThreadBlock) -> ThreadBlock:
+        steps = (replace(s, unit_bytes=unit) if isinstance(s, Pipeline) else s for s in old.steps)
+        return replace(old, steps=tuple(steps))
+
+    ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
+    return replace(program, ranks=tuple(ranks))
+
+
+def counts_rounds(program: Program, unit: int) -> bool:
+    """Whether pipelines of such slices serve all sizes that 32 bits can tell."""
+    most = max(
+        max(r.input_chunks, r.output_chunks, r.scratch_chunks * program.scratch_factor)
+        for r in program.ranks
+    )
+    steps = (step for r in program.ranks for b in r.thread_blocks for step in b.steps)
+    pipelines = (step for step in steps if isinstance(step, Pipeline))
+    return all(ROUNDS * unit * most >= 2**32 * pipeline.chunks for pipeline in pipelines)
