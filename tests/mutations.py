@@ -28,6 +28,7 @@ from typing import Any
 
 import edits
 import programs
+import test_readings
 
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError
@@ -47,7 +48,6 @@ from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.verify import verify
 
-FIXTURES = Path(__file__).parent / "fixtures"
 # --- what is mutated ------------------------------------------------------------------------------
 
 
@@ -92,8 +92,9 @@ def topologies() -> dict[str, dict[str, str]]:
 
 
 def dumps() -> dict[str, dict[str, str]]:
-    files = FIXTURES.glob("nccl-*.xml")
-    return _alone({file.stem: file.read_text(encoding="utf-8") for file in files}, ".xml")
+    """Those of readings/nccl-xml.txt that say all by themselves."""
+    every = test_readings.rows("nccl-xml")
+    return _alone({name: every[name][2] for name in ("slips nccl", "slips nccl-mesh")}, ".xml")
 
 
 def forests() -> dict[str, dict[str, str]]:

@@ -300,7 +300,7 @@ def test_load_takes_paths_and_names(tmp_path: Path) -> None:
 
 
 def test_unknown_names_elsewhere() -> None:
-    with pytest.raises(TopologyError, match="^no file and no topology of the catalogue is called"):
+    with pytest.raises(TopologyError, match=r"^no file and no topology of the catalogue is called"):
         catalog.load("a\0b")
     for function in (catalog.source, catalog.describe, catalog.heading):
         with pytest.raises(TopologyError, match="did you mean 'mi250'"):
