@@ -61,7 +61,7 @@ def sync(op: Op, numbers: Iterable[int], near: int, peers: int) -> Iterator[Inst
     One kind, and `peers` of it, an operation.
     """
     numbers = sorted(numbers)
-    for inside in (1, 0):
+    for inside in (1, 0) if numbers else ():
         for batch in batches([x for x in numbers if near >> x & 1 == inside], peers):
             yield _plain(op, batch)
 

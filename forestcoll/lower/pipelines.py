@@ -506,7 +506,7 @@ class Pipelines:
         """
         peers = self.target.peers
         puts: list[Instruction] = []
-        for op, inside in ((Op.PUT_SIGNAL, 0), (Op.PUT, 1)):
+        for op, inside in ((Op.PUT_SIGNAL, 0), (Op.PUT, 1)) if draft.puts else ():
             for some in batches([x for x in draft.puts if near >> x & 1 == inside], peers):
                 assert draft.source is not None
                 to = tuple(draft.puts[x] for x in some)

@@ -236,22 +236,22 @@ def channels_of(
         for number, members in enumerate(own)
         for block in members
     }
-    ends: dict[tuple[int, Block, int], tuple[int, int]] = {}
+    # of each lane its two ranks and their thread blocks, the lower rank first
+    ends: dict[tuple[int, Block, int], tuple[tuple[int, int], tuple[int, int]]] = {}
     pairs: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
     for number, works in enumerate(classes):
         for (rank, half), work in works.items():
+            own, block = host[rank, number, half], (number, half)
             for lane in bits_of(work.lanes):
                 peer = lane >> 1
-                own, other = host[rank, number, half], host[peer, number, lane & 1]
-                between = (own, other) if rank < peer else (other, own)
-                ends[rank, (number, half), lane] = between
-                pairs[min(rank, peer), max(rank, peer)].add(between)
+                other = host[peer, number, lane & 1]
+                pair, way = (rank, peer), (own, other)
+                if peer < rank:
+                    pair, way = (peer, rank), (other, own)
+                ends[rank, block, lane] = pair, way
+                pairs[pair].add(way)
     index = {pair: {way: k for k, way in enumerate(sorted(ways))} for pair, ways in pairs.items()}
     return {
-        (rank, block, lane): Channel(
-            lane >> 1,
-            kind_of(rank, lane >> 1, boxes),
-            index[min(rank, lane >> 1), max(rank, lane >> 1)][between],
-        )
-        for (rank, block, lane), between in ends.items()
+        (rank, block, lane): Channel(lane >> 1, kind_of(rank, lane >> 1, boxes), index[pair][way])
+        for (rank, block, lane), (pair, way) in ends.items()
     }
