@@ -142,7 +142,7 @@ BUDGETS: dict[str, int] = {
     "solver": 76_250,
     "verify": 54_250,
     "plans": 37_600,
-    "lower": 37_200,
+    "lower": 34_200,
     "compile": 35_500,
     "study": 21_200,
     "execute": 84_100,
