@@ -44,8 +44,8 @@ SURE: Final = 1.02
 """Cost up to which nothing else is tried."""
 GAIN: Final = 1.01
 """How many times as fast a candidate has to be, ..."""
-MORE: Final = 0.05
-"""... or that power of how many times as many thread blocks it takes: 3.5 % for twice as many."""
+MORE: Final = 0.058
+"""... or that power of how many times as many thread blocks it takes: 4 % for twice as many."""
 ALIKE: Final = 1.005
 """How many times as slow it may be in fewer."""
 LOADED: Final = 1.1
@@ -290,7 +290,7 @@ def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     largest = ROOTED_OPERATIONS if forest.collective.rooted else OPERATIONS
     most = min(most, Fraction(largest, used.operations * forest.n))
     lost = judge.stretch(one, SHORT) - 1
-    once = 1 if lost < CROWDED - 1 else 2  # times that lists may be too full
+    once = 1 if lost < CROWDED - 1 else 4  # times that lists may be too full
     most = min(most, Fraction(once * judge.target.steps, used.steps))
     messages = SHORT * judge.start.instances / (served.chunks * one.instances * judge.message)
     wanted = max(1.0, messages) * lost / (FLUENT - 1)
