@@ -304,7 +304,7 @@ def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
                 yield other
             else:
                 wider.append(other)
-    yield from wider
+    yield from sorted(wider, key=lambda other: (round(judge.cost(other), 3), judge.blocks(other)))
 
 
 Action = Callable[[Judge, Candidate], Iterator[Candidate]]
