@@ -178,9 +178,9 @@ def truth(name: str, value: object) -> bool:
     return value
 
 
-def word(name: str, value: object, known: Iterable[Word]) -> Word:
+def word(name: str, value: object, choices: Iterable[Word]) -> Word:
     """That of the known words which `value` is."""
-    listed = list(known)
+    listed = list(choices)
     for one in listed:
         if isinstance(value, str) and value == one:
             return one
@@ -190,9 +190,9 @@ def word(name: str, value: object, known: Iterable[Word]) -> Word:
     )
 
 
-def words(name: str, value: object, known: Iterable[Word]) -> tuple[Word, ...]:
+def words(name: str, value: object, choices: Iterable[Word]) -> tuple[Word, ...]:
     """Several of the known words, each once; one alone is a list of one."""
-    listed = list(known)
+    listed = list(choices)
     given = [value] if isinstance(value, str) else _several(name, value)
     return tuple(dict.fromkeys(word(name, one, listed) for one in given))
 

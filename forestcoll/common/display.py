@@ -22,8 +22,8 @@ class Shown:
     __slots__ = ()
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        found: dict[str, str] = import_module(DRAWS).bundle(self)
-        return found
+        bundle: dict[str, str] = import_module(DRAWS).bundle(self)
+        return bundle
 
     def to_pandas(self) -> pd.DataFrame:
         """Its rows as a table of pandas (`pip install 'forestcoll[pandas]'`).
@@ -38,5 +38,5 @@ class Shown:
         A topology and a forest: the fabric, of a forest with its loads or, with `tree=0`, one of
         its trees. A comparison: algbw and speed-up by size.
         """
-        made: Figure = import_module(DRAWS).figure(self, dark=dark, width=width, **options)
-        return made
+        figure: Figure = import_module(DRAWS).figure(self, dark=dark, width=width, **options)
+        return figure

@@ -76,7 +76,7 @@ class OutputError(ForestCollError):
     """A result cannot be written where it was asked for."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`"; did you mean 'gpu7'?"` for the nearest known word, or the empty string.
 
     Case, hyphens and underscores make no difference: 'All_Reduce' means 'allreduce'. Of very many
@@ -85,7 +85,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if len(word) > LONGEST_WORD:
         return ""
     compared = min(5000, WORK // (len(word) + 1) ** 2)
-    plain = {_plain(name): name for name in reversed(list(islice(known, compared)))}
+    plain = {_plain(name): name for name in reversed(list(islice(choices, compared)))}
     near = difflib.get_close_matches(_plain(word), list(plain), n=1, cutoff=0.6)
     return f"; did you mean '{plain[near[0]]}'?" if near else ""
 

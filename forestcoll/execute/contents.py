@@ -62,7 +62,7 @@ def allocate(
 
     `memory`: where they come from (`private`, `shared`).
     """
-    found = []
+    buffers = []
     for r, rank in enumerate(program.ranks):
         i, o = rank.input_chunks * chunk, rank.output_chunks * chunk
         own = r * min(i, o)  # where in the longer buffer the own part lies
@@ -77,8 +77,8 @@ def allocate(
             first = memory(i)
             second = first[own : own + o]
         size = scratch[r] * chunk * program.scratch_factor
-        found.append(Buffers(first, second, memory(size)))
-    return found
+        buffers.append(Buffers(first, second, memory(size)))
+    return buffers
 
 
 def shared(size: int) -> Bytes:
@@ -160,14 +160,14 @@ class Contents:
         By (part of the output, source rank or REDUCED, part of its input).
         """
         collective, n = self.program.collective, self.program.n
-        found: dict[tuple[int, int, int], list[int]] = {}
+        alike: dict[tuple[int, int, int], list[int]] = {}
         for part in range(collective.output_parts(n)):
             for rank in range(n):
                 origin = collective.origin(rank, self.root, part)
                 if origin is not None:
                     source = _engine.REDUCED if origin[0] == EVERYONE else origin[0]
-                    found.setdefault((part, source, origin[1]), []).append(rank)
-        return found
+                    alike.setdefault((part, source, origin[1]), []).append(rank)
+        return alike
 
     def _compare(
         self,
@@ -183,11 +183,11 @@ class Contents:
             self.pattern, source, first, count, addresses, SHOWN, self.threads
         )
         data = self.data
-        for k, element, expected, found in examples:
+        for k, element, expected, got in examples:
             number = part * data.part + element + (first if buffer == "input" else 0)
             chunk = part * data.chunks + element // data.chunk
             self.mismatches.append(
                 f"rank {ranks[k]}, {buffer} element {number} (chunk {chunk}): expected {expected}, "
-                f"{'it was changed to' if buffer == 'input' else 'got'} {found}"
+                f"{'it was changed to' if buffer == 'input' else 'got'} {got}"
             )
         return sum(wrong)

@@ -194,14 +194,14 @@ class Report:
 
     def states(self, blocks: Iterable[int]) -> list[str]:
         """What the first of these blocks are at."""
-        found = []
+        states = []
         for block in list(blocks)[:SHOWN]:
             step, op = self.step(self.stops[block].pc)
             at = f"is at step {step} ({op})"
-            found.append(
+            states.append(
                 f"{self.block(block)}, which {'has finished' if self.stops[block].finished else at}"
             )
-        return found
+        return states
 
     def line(self, stop: Stop) -> str:
         """Where a thread block stands, and whom it waits for."""
@@ -284,21 +284,21 @@ class Report:
     @cached_property
     def raisers(self) -> dict[int, list[int]]:
         """The blocks that raise each semaphore."""
-        found: dict[int, list[int]] = defaultdict(list)
+        raisers: dict[int, list[int]] = defaultdict(list)
         for block, (code, *_, first, count, _, _, _, _, _, _, _) in self.rows():
             for name in self.tables.names[first : first + count] if code in _RAISES else ():
-                if block not in found[name]:
-                    found[name].append(block)
-        return found
+                if block not in raisers[name]:
+                    raisers[name].append(block)
+        return raisers
 
     @cached_property
     def members(self) -> dict[int, list[int]]:
         """The blocks that come to each barrier."""
-        found: dict[int, list[int]] = defaultdict(list)
+        members: dict[int, list[int]] = defaultdict(list)
         for block, row in self.rows():
-            if row[0] == CODES[Op.BARRIER.value] and block not in found[row[9]]:
-                found[row[9]].append(block)
-        return found
+            if row[0] == CODES[Op.BARRIER.value] and block not in members[row[9]]:
+                members[row[9]].append(block)
+        return members
 
     @cached_property
     def packed(self) -> list[tuple[int, int, int, int]]:

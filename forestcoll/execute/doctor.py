@@ -52,8 +52,10 @@ def examine() -> list[Finding]:
 
 def _python() -> Finding:
     enough = sys.version_info >= (3, 11)
-    found = f"{platform.python_version()} ({platform.python_implementation()}, {sys.executable})"
-    return Finding("Python", OK if enough else MISSING, found if enough else f"{found}; needs 3.11")
+    version = f"{platform.python_version()} ({platform.python_implementation()}, {sys.executable})"
+    return Finding(
+        "Python", OK if enough else MISSING, version if enough else f"{version}; needs 3.11"
+    )
 
 
 def _native(name: str, module: str) -> Finding:
@@ -97,12 +99,12 @@ def _gpu_compiler(name: str, kind: Platform, purpose: str) -> Finding:
     """What the GPU engine would call, and what that says of itself when called so."""
     from forestcoll.execute.gpu import compiler
 
-    found = compiler.find_compiler(kind)
-    if found is None:
+    compiler_there = compiler.find_compiler(kind)
+    if compiler_there is None:
         return Finding(name, ABSENT, f"not found (only for {purpose})")
-    if not found.version:
-        return Finding(name, ABSENT, f"{found.path} does not run")
-    return Finding(name, OK, _told(found.path, found.version))
+    if not compiler_there.version:
+        return Finding(name, ABSENT, f"{compiler_there.path} does not run")
+    return Finding(name, OK, _told(compiler_there.path, compiler_there.version))
 
 
 def _told(path: str, version: str) -> str:
@@ -116,10 +118,10 @@ def _gpu() -> Finding:
     """Whether the GPU engine can run, and what it lacks if not."""
     from forestcoll.execute.gpu import compiler
 
-    found = compiler.find_platform()
-    if found is None:
+    platform_there = compiler.find_platform()
+    if platform_there is None:
         return Finding("GPU engine", ABSENT, "no GPU is seen (nvidia-smi, rocm_agent_enumerator)")
-    kind, architectures = found
+    kind, architectures = platform_there
     names = ", ".join(architectures)
     if compiler.find_compiler(kind) is None:
         lacks = "nvcc (CUDA toolkit)" if kind == "cuda" else "hipcc (ROCm)"

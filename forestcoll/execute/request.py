@@ -146,8 +146,8 @@ def program_of(plan: object) -> Program:
     )
 
 
-def _index(known: tuple[str, ...], word: str, what: str) -> int:
-    return known.index(arguments.word(what, word, known))
+def _index(choices: tuple[str, ...], word: str, what: str) -> int:
+    return choices.index(arguments.word(what, word, choices))
 
 
 def element_bytes(dtype: str) -> int:
@@ -179,10 +179,10 @@ def root_of(program: Program, root: int | None) -> int:
     root = arguments.whole_or_none("root", root, -1)
     if program.root >= 0 and root not in (None, program.root):
         raise PlanError(f"the plan's root is rank {program.root}, not {root}")
-    found = program.root if root is None else root
-    if not 0 <= found < program.n:
+    rank = program.root if root is None else root
+    if not 0 <= rank < program.n:
         raise PlanError(f"{program.collective}: the root must be a rank from 0 to {program.n - 1}")
-    return found
+    return rank
 
 
 def check_units(program: Program, element: int) -> None:

@@ -94,9 +94,9 @@ def memory_needed(
 
 def memory_available() -> int | None:
     """Bytes that can be had without swapping, within the control group's limit; None: unknown."""
-    found = [_machine_memory(), _group_memory(Path("/sys/fs/cgroup"))]
-    known = [bytes_ for bytes_ in found if bytes_ is not None]
-    return min(known) if known else None
+    limits = [_machine_memory(), _group_memory(Path("/sys/fs/cgroup"))]
+    stated = [bytes_ for bytes_ in limits if bytes_ is not None]
+    return min(stated) if stated else None
 
 
 def _machine_memory() -> int | None:

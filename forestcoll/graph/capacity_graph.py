@@ -230,9 +230,9 @@ class CapacityGraph:
         names = self.names
         ranks = tuple(names[rank] for rank in self.ranks)
         arcs = ((names[t], names[h]) for t, h in self.ends)
-        found = find_cut(names, arcs, ranks)
-        if found is not None:
-            raise InfeasibleError(cut_in_words(found[0], ranks, order=names))
+        cut = find_cut(names, arcs, ranks)
+        if cut is not None:
+            raise InfeasibleError(cut_in_words(cut[0], ranks, order=names))
 
     def explain_cut(self, cut: frozenset[int]) -> str:
         """Which ranks cannot reach which, where no link leaves `cut`."""

@@ -65,10 +65,12 @@ def link_graph(graph: CapacityGraph, table: LinkTable) -> nx.DiGraph[Any]:
     """Nodes by name (kind, rank or None), an edge for each row (bandwidth, load, percent)."""
     import networkx as nx
 
-    made: nx.DiGraph[Any] = nx.DiGraph()
+    drawn: nx.DiGraph[Any] = nx.DiGraph()
     rank = {node: i for i, node in enumerate(graph.ranks)}
     for node, name in enumerate(graph.names):
-        made.add_node(name, kind="gpu" if graph.gpu[node] else "switch", rank=rank.get(node))
+        drawn.add_node(name, kind="gpu" if graph.gpu[node] else "switch", rank=rank.get(node))
     for row in table:
-        made.add_edge(row.src, row.dst, bandwidth=row.bandwidth, load=row.load, percent=row.percent)
-    return made
+        drawn.add_edge(
+            row.src, row.dst, bandwidth=row.bandwidth, load=row.load, percent=row.percent
+        )
+    return drawn

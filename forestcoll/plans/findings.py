@@ -93,8 +93,8 @@ class Findings:
         severity: Severity | None = None,
     ) -> None:
         """Note a breach of `rule`; the same one at the same place is noted once."""
-        known = RULES[rule]
-        severity = severity or known.severity
+        broken = RULES[rule]
+        severity = severity or broken.severity
         key = (rule, rank, block, step, text)
         if key in self._seen:
             return
@@ -102,8 +102,8 @@ class Findings:
         if self._of_rule[rule] < LISTED_OF_A_RULE:
             self._of_rule[rule] += 1
             self._seen.add(key)
-            found = Finding(rule, severity, text, known.cure, rank, block, step, line)
-            self.kept.append(found)
+            finding = Finding(rule, severity, text, broken.cure, rank, block, step, line)
+            self.kept.append(finding)
 
     def refuse(self, rule: str, text: str, **at: Unpack[At]) -> None:
         """Note a breach that leaves nothing for a Program to hold."""
@@ -163,18 +163,18 @@ class FirstError(Findings):
         if rule in self.notes:
             return
         if (at.pop("severity", None) or RULES[rule].severity) == "error" or rule in READ_OTHERWISE:
-            found = Finding(rule, "error", text, RULES[rule].what, **at)
-            place = f"{found.place}: " if found.place else ""
+            finding = Finding(rule, "error", text, RULES[rule].what, **at)
+            place = f"{finding.place}: " if finding.place else ""
             self.notes[rule] = f"{place}{text}; {RULES[rule].what}"
 
     def refuse(self, rule: str, text: str, **at: Unpack[At]) -> None:
         """Raise: PlanError with the file, the place, what is wrong, and what to do."""
-        known = RULES[rule]
-        cure = f": {known.cure}" if known.cure else ""
+        broken = RULES[rule]
+        cure = f": {broken.cure}" if broken.cure else ""
         place = (at.get("rank", -1), at.get("block", -1), at.get("step", -1))
         words = f"{self._place(at)}: {text}"
         if rule != "RUN-REFUSED":  # which only says that there is no Program
-            words += f"{cure} (rule {rule}: {known.what})"
+            words += f"{cure} (rule {rule}: {broken.what})"
         raise PlanError(words, rule=rule, at=tuple(n for n in place if n >= 0))
 
     fault = refuse

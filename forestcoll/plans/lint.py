@@ -100,8 +100,8 @@ def lint(
 
 def _name(text: str) -> str:
     """The plan's name: ours begin with the machine's."""
-    found = _NAME.search(text)
-    return found[1] if found else ""
+    match = _NAME.search(text)
+    return match[1] if match else ""
 
 
 def guess(text: str, form: plans.Format) -> str:
@@ -131,7 +131,7 @@ def _run(
     try:
         check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
         done, faults = examine(program, launches=launches, target=target, wired=True)
-        found = list(islice(faults, MOST_FAULTS))
+        listed = list(islice(faults, MOST_FAULTS))
     except (PlanError, UnsupportedError) as error:
         if other and not error.at:  # its buffers are others
             out.add("RUN-DATA-UNFOLLOWED", f"{other!r} cannot be run here: {error}")
@@ -139,11 +139,11 @@ def _run(
             out.add(_rule(error), str(error), **_at(error))
         return None
     if other:
-        found = [fault for fault in found if fault.rule not in MEANINGS]
+        listed = [fault for fault in listed if fault.rule not in MEANINGS]
         out.add("RUN-DATA-UNFOLLOWED", f"what {other!r} means is not known here: its order, "
                 "deadlocks and races were looked at, its result was not")  # fmt: skip
-    _note_all(found, program, out)
-    if not found:
+    _note_all(listed, program, out)
+    if not listed:
         _check_flushes(program, launches, out)
     if done is not None and program.root < 0 <= done.root:
         out.add("RUN-ROOT", f"the root is rank {done.root}")
@@ -307,11 +307,11 @@ def _around(block: ThreadBlock, step: int, k: int) -> tuple[list[Code], list[Cod
 
 def _before_barrier(ways: list[Code], wanted: frozenset[Op]) -> list[int]:
     """Steps of `wanted` operations that come before a thread barrier on some way."""
-    found = []
+    early = []
     for way in ways:
         for s, i in way:
             if i.op in _BARRIERS:
                 break
             if i.op in wanted:
-                found.append(s)
-    return found
+                early.append(s)
+    return early

@@ -67,9 +67,9 @@ def check(program: Program) -> ChunkCounts:
     A program never changes, so one that was right before is not looked at again.
     """
     number = id(program)
-    known = _known.get(number)
-    if known and known[0]() is program:
-        return known[1]
+    chunks_checked = _known.get(number)
+    if chunks_checked and chunks_checked[0]() is program:
+        return chunks_checked[1]
     check_frame(program)
     counts = count_chunks(program)
     check_instructions(program, counts)
@@ -142,10 +142,12 @@ def _check_rank(program: Program, r: int, rank: RankProgram) -> None:
 
 def check_switches(program: Program) -> None:
     """Check that every rank of a switch's group has that switch: they set it up together."""
-    known = [{s for block in rank.thread_blocks for s in block.switches} for rank in program.ranks]
-    for r, switches in enumerate(known):
+    switches_of_rank = [
+        {s for block in rank.thread_blocks for s in block.switches} for rank in program.ranks
+    ]
+    for r, switches in enumerate(switches_of_rank):
         for switch in sorted(switches, key=lambda s: (s.ranks, s.buffer)):
-            lacking = [peer for peer in switch.ranks if switch not in known[peer]]
+            lacking = [peer for peer in switch.ranks if switch not in switches_of_rank[peer]]
             if lacking:
                 raise PlanError(
                     f"rank {r}: a switch to the {BUFFER_NAMES[switch.buffer]} of ranks "
@@ -347,10 +349,10 @@ def _check_fields(program: Program, at: _At, i: Instruction) -> None:
         raise PlanError(f"{at}: names no channel")
     if bool(i.semaphores) != (i.op in SEMAPHORES):
         raise PlanError(f"{at}: {'takes no semaphores' if i.semaphores else 'names no semaphore'}")
-    known = len(program.ranks[r].semaphores)
+    semaphores = len(program.ranks[r].semaphores)
     for sem in i.semaphores:
-        if not 0 <= sem < known:
-            raise PlanError(f"{at}: semaphore {sem}; rank {r} has {known}")
+        if not 0 <= sem < semaphores:
+            raise PlanError(f"{at}: semaphore {sem}; rank {r} has {semaphores}")
     if len(set(i.semaphores)) != len(i.semaphores):
         raise PlanError(f"{at}: names a semaphore twice")
     if i.op is not Op.BARRIER and (i.ident or i.group):

@@ -139,9 +139,9 @@ class ThreadBlock:
 
         Channels that the block does not have are passed over: others refuse them.
         """
-        known = range(len(self.channels))
+        channels = range(len(self.channels))
         return i.op in PUTS and any(
-            self.channels[c].kind == "port" for c in i.channels if c in known
+            self.channels[c].kind == "port" for c in i.channels if c in channels
         )
 
     def _behind(self, rank: int, switch: int, ref: Ref) -> tuple[Ref, ...]:
@@ -262,8 +262,8 @@ class Program(Shown):
         """
         import networkx as nx
 
-        made: nx.DiGraph[int] = nx.DiGraph()
-        made.add_nodes_from(
+        traffic: nx.DiGraph[int] = nx.DiGraph()
+        traffic.add_nodes_from(
             (r, {"name": self.names[r] if self.names else ""}) for r in range(self.n)
         )
         for r, b, _, i in self.instructions():
@@ -276,9 +276,9 @@ class Program(Shown):
             for a, z, count in moves:
                 assert a is not None
                 assert z is not None
-                before = made.edges[a, z]["chunks"] if made.has_edge(a, z) else 0
-                made.add_edge(a, z, chunks=before + Fraction(count, i.part[1]))
-        return made
+                before = traffic.edges[a, z]["chunks"] if traffic.has_edge(a, z) else 0
+                traffic.add_edge(a, z, chunks=before + Fraction(count, i.part[1]))
+        return traffic
 
     @property
     def in_switches(self) -> bool:

@@ -44,22 +44,26 @@ def places(names: Sequence[str], n: int, host: int = 0) -> Places:
     """
     names = names if len(names) == n and all(names) else [f"gpu{i}" for i in range(n)]
     boxes = [name.rpartition("/")[0] for name in names]
-    found: list[Place] = []
+    own_places: list[Place] = []
     held = dict.fromkeys(boxes, 0)
     for rank, (name, box) in enumerate(zip(names, boxes, strict=True)):
         number = re.search(r"(\d+)$", name)
-        found.append(Place(rank, box, int(number[1]) if number else held[box]))
+        own_places.append(Place(rank, box, int(number[1]) if number else held[box]))
         held[box] += 1
-    if len({(p.node, p.gpu) for p in found}) < n:  # names that do not number the GPUs of a node
+    if (
+        len({(p.node, p.gpu) for p in own_places}) < n
+    ):  # names that do not number the GPUs of a node
         seats = {box: iter(range(n)) for box in held}
-        found = [Place(p.rank, p.node, next(seats[p.node])) for p in found]
+        own_places = [Place(p.rank, p.node, next(seats[p.node])) for p in own_places]
     if host:
-        hosts = [f"{p.node}/host{p.gpu // host}".lstrip("/") for p in found]
-        found = [Place(p.rank, h, p.gpu % host) for p, h in zip(found, hosts, strict=True)]
-    of = [p.node for p in found]
+        hosts = [f"{p.node}/host{p.gpu // host}".lstrip("/") for p in own_places]
+        own_places = [
+            Place(p.rank, h, p.gpu % host) for p, h in zip(own_places, hosts, strict=True)
+        ]
+    of = [p.node for p in own_places]
     counts = Counter(of)
     return Places(
-        tuple(found),
+        tuple(own_places),
         tuple(counts),
         of.count(of[0]) if len({*counts.values()}) == 1 else 0,
         of == [node for node, ranks in counts.items() for _ in range(ranks)],

@@ -166,8 +166,8 @@ Source: NVIDIA, GB200 NVL72 data sheet: 18 compute trays of four GPUs.
 
 def _machine(topology: str) -> str:
     """The catalogue's name of the machine; "" where it is unknown."""
-    found = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
-    return max(found, key=len, default="")
+    machines = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
+    return max(machines, key=len, default="")
 
 
 def host_of(topology: str) -> int:

@@ -144,16 +144,16 @@ class Forest(Shown):
         Node attributes kind, rank; edge attributes bandwidth, load, percent (as in `links`), of a
         tree `path`: the names from rank to rank, in the direction of the data.
         """
-        made = link_graph(self.graph, self.links)
+        drawn = link_graph(self.graph, self.links)
         if tree is None:
-            return made
+            return drawn
         names = self.graph.names
         wanted = self.trees[arguments.whole("tree", tree, 0, len(self.trees) - 1)]
-        made.clear_edges()
-        made.remove_nodes_from([name for name, rank in made.nodes(data="rank") if rank is None])
+        drawn.clear_edges()
+        drawn.remove_nodes_from([name for name, rank in drawn.nodes(data="rank") if rank is None])
         for path in wanted.edges:
-            made.add_edge(names[path[0]], names[path[-1]], path=tuple(names[v] for v in path))
-        return made
+            drawn.add_edge(names[path[0]], names[path[-1]], path=tuple(names[v] for v in path))
+        return drawn
 
     def orbit(self, node: int) -> int:
         """The least node that images of `node` are at: itself where there is no group."""
@@ -231,12 +231,12 @@ def ranges(forest: Forest) -> list[tuple[int, int]]:
     Trees of a phase come one after the other.
     """
     begun: dict[tuple[int, Phase], int] = defaultdict(int)
-    found = []
+    spans = []
     for tree in forest.trees:
         start = begun[tree.root, tree.phase]
         begun[tree.root, tree.phase] = start + tree.weight
-        found.append((start, start + tree.weight))
-    return found
+        spans.append((start, start + tree.weight))
+    return spans
 
 
 def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]:

@@ -262,10 +262,10 @@ def _check_forests(
             raise ForestError(f"groups[{g}]: its forest has another root")
         names = group.graph.names
         ends = group.graph.ends
-        known = {(names[u], names[v]) for u, v in ends}
+        allowed = {(names[u], names[v]) for u, v in ends}
         own = forest.graph.names
         for u, v in forest.graph.ends:
-            if (own[u], own[v]) not in known:
+            if (own[u], own[v]) not in allowed:
                 raise ForestError(
                     f"groups[{g}]: its forest uses {own[u]} -> {own[v]}, which the group has not"
                 )

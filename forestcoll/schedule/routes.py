@@ -40,11 +40,11 @@ class Routes:
 
     def link_loads(self, loads: Loads) -> dict[Pair, Fraction]:
         """The share of all data on each link (node, node), from the shares between ranks."""
-        found: dict[Pair, Fraction] = defaultdict(Fraction)
+        on_link: dict[Pair, Fraction] = defaultdict(Fraction)
         for pair, load in loads.items():
             for step in pairwise(self.ways[pair]):
-                found[step] += load
-        return dict(found)
+                on_link[step] += load
+        return dict(on_link)
 
     def algbw(self, loads: Loads) -> Fraction:
         """GB/s at the links' full speed, for traffic with these shares between ranks."""

@@ -100,13 +100,13 @@ def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
         return None
     if best.trees:
         return best if sum(best.supply) <= trees * len(graph.ranks) else None
-    found = []
+    solutions = []
     with suppress(UnsupportedError):  # there are other ways
-        found.append(fixed_joint(graph, trees, best))
+        solutions.append(fixed_joint(graph, trees, best))
     times, rest = divmod(trees * len(graph.ranks), sum(best.supply))
     if not rest:
-        found.append(best.times(times))
-    better = max((j for j in found if j is not None), key=lambda j: j.algbw, default=None)
+        solutions.append(best.times(times))
+    better = max((j for j in solutions if j is not None), key=lambda j: j.algbw, default=None)
     return better if better is not None and better.algbw > fix_same(graph, trees) else None
 
 
@@ -124,9 +124,9 @@ def _fewer(graph: CapacityGraph, best: Joint) -> Joint:
         if trees * len(graph.ranks) >= sum(best.supply):
             break
         try:
-            found = fixed_joint(graph, trees, best, exact=True)
+            fewer = fixed_joint(graph, trees, best, exact=True)
         except UnsupportedError:  # `best` is there already
             break
-        if found is not None:
-            return found
+        if fewer is not None:
+            return fewer
     return best

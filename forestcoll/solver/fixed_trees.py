@@ -66,21 +66,21 @@ def _balance(
         whole = _trim(graph, capacity, supply)
         return None if whole is None else (graph, whole)
 
-    found, failed, step = attempt(u), u, Fraction(0)
-    while found is None:
+    balanced, failed, step = attempt(u), u, Fraction(0)
+    while balanced is None:
         if u >= last:
             raise RuntimeError("internal error: links without rounding cannot hold the trees")
         failed, step = u, max(2 * step, _next_step(u, given.capacity) - u)
         u = min(last, u + step)
-        found = attempt(u)
+        balanced = attempt(u)
     for _ in range(REFINEMENTS if u > failed else 0):
         middle = (failed + u) / 2
         nearer = attempt(middle)
         if nearer is None:
             failed = middle
         else:
-            found, u = nearer, middle
-    links, capacity = found
+            balanced, u = nearer, middle
+    links, capacity = balanced
     # trimming may have lowered the very links that U was made for
     return links, capacity, max(map(Fraction, capacity, links.capacity))
 
@@ -135,8 +135,8 @@ def _find_violation(
 ) -> frozenset[int] | None:
     """A node set that fewer trees can leave than are rooted in it and wanted outside, or None."""
     links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
-    found = _kernel.violated(*links)
-    return None if found is None else frozenset(found[1])
+    violated = _kernel.violated(*links)
+    return None if violated is None else frozenset(violated[1])
 
 
 def _trim(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[int] | None:

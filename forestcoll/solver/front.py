@@ -121,17 +121,17 @@ class Front:
 
         `goals` are shares of the optimum, from 0 to 1.
         """
-        goal, found = max(goals, default=Fraction(1)), [Point(0, Fraction(0), Fraction(0))]
+        goal, points = max(goals, default=Fraction(1)), [Point(0, Fraction(0), Fraction(0))]
         limit = min(self.limit(goal), self.exact.trees - 1)
-        while found[-1].share < goal:
-            last = found[-1]
+        while points[-1].share < goal:
+            last = points[-1]
             point = self._next(range(last.trees + 1, limit + 1), last.algbw, strict=True)
             if point is None:
                 break
-            found.append(point)
-        if found[-1].share < 1:
-            found.append(self.exact)
-        return tuple(found[1:])
+            points.append(point)
+        if points[-1].share < 1:
+            points.append(self.exact)
+        return tuple(points[1:])
 
     def reaching(self, share: Fraction) -> Iterator[Point]:
         """Points with at least `share` of the optimum: k ascending, the exact optimum last.
@@ -206,15 +206,15 @@ class _Phase:
     @cached_property
     def rates(self) -> Rates:
         """With the cuts that are likely to tell; learned when the first k is asked for."""
-        task, known = self.task, Rates(self._graph, self.task.roots)
+        task, rates = self.task, Rates(self._graph, self.task.roots)
         for side in task.bound.parts:
-            self._teach(known, side)
+            self._teach(rates, side)
         for side in _likely_cuts(task.given):
-            self._teach(known, side)
-            self._teach(known, side, inside=False)
+            self._teach(rates, side)
+            self._teach(rates, side, inside=False)
         if task.bound.method == "linear-program":
-            known.add(1, by_capacity(self._graph, _worth(task)))
-        return known
+            rates.add(1, by_capacity(self._graph, _worth(task)))
+        return rates
 
     @cached_property
     def _parts(self) -> dict[int, int]:
@@ -254,10 +254,10 @@ class _Phase:
         capacity = self.rates.capacity(trees, algbw, strict)
         require_size(capacity, 1)
         graph, supply = self._graph, self.task.supply(trees)
-        found = _kernel.violated(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
-        if found is not None:
-            self._teach(self.rates, frozenset(found[1]))
-        return found is not None
+        cut = _kernel.violated(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
+        if cut is not None:
+            self._teach(self.rates, frozenset(cut[1]))
+        return cut is not None
 
     def least_exact(self, below: int) -> int | None:
         """The least k < `below` that reaches the optimum though some links are rounded, if any.
@@ -431,8 +431,8 @@ class _Cut:
 
 def by_capacity(graph: CapacityGraph, worth: Sequence[Fraction]) -> dict[int, Fraction]:
     """What links are worth, those of equal capacity together: the same k trees fit on each."""
-    found: dict[int, Fraction] = defaultdict(Fraction)
+    values: dict[int, Fraction] = defaultdict(Fraction)
     for c, z in zip(graph.capacity, worth, strict=True):
         if z:
-            found[c] += z
-    return found
+            values[c] += z
+    return values

@@ -52,10 +52,10 @@ def joint_of_boxes(graph: CapacityGraph, bound: Bound) -> Joint | None:
     if shares is None:
         return None
     wanted = machine.supplies(*shares)
-    found = None if wanted is None else _search(graph, wanted[1], wanted[0])
-    if wanted is None or found is None or found[0] * graph.unit < LEAST * bound.algbw:
+    solution = None if wanted is None else _search(graph, wanted[1], wanted[0])
+    if wanted is None or solution is None or solution[0] * graph.unit < LEAST * bound.algbw:
         return None
-    return Joint(found[0] * graph.unit, tuple(wanted[1]), ((), ()), bound, tuple(found[1]))
+    return Joint(solution[0] * graph.unit, tuple(wanted[1]), ((), ()), bound, tuple(solution[1]))
 
 
 def _search(
@@ -71,17 +71,17 @@ def _search(
     room = [c * least_time.numerator // least_time.denominator for c in graph.capacity]
     least = least_height(graph, room, supply)
     for height in range(least, least + HIGHER + 1):
-        found: list[tuple[int, Fraction, list[Tree]]] = []
+        solutions: list[tuple[int, Fraction, list[Tree]]] = []
         for slower in SLOWER:
             u = least_time * slower
             capacity = [c * u.numerator // u.denominator for c in graph.capacity]
             trees = rehang_mirrored(graph, capacity, supply, height)
             if trees is not None:
-                found.append((scan(graph, trees)[1], u, trees))
-            if not found or (slower == 1 and trees is not None):
+                solutions.append((scan(graph, trees)[1], u, trees))
+            if not solutions or (slower == 1 and trees is not None):
                 break
-        if found:
-            _, u, trees = min(found, key=lambda entry: entry[:2])
+        if solutions:
+            _, u, trees = min(solutions, key=lambda entry: entry[:2])
             return total / u, trees
     return None
 
@@ -134,10 +134,10 @@ class _Machine:
         if self.boxes.count < 2:
             return None
         graph = self.contract()
-        found = find_symmetries(graph)
+        symmetries = find_symmetries(graph)
         best: tuple[Fraction, list[Fraction]] | None = None
         for direct in (True, False):
-            model = joint_model(graph, found, equal=False)
+            model = joint_model(graph, symmetries, equal=False)
             if model.size > VARIABLES:
                 return None
             if direct:

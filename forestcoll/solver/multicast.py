@@ -96,8 +96,8 @@ def forest(
     trees = contract(pack(task.graph, fit.capacity, task.supply(fit.trees)), graph)
     packed = Packed(trees, fit.trees * task.roots, task.algbw)
     bound = analyse(forward(graph, collective), root).bound
-    made = assemble(name, graph, collective, {collective.phases[0]: packed}, bound, root)
-    return _check_forest(made, task.algbw)
+    assembled = assemble(name, graph, collective, {collective.phases[0]: packed}, bound, root)
+    return _check_forest(assembled, task.algbw)
 
 
 def _optimum(graph: CapacityGraph, collective: Collective, root: int | None) -> Optimum | None:
@@ -108,11 +108,11 @@ def _optimum(graph: CapacityGraph, collective: Collective, root: int | None) -> 
             return None
         rate, bound = task.rate * task.graph.unit, analyse(way, root).bound
         return Optimum(task.algbw, rate, task.trees_per_root, bound)
-    made = _allreduce(graph, "")
-    if made is None or made.bound is None:
+    both_halves = _allreduce(graph, "")
+    if both_halves is None or both_halves.bound is None:
         return None
-    algbw = made.algbw
-    return Optimum(algbw, algbw / made.n, made.trees_per_root, made.bound)
+    algbw = both_halves.algbw
+    return Optimum(algbw, algbw / both_halves.n, both_halves.trees_per_root, both_halves.bound)
 
 
 # --------------------------------------------------------------------------------- one phase
@@ -166,7 +166,7 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
     group = whole_group(graph)
     alike = symmetries_found(graph, [group], Collective.ALLREDUCE)
     bound = plan(graph).bound
-    made: Forest | None = None
+    best: Forest | None = None
     for equal in (True, False):
         model = Model(graph, [group], Collective.ALLREDUCE, alike, equal=equal, spanning=True)
         try:
@@ -176,17 +176,17 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
         algbw = model.algbw(solution)
         if not algbw:  # a switch that trees should span is out of reach
             break
-        if made is None or algbw > made.algbw:
+        if best is None or algbw > best.algbw:
             phases: dict[Phase, Packed] = {}
             for flow in reversed(model.flows(solution)):  # reduce trees first
                 packed = pack_flow(flow, algbw, "auto")
                 trees = contract(packed.trees, graph)
                 phases[flow.phase] = replace(packed, trees=trees, algbw=algbw)
             both = assemble(name, graph, Collective.ALLREDUCE, phases, bound)
-            made = _check_forest(both, algbw) or made
-        if made is not None and made.algbw == bound.algbw:
+            best = _check_forest(both, algbw) or best
+        if best is not None and best.algbw == bound.algbw:
             break
-    return made
+    return best
 
 
 def without_loops(path: Path) -> Path:

@@ -37,33 +37,33 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     are lower; else box by box, and exact packing where that fails or the graph is small: the lowest
     trees found. Those of a small graph are searched for lower ones, alike where the graph is.
     """
-    layered, found, ways = _pack_low(graph, capacity, supply)
+    layered, candidates, ways = _pack_low(graph, capacity, supply)
     if layered is not None:
         return layered[1]
     for logical in ways:
-        if found and len(graph.ranks) > EXACT_TOO:
+        if candidates and len(graph.ranks) > EXACT_TOO:
             break
         packed = _kernel.pack(logical, supply, graph.ranks, True)
         if packed is None:
             raise RuntimeError("internal error: no trees were packed")
-        found.append((*packed, logical))
-    height = min(height for height, _, _ in found)
+        candidates.append((*packed, logical))
+    height = min(height for height, _, _ in candidates)
     if sum(supply) * len(graph.ranks) <= SEARCHED:
-        _, _, logical = min(found, key=lambda f: (f[0], len(f[1])))
+        _, _, logical = min(candidates, key=lambda f: (f[0], len(f[1])))
         lower = _kernel.pack_lowest(logical, supply, graph.ranks, _elements(graph), height)
         if lower is not None:
             return _over_paths(graph, logical, lower[1])
-    return _lowest(graph, found)
+    return _lowest(graph, candidates)
 
 
 def pack_quickly(
     graph: CapacityGraph, capacity: list[int], supply: list[int]
 ) -> tuple[int, list[Tree]] | None:
     """(height, trees) as `pack` makes them in layers or box by box: None where it cannot."""
-    layered, found, _ = _pack_low(graph, capacity, supply)
+    layered, packed, _ = _pack_low(graph, capacity, supply)
     if layered is not None:
         return layered
-    return (min(height for height, _, _ in found), _lowest(graph, found)) if found else None
+    return (min(height for height, _, _ in packed), _lowest(graph, packed)) if packed else None
 
 
 Packed = tuple[int, list[tuple[int, int, list[int]]], _kernel.Logical]
@@ -85,10 +85,12 @@ def _pack_low(
     return None, [(*packed, way) for packed, way in nested if packed is not None], ways
 
 
-def _lowest(graph: CapacityGraph, found: list[Packed]) -> list[Tree]:
+def _lowest(graph: CapacityGraph, packings: list[Packed]) -> list[Tree]:
     """The lowest of these, as trees over real paths."""
-    height = min(height for height, _, _ in found)
-    lowest = [_over_paths(graph, logical, batches) for h, batches, logical in found if h == height]
+    height = min(height for height, _, _ in packings)
+    lowest = [
+        _over_paths(graph, logical, batches) for h, batches, logical in packings if h == height
+    ]
     return prefer(graph, lowest)
 
 

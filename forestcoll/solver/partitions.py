@@ -217,12 +217,12 @@ def _joined_by_wide_links(graph: CapacityGraph) -> list[Groups]:
     wide: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for u, v, units in graph.arcs:
         wide[units].append((u, v))
-    found = []
+    parts_joined = []
     for units in sorted(wide, reverse=True)[:THRESHOLDS]:
         for u, v in wide[units]:
             joined.join(u, v)
-        found.append(_by_key((v, joined.find(v)) for v in graph.ranks))
-    return found
+        parts_joined.append(_by_key((v, joined.find(v)) for v in graph.ranks))
+    return parts_joined
 
 
 def _tight_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:

@@ -35,18 +35,18 @@ def pack_phase(task: Task, fit: Fit, patient: bool = True) -> Packed:
     are.
     """
     k, ranks, deal = fit.trees, len(fit.links.ranks), task.root is None
-    found = _pack_quickly(task, fit)
-    if found is not None:
+    trees = _pack_quickly(task, fit)
+    if trees is not None:
         deal &= ranks <= BOTH_WAYS
     elif suits(task.given, task.root):
-        found = pack_irregular(Wanted.of(task, 2 * k, fit.algbw))  # more room for whole numbers
-        if found is not None:
+        trees = pack_irregular(Wanted.of(task, 2 * k, fit.algbw))  # more room for whole numbers
+        if trees is not None:
             k, deal = 2 * k, False
         elif not patient and ranks > PATIENT:
             raise SlowError
-    if found is None:
-        found = pack(fit.links, fit.capacity, task.supply(k))
-    return Packed(spread_evenly(task.given, found) if deal else found, k * task.roots, fit.algbw)
+    if trees is None:
+        trees = pack(fit.links, fit.capacity, task.supply(k))
+    return Packed(spread_evenly(task.given, trees) if deal else trees, k * task.roots, fit.algbw)
 
 
 def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
@@ -78,8 +78,8 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
     if quick is not None and not small and height <= wanted.least:
         return quick
     low = pack_irregular(wanted)
-    found = [trees for trees in (low, quick) if trees is not None]
-    return prefer(links, found) if found else None
+    packings = [trees for trees in (low, quick) if trees is not None]
+    return prefer(links, packings) if packings else None
 
 
 def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:

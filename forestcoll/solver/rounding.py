@@ -64,9 +64,9 @@ def round_to_power(forest: Forest, best: Fraction, least: Fraction, most: int) -
         (least, range(start, limit)),
     ):
         for power in powers:
-            found = round_weights(forest, 1 << power, wanted)
-            if found is not None:
-                return found
+            rounded = round_weights(forest, 1 << power, wanted)
+            if rounded is not None:
+                return rounded
     return None
 
 
@@ -92,10 +92,10 @@ def round_weights(forest: Forest, units: int, algbw: Fraction) -> Forest | None:
         return None
     of_tree = {t: w for column, w in zip(columns, weights, strict=True) for t in column.trees}
     trees = tuple(replace(t, weight=of_tree[i]) for i, t in enumerate(forest.trees) if of_tree[i])
-    found = replace(forest, trees=trees, total=total)
-    if found.plain_algbw < algbw:
+    rounded = replace(forest, trees=trees, total=total)
+    if rounded.plain_algbw < algbw:
         raise RuntimeError("internal error: rounded weights load a link more than was counted")
-    return found
+    return rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +183,14 @@ class _Search:
     def _pairs(self, link: int) -> list[tuple[int, int]]:
         """(from, to): moves of a unit that take load from the link."""
         over = self.crossings[:, link]
-        found = [
+        pairs = [
             (source, sink)
             for source in np.flatnonzero(over).tolist()
             if self.weights[source]
             for sink in self.groups[self.columns[source].group]
             if over[sink] < over[source]
         ]
-        return found[:: -(-len(found) // PAIRS)] if found else []
+        return pairs[:: -(-len(pairs) // PAIRS)] if pairs else []
 
     def _best(self, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """The move after which all links together are over their caps by the least."""

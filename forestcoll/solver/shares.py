@@ -47,7 +47,7 @@ def with_shares(graph: CapacityGraph, shares: Sequence[int | str] | None) -> Cap
 def _read_named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]:
     """The parts of all ranks that `id=amount` entries give."""
     names = [graph.names[v] for v in graph.ranks]
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for entry in entries:
         pattern, equals, text = str(entry).rpartition("=")
         pattern = pattern.strip()
@@ -60,15 +60,15 @@ def _read_named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]
         if not matches:
             hint = did_you_mean(pattern, names[:5_000])
             raise TopologyError(f"shares: no rank is called or matches '{pattern}'{hint}")
-        found.update(dict.fromkeys(matches, _amount(text, entry)))
-    missing = [name for name in names if name not in found]
+        amounts.update(dict.fromkeys(matches, _amount(text, entry)))
+    missing = [name for name in names if name not in amounts]
     if missing:
         raise TopologyError(
             f"shares: no part is given for rank '{missing[0]}'"
             + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
             + "; start with '*=0' where the others have none"
         )
-    return [found[name] for name in names]
+    return [amounts[name] for name in names]
 
 
 def _amount(value: int | str, entry: int | str) -> int:

@@ -47,7 +47,7 @@ def hops(
 
 def by_box(graph: CapacityGraph, nodes: Iterable[int] | None = None) -> dict[str, list[int]]:
     """The nodes of each box (all of the graph, if not said), those without a box under ""."""
-    found: dict[str, list[int]] = {}
+    boxes: dict[str, list[int]] = {}
     for v in range(graph.n) if nodes is None else nodes:
-        found.setdefault(graph.box(v), []).append(v)
-    return found
+        boxes.setdefault(graph.box(v), []).append(v)
+    return boxes

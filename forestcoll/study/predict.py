@@ -80,10 +80,10 @@ def by_source(program: Program, path: Path) -> Prediction:
     from forestcoll.solver.alltoall.file import loads
     from forestcoll.solver.alltoall.routes import Routes
 
-    found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(found, Routes):
+    source, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(source, Routes):
         raise PlanError(f"{path}: holds flows, no routes")
-    return by_routes(program, found)
+    return by_routes(program, source)
 
 
 def by_forest(program: Program, path: Path) -> Prediction:
@@ -147,11 +147,15 @@ def known_of(
     if topology is not None and program.collective.phases:
         site, figures = _on(program, topology, forest_beside(plan))
         return site, figures, site.note
-    known, text = beside(program, plan)
+    prediction, text = beside(program, plan)
     if topology is None:
-        return (None, None, text) if known is None else (known.site, known.figures, known.site.note)
-    fits = known is not None and has_links_of(_graph_of(known.site.where), topology)
-    return Site(topology, topology), known.figures if known and fits else None, ""
+        return (
+            (None, None, text)
+            if prediction is None
+            else (prediction.site, prediction.figures, prediction.site.note)
+        )
+    fits = prediction is not None and has_links_of(_graph_of(prediction.site.where), topology)
+    return Site(topology, topology), prediction.figures if prediction and fits else None, ""
 
 
 def forest_band_of(

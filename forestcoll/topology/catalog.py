@@ -68,8 +68,8 @@ def named(name: str, most: int) -> Topology | None:
     parameter in it is above `most`.
     """
     for entry in names():
-        found = re.search(r"^name: *(\S+)", source(entry), re.MULTILINE)
-        pieces = re.split(r"\{(\w+)\}", found[1] if found else entry)
+        match = re.search(r"^name: *(\S+)", source(entry), re.MULTILINE)
+        pieces = re.split(r"\{(\w+)\}", match[1] if match else entry)
         pattern = "".join(
             f"(?P<{piece}>[0-9]+)" if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)
         )
@@ -152,20 +152,20 @@ def loads_file(
         return loads_topology(text, source, settings)
     own, network = compose.split_settings(settings)
     if form.machine:
-        known = [*readers.settings_of(form), *(setting.name for setting in compose.SETTINGS)]
+        settable = [*readers.settings_of(form), *(setting.name for setting in compose.SETTINGS)]
         for name in own:
-            if name not in known:
-                hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            if name not in settable:
+                hint = did_you_mean(name, settable) or f"; there are {', '.join(settable)}"
                 raise TopologyError(f"{source}: unknown parameter '{name[:60]}'{hint}")
-    found = readers.read(text, source, own, machine, form)
-    if not isinstance(found, readers.Fabric):
-        return compose.compose_boxes(found, network) if network else found
+    topology = readers.read(text, source, own, machine, form)
+    if not isinstance(topology, readers.Fabric):
+        return compose.compose_boxes(topology, network) if network else topology
     if network:
         raise TopologyError(
             f"{source}: a fabric of hosts, and {next(iter(network))} is for boxes of one machine: "
             "'forestcoll topology compose MACHINE --fabric FILE' puts machines into its hosts"
         )
-    return readers.ranks_of(found)
+    return readers.ranks_of(topology)
 
 
 def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
@@ -200,8 +200,8 @@ def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
 @cache
 def _machines() -> tuple[str, ...]:
     """Entries that are `boxes` of one kind on a network, rather than shapes of networks."""
-    found = ((name, {p.name for p in heading(name).parameters}) for name in names())
-    return tuple(name for name, params in found if "boxes" in params and "gpus" not in params)
+    parameters = ((name, {p.name for p in heading(name).parameters}) for name in names())
+    return tuple(name for name, params in parameters if "boxes" in params and "gpus" not in params)
 
 
 def _path(name: str) -> Path:

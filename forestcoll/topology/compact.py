@@ -251,10 +251,10 @@ class Expansion:
 
     def names(self, prefix: str, template: Template, names: Mapping[str, Number]) -> list[str]:
         """The node ids that a template stands for; never many more than there may be links."""
-        found = [prefix + name for name in islice(template.expand(names), LINKS + 1)]
-        if len(found) != 1:
-            self.compute(len(found))
-        return found
+        ids = [prefix + name for name in islice(template.expand(names), LINKS + 1)]
+        if len(ids) != 1:
+            self.compute(len(ids))
+        return ids
 
 
 def _mentions(value: Value, name: str) -> bool:
@@ -333,12 +333,12 @@ class _LinkTemplate:
 def _rule(text: Text | None, what: str) -> LinkRule | None:
     if text is None:
         return None
-    found = next((rule for rule in RULES if rule == text.text), None)
-    if found is None:
+    rule_named = next((rule for rule in RULES if rule == text.text), None)
+    if rule_named is None:
         words = [rule for rule in RULES if rule]
         hint = did_you_mean(text.text, words) or f"; it is {', '.join(words[:-1])} or {words[-1]}"
         raise text.error(f"{what}: unknown rule '{text.text[:40]}'{hint}")
-    return found
+    return rule_named
 
 
 def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[str, Range], ...]:

@@ -68,10 +68,10 @@ def detect(
 
     `alone`: this machine, even if the network and its other hosts can be told.
     """
-    known = {name for form in readers.FORMATS for name in readers.settings_of(form)}
+    readable = {name for form in readers.FORMATS for name in readers.settings_of(form)}
     for name in settings:
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in readable:
+            hint = did_you_mean(name, readable)
             raise TopologyError(f"no tool's output has a setting '{name[:60]}'{hint}")
     result = Detection()
     tell("NCCL's dump")
@@ -180,9 +180,9 @@ def _count_gpus() -> int:
     for words in (["nvidia-smi", "-L"], ["rocm-smi", "--showid"]):
         if shutil.which(words[0]) is not None:
             text = _call(words, dict(os.environ))[0]
-            found = set(re.findall(r"^GPU (\d+):|^GPU\[(\d+)\]", text, re.MULTILINE))
-            if found:
-                return len(found)
+            numbers = set(re.findall(r"^GPU (\d+):|^GPU\[(\d+)\]", text, re.MULTILINE))
+            if numbers:
+                return len(numbers)
     return 0
 
 
@@ -220,21 +220,22 @@ def _read(name: str, text: str, form: str, settings: Mapping[str, str]) -> Step:
     shape = readers.find_format(form)
     own = {k: v for k, v in settings.items() if k in readers.settings_of(shape)}
     try:
-        found = readers.read(text, f"this machine ({name})", own, catalog.machine, shape)
+        given = readers.read(text, f"this machine ({name})", own, catalog.machine, shape)
     except ForestCollError as error:
         return Step(name, str(error), text)
-    if isinstance(found, Fabric):
+    if isinstance(given, Fabric):
         said = (
-            f"{len(found.hosts)} hosts, {len(found.switches)} switches, {len(found.cables)} cables"
+            f"{len(given.hosts)} hosts, {len(given.switches)} switches, {len(given.cables)} cables"
         )
-        return Step(name, said, text, found)
-    said = f"{len(found.gpus)} GPUs, {len(found.links)} links, {len(found.adapters)} network ports"
-    return Step(name, said, text, replace(found, name="this-machine"))
+        return Step(name, said, text, given)
+    ports = f"{len(given.adapters)} network ports"
+    said = f"{len(given.gpus)} GPUs, {len(given.links)} links, {ports}"
+    return Step(name, said, text, replace(given, name="this-machine"))
 
 
 def _by_fullness(steps: Sequence[Step]) -> list[Step]:
     """Steps that gave a machine, the fullest first: most GPUs, then a dump, links, ports."""
-    found = [step for step in steps if isinstance(step.found, Topology)]
+    machines = [step for step in steps if isinstance(step.found, Topology)]
 
     def rank(step: Step) -> tuple[int, bool, bool, int]:
         assert isinstance(step.found, Topology)
@@ -242,7 +243,7 @@ def _by_fullness(steps: Sequence[Step]) -> list[Step]:
         dump = step.tool == readers.DUMPED
         return len(step.found.gpus), dump, not switched, len(step.found.adapters)
 
-    return sorted(found, key=rank, reverse=True)
+    return sorted(machines, key=rank, reverse=True)
 
 
 def _add_rates(topology: Topology) -> Topology:

@@ -51,12 +51,12 @@ def compare(one: Topology, two: Topology) -> list[Change]:
 
 def group(changes: Iterable[Change]) -> list[Group]:
     """The changes by class, in the order of the first of each."""
-    found: dict[tuple[Kind, str, str, str], list[str]] = {}
+    classes: dict[tuple[Kind, str, str, str], list[str]] = {}
     for change in changes:
         pattern = re.sub(r"\d+", "*", change.name)
         key = change.kind, pattern, change.before, change.after
-        found.setdefault(key, []).append(change.name)
-    return [Group(*key, tuple(names)) for key, names in found.items()]
+        classes.setdefault(key, []).append(change.name)
+    return [Group(*key, tuple(names)) for key, names in classes.items()]
 
 
 def _without_box(topology: Topology, other: Topology) -> Topology:

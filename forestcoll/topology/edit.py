@@ -105,9 +105,9 @@ def _matches(
     # An id that is there is meant, whatever else its "-" could stand for.
     if pattern not in nodes:
         for src, dst, oneway in _cuts(pattern):
-            found = _between(_find_nodes(src, nodes), _find_nodes(dst, nodes), arcs, oneway)
-            if found:
-                readings.append((f"{src}{'->' if oneway else '<->'}{dst}", found))
+            links_named = _between(_find_nodes(src, nodes), _find_nodes(dst, nodes), arcs, oneway)
+            if links_named:
+                readings.append((f"{src}{'->' if oneway else '<->'}{dst}", links_named))
     if named and readings:
         readings.insert(0, (f"nodes {_few(sorted(named))}", set()))
     if len(readings) > 1:
@@ -125,8 +125,8 @@ def _matches(
 def _cuts(pattern: str) -> Iterator[tuple[str, str, bool]]:
     """(from, to, one way only): every way to read `pattern` as two ends of a link."""
     for arrow, oneway in (("<->", False), ("->", True)):
-        src, found, dst = pattern.rpartition(arrow)
-        if found:
+        src, separator, dst = pattern.rpartition(arrow)
+        if separator:
             if src and dst:
                 yield src, dst, oneway
             return
@@ -150,15 +150,15 @@ def _between(
     """The directed links from a source to a target, and those back unless `oneway`."""
     if not sources or not targets:
         return set()
-    found = {arc for arc in arcs if arc[0] in sources and arc[1] in targets}
+    links = {arc for arc in arcs if arc[0] in sources and arc[1] in targets}
     if not oneway:
-        found |= {arc for arc in arcs if arc[1] in sources and arc[0] in targets}
-    return found
+        links |= {arc for arc in arcs if arc[1] in sources and arc[0] in targets}
+    return links
 
 
 def _say_why(pattern: str, nodes: dict[str, Node], name: str) -> str:
     """Why a pattern matches nothing: which end is unknown, or that no link joins the two."""
-    known = list(islice(nodes, 5_000))  # comparing with every name of a huge one helps nobody
+    names = list(islice(nodes, 5_000))  # comparing with every name of a huge one helps nobody
     cuts = list(_cuts(pattern))
     for src, dst, oneway in cuts:
         left, right = _find_nodes(src, nodes), _find_nodes(dst, nodes)
@@ -169,17 +169,17 @@ def _say_why(pattern: str, nodes: dict[str, Node], name: str) -> str:
     for src, dst, _ in cuts:
         for end, other in ((src, dst), (dst, src)):
             if not _find_nodes(end, nodes) and _find_nodes(other, nodes):
-                return f"'{pattern}': {_say_unknown(end, known, name)}"
+                return f"'{pattern}': {_say_unknown(end, names, name)}"
     if len(cuts) == 1:
-        return f"'{pattern}': {_say_unknown(cuts[0][0], known, name)}"
-    return _say_unknown(pattern, known, name)
+        return f"'{pattern}': {_say_unknown(cuts[0][0], names, name)}"
+    return _say_unknown(pattern, names, name)
 
 
-def _say_unknown(word: str, known: list[str], name: str) -> str:
+def _say_unknown(word: str, names: list[str], name: str) -> str:
     if is_glob(word):
-        return f"no node of '{name}' matches '{word}'; they are called {_few(known)}"
-    hint = did_you_mean(word, known)
-    return f"'{name}' has no node '{word}'{hint or f'; its nodes are {_few(known)}'}"
+        return f"no node of '{name}' matches '{word}'; they are called {_few(names)}"
+    hint = did_you_mean(word, names)
+    return f"'{name}' has no node '{word}'{hint or f'; its nodes are {_few(names)}'}"
 
 
 def _few(names: Sequence[str]) -> str:

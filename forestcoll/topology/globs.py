@@ -21,13 +21,13 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     """Whether an id matches `pattern`, whole and by case."""
     parts: list[str] = []
     end = 0
-    for found in _NUMBERS.finditer(pattern):
-        first, last = int(found[1]), int(found[2])
-        several = len(found[1]) > 1 or len(found[2]) > 1
+    for match in _NUMBERS.finditer(pattern):
+        first, last = int(match[1]), int(match[2])
+        several = len(match[1]) > 1 or len(match[2]) > 1
         if several and first <= last < first + MOST_NUMBERS:
             numbers = "|".join(map(str, range(first, last + 1)))
-            parts += [_translate(pattern[end : found.start()]), f"(?:{numbers})"]
-            end = found.end()
+            parts += [_translate(pattern[end : match.start()]), f"(?:{numbers})"]
+            end = match.end()
     parts.append(_translate(pattern[end:]))
     compiled = re.compile("".join(parts), re.DOTALL)
     return lambda text: compiled.fullmatch(text) is not None

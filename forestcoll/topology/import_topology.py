@@ -121,10 +121,10 @@ def _recognise(name: str, text: str, form: str) -> Source:
         return Source(name, text, readers.find_format(form))
     if catalog.is_topology_file(text):
         return Source(name, text, None)
-    found = readers.format_of(text)
-    if found is None:
+    format_there = readers.format_of(text)
+    if format_there is None:
         readers.read(text, name)  # raises, listing the formats
-    return Source(name, text, found)
+    return Source(name, text, format_there)
 
 
 def _find_machine(name: str) -> Source:
@@ -156,10 +156,10 @@ def _join(
             f"{fabric.name}: {stray[0]} is for regular networks; how many boxes there are, and "
             "what joins them, is in the fabric's file (--hosts chooses)"
         )
-    found = readers.read(fabric.text, fabric.name, of_fabric, form=fabric.form)
-    if not isinstance(found, readers.Fabric):
+    hosts = readers.read(fabric.text, fabric.name, of_fabric, form=fabric.form)
+    if not isinstance(hosts, readers.Fabric):
         raise TopologyError(
             f"{fabric.name}: a list of links between GPUs is a topology, not a fabric of hosts"
         )
     node = _load_machine(machine, own)
-    return compose.join_fabric(node, found, compose.parse_ports(ports), use)
+    return compose.join_fabric(node, hosts, compose.parse_ports(ports), use)

@@ -164,13 +164,15 @@ def copies(links: Sequence[Link], src: Sequence[str], dst: Sequence[str]) -> lis
     for one, other in zip(src, dst, strict=True):
         if one == other:
             raise TopologyError(f"'{one}' is linked to itself; a link joins two nodes")
-    made = [object.__new__(Link) for _ in src]
+    same_links = [object.__new__(Link) for _ in src]
     columns: dict[str, Iterable[object]] = {"src": src, "dst": dst}
     for name in ("bandwidth", "latency", "count", "oneway", "rule"):
         columns[name] = cycle([getattr(link, name) for link in links])
     for name, values in columns.items():
-        deque(map(getattr(Link, name).__set__, made, values), maxlen=0)  # runs the map, keeps none
-    return made
+        deque(
+            map(getattr(Link, name).__set__, same_links, values), maxlen=0
+        )  # runs the map, keeps none
+    return same_links
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +231,9 @@ class Topology(Shown):
         tuples = self.links, self.adapters, self.notes
         if (type(self.name), type(self.nodes), *map(type, tuples)) != (str, dict, *[tuple] * 3):
             return False
-        found = [{*map(type, values)} for values in (self.nodes, self.nodes.values(), *tuples)]
+        kinds = [{*map(type, values)} for values in (self.nodes, self.nodes.values(), *tuples)]
         stated: tuple[set[type], ...] = ({str}, {Node}, {Link}, {Adapter}, {str})
-        return all(types <= own for types, own in zip(found, stated, strict=True))
+        return all(types <= own for types, own in zip(kinds, stated, strict=True))
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -245,12 +247,12 @@ class Topology(Shown):
         Nodes whose id has no "/" are in no box. For the solver a hint where symmetry may be found,
         not a promise that the boxes are alike.
         """
-        found: dict[str, list[str]] = {}
+        boxes: dict[str, list[str]] = {}
         for name in self.nodes:
             box = name.rpartition("/")[0]
             if box:
-                found.setdefault(box, []).append(name)
-        return tuple(tuple(box) for box in found.values())
+                boxes.setdefault(box, []).append(name)
+        return tuple(tuple(box) for box in boxes.values())
 
     def directed(self) -> dict[tuple[str, str], Fraction]:
         """GB/s from node to node, parallel links added up, each direction on its own."""
@@ -258,8 +260,8 @@ class Topology(Shown):
         for link in self.links:
             bandwidth = link.bandwidth if link.count == 1 else link.bandwidth * link.count
             for ends in link.directions():
-                known = merged.get(ends)
-                merged[ends] = bandwidth if known is None else known + bandwidth
+                rate = merged.get(ends)
+                merged[ends] = bandwidth if rate is None else rate + bandwidth
         return merged
 
     def latencies(self) -> dict[tuple[str, str], Fraction]:
@@ -268,8 +270,8 @@ class Topology(Shown):
         for link in self.links:
             own = DEFAULT_LATENCY if link.latency is None else link.latency
             for ends in link.directions():
-                known = merged.get(ends)
-                if known is None or (known is not own and known < own):
+                longest = merged.get(ends)
+                if longest is None or (longest is not own and longest < own):
                     merged[ends] = own
         return merged
 
@@ -284,14 +286,14 @@ class Topology(Shown):
 
     def latency(self, src: str, dst: str) -> Fraction:
         """Microseconds over the link from `src` to `dst`. Linear: for many links, `latencies`."""
-        found = [
+        latencies = [
             DEFAULT_LATENCY if link.latency is None else link.latency
             for link in self.links
             if (src, dst) in link.directions()
         ]
-        if not found:
+        if not latencies:
             raise TopologyError(f"there is no link from '{src}' to '{dst}'")
-        return max(found)
+        return max(latencies)
 
     @staticmethod
     def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:
@@ -361,9 +363,9 @@ def check_sizes(nodes: int, links: int) -> None:
         raise TopologyError(f"more than {LINKS:,} links: make the topology smaller {LINKS.note}")
 
 
-def unknown_node(node: str, known: Iterable[str]) -> str:
+def unknown_node(node: str, names: Iterable[str]) -> str:
     """ "unknown node 'gpu9'; did you mean 'gpu7'?"."""
-    return f"unknown node '{node}'{did_you_mean(node, known)}"
+    return f"unknown node '{node}'{did_you_mean(node, names)}"
 
 
 def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:
@@ -408,8 +410,8 @@ def _links_of(graph: nx.Graph[Any]) -> list[Link]:
         )
         back = links.get((key, dst, src))
         same = (link.bandwidth, link.latency, link.count)
-        known = back and (back.bandwidth, back.latency, back.count)
-        if back is not None and known == same and back.rule == link.rule:
+        opposite = back and (back.bandwidth, back.latency, back.count)
+        if back is not None and opposite == same and back.rule == link.rule:
             links[key, dst, src] = Link(dst, src, *same, rule=link.rule)
         else:
             links[key, src, dst] = link
@@ -466,9 +468,9 @@ def check_connected(topology: Topology, ranks: Sequence[str] | None = None) -> N
             "a collective needs at least two GPUs"
         )
     arcs = (ends for link in topology.links for ends in link.directions())
-    found = find_cut(tuple(topology.nodes), arcs, chosen)
-    if found is not None:
-        raise InfeasibleError(cut_in_words(found[0], chosen, order=tuple(topology.nodes)))
+    cut = find_cut(tuple(topology.nodes), arcs, chosen)
+    if cut is not None:
+        raise InfeasibleError(cut_in_words(cut[0], chosen, order=tuple(topology.nodes)))
 
 
 def cut_in_words(cut: frozenset[str], ranks: Sequence[str], order: Sequence[str]) -> str:

@@ -112,16 +112,16 @@ def apply_settings(
 ) -> dict[str, Number]:
     """The value of every parameter. Raises `TopologyError` for unknown names and wrong values."""
     values: dict[str, Number] = {p.name: p.default for p in parameters}
-    known = {p.name: p for p in parameters}
+    by_name = {p.name: p for p in parameters}
     for name, text in settings.items():
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in by_name:
+            hint = did_you_mean(name, by_name)
             if not hint:
                 listed = ", ".join(map(str, parameters))
                 hint = f"; it has {listed}" if listed else "; it has no parameters"
             raise TopologyError(f"{where}: unknown parameter '{str(name)[:60]}'{hint}")
         try:
-            values[name] = known[name].read(str(text))
+            values[name] = by_name[name].read(str(text))
         except TopologyError as error:
             raise TopologyError(f"{where}: {name}={str(text)[:60]}: {error}") from None
     return values

@@ -122,9 +122,9 @@ class Table(Value):
         value = self.items.get(name)
         return None if value is None else value.as_text(f"{what}: {name}" if what else name)
 
-    def check_keys(self, what: str, known: Iterable[str], needed: Iterable[str] = ()) -> None:
+    def check_keys(self, what: str, keys: Iterable[str], needed: Iterable[str] = ()) -> None:
         """Raises `TopologyError` for a key that is not known, and where a needed one is missing."""
-        allowed = list(known)
+        allowed = list(keys)
         for name in self.lines:
             if name not in allowed:
                 hint = did_you_mean(name, allowed) or f"; known are {', '.join(allowed)}"

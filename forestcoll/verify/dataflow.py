@@ -100,8 +100,8 @@ def _sources(entry: tuple[int, int, int, int, int, bool]) -> tuple[int, ...]:
 
 def levels(flow: Dataflow) -> list[int]:
     """For each value the round (from 0) whose transfers or sums make it; -1: it is an input."""
-    found: list[int] = []
+    rounds: list[int] = []
     for value in flow.values:
-        latest = max((found[k] for k in value.made_from), default=-1)
-        found.append(latest + 1 if len(value.made_from) == 1 else latest)
-    return found
+        latest = max((rounds[k] for k in value.made_from), default=-1)
+        rounds.append(latest + 1 if len(value.made_from) == 1 else latest)
+    return rounds

@@ -110,9 +110,9 @@ def _put(program: Program) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
 
 def _read(program: Program) -> list[list[Span]]:
     """Per rank the chunks of scratch whose packets it waits for."""
-    found: list[set[Span]] = [set() for _ in program.ranks]
+    read_spans: list[set[Span]] = [set() for _ in program.ranks]
     for r, _, _, i in program.instructions():
         if i.op in PACKETS:
             for ref in i.src[PACKETS[i.op].packet_src :]:
-                found[r].add((ref.offset, ref.offset + ref.count))
-    return [sorted(spans) for spans in found]
+                read_spans[r].add((ref.offset, ref.offset + ref.count))
+    return [sorted(spans) for spans in read_spans]

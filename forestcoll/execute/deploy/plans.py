@@ -91,11 +91,11 @@ def read(
 
     Raises PlanError or UnsupportedError, with the file: unreadable, no plan, wrong, or none at all.
     """
-    found = tuple(_plan(path, format, target) for path in _files(paths, format))
-    if not found:
+    listed = tuple(_plan(path, format, target) for path in _files(paths, format))
+    if not listed:
         where = ", ".join(str(p) for p in paths)
         raise PlanError(f"{where}: no {format or 'plan'} file here")
-    return found
+    return listed
 
 
 def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
@@ -120,9 +120,9 @@ def plan_files(directory: Path, suffixes: Sequence[str]) -> list[Path]:
     """
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     for ends in (suffixes, [Path(suffix).suffix for suffix in suffixes]):
-        found = [file for end in ends for file in files if file.name.endswith(end)]
-        if found:
-            return found
+        plan_paths = [file for end in ends for file in files if file.name.endswith(end)]
+        if plan_paths:
+            return plan_paths
     return []
 
 
@@ -165,9 +165,9 @@ def _judge(text: str, source: str, target: str) -> Program:
     return program
 
 
-def clashes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
+def clashes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
     """Pairs of plans that would both answer some call: the runtime takes the first it finds."""
-    return [(one, other) for one, other in combinations(found, 2) if _clash(one, other)]
+    return [(one, other) for one, other in combinations(listed, 2) if _clash(one, other)]
 
 
 def _clash(one: Plan, other: Plan) -> bool:
@@ -180,12 +180,12 @@ def _clash(one: Plan, other: Plan) -> bool:
     )
 
 
-def namesakes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
+def namesakes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
     """Pairs of plans that a runtime takes for one: it keeps what it has set up by a plan's name."""
     first: dict[str, Plan] = {}
     return [
         (first[plan.name], plan)
-        for plan in found
+        for plan in listed
         if plans.FORMATS[plan.format].by_name and first.setdefault(plan.name, plan) is not plan
     ]
 
@@ -208,11 +208,11 @@ def reads_input_remotely(plan: Plan) -> bool:
 def read_by_ports(plan: Plan) -> list[str]:
     """The user buffers ("input", "output") that ports read: from where their allocations begin."""
     program = plan.program
-    found = {
+    buffers = {
         ref.buffer
         for r, b, _, instruction in program.instructions()
         if program.ranks[r].thread_blocks[b].reads_by_port(instruction)
         for ref in instruction.src
     }
     words = {Buffer.INPUT: "input", Buffer.OUTPUT: "output"}
-    return [word for buffer, word in words.items() if buffer in found]
+    return [word for buffer, word in words.items() if buffer in buffers]

@@ -68,7 +68,7 @@ def lay_out(
     program: Program, tables: Tables, data: Layout, gpu_of: list[int], slots: int, slot_bytes: int
 ) -> Arenas:
     """The places for `program` at this size, rank r on GPU `gpu_of[r]` (0, 1, ... without gaps)."""
-    found = Arenas(gpu_of)
+    arenas = Arenas(gpu_of)
     count = max(gpu_of) + 1
     ends = [0] * count
 
@@ -80,25 +80,25 @@ def lay_out(
     chunk, factor = data.chunk_bytes, program.scratch_factor
     for r, rank in enumerate(program.ranks):
         gpu = gpu_of[r]
-        found.input.append(place(gpu, rank.input_chunks * chunk))
-        found.output.append(place(gpu, rank.output_chunks * chunk))
-        found.scratch_bytes.append(tables.scratch[r] * chunk * factor)
-        found.scratch.append(place(gpu, found.scratch_bytes[r]))
+        arenas.input.append(place(gpu, rank.input_chunks * chunk))
+        arenas.output.append(place(gpu, rank.output_chunks * chunk))
+        arenas.scratch_bytes.append(tables.scratch[r] * chunk * factor)
+        arenas.scratch.append(place(gpu, arenas.scratch_bytes[r]))
     rank_of = [row[0] for row in tables.blocks]
     for _, reader in tables.connections:
         gpu = gpu_of[rank_of[reader]]
-        found.slots.append(place(gpu, slots * slot_bytes))
-        found.sizes.append(place(gpu, slots * 8))
+        arenas.slots.append(place(gpu, slots * slot_bytes))
+        arenas.sizes.append(place(gpu, slots * 8))
     begins = [place(gpu, 0)[1] for gpu in range(count)]
     for writer, reader in tables.connections:
-        found.posted.append(place(gpu_of[rank_of[reader]], LINE, LINE))
-        found.taken.append(place(gpu_of[rank_of[writer]], LINE, LINE))
+        arenas.posted.append(place(gpu_of[rank_of[reader]], LINE, LINE))
+        arenas.taken.append(place(gpu_of[rank_of[writer]], LINE, LINE))
     for r, _ in tables.takers:
-        found.semaphores.append(place(gpu_of[r], LINE, LINE))
+        arenas.semaphores.append(place(gpu_of[r], LINE, LINE))
     for r in rank_of:
-        found.progress.append(place(gpu_of[r], LINE, LINE))
+        arenas.progress.append(place(gpu_of[r], LINE, LINE))
     for r in tables.barriers:
-        found.arrived.append(place(gpu_of[r], LINE, LINE))
-    found.bytes = [max(end, ALIGNMENT) for end in ends]
-    found.flags = [(begins[gpu], ends[gpu] - begins[gpu]) for gpu in range(count)]
-    return found
+        arenas.arrived.append(place(gpu_of[r], LINE, LINE))
+    arenas.bytes = [max(end, ALIGNMENT) for end in ends]
+    arenas.flags = [(begins[gpu], ends[gpu] - begins[gpu]) for gpu in range(count)]
+    return arenas

@@ -70,8 +70,8 @@ class Communicator:
             self._worker = Worker(path, self.rank, device, self.job, mmap.mmap(-1, mmap.PAGESIZE))
             return self._worker.device.export()
 
-        found = self._together(lambda: (socket.gethostname(), device, own()))
-        hosts, devices, handles = (list(column) for column in zip(*found, strict=True))
+        places = self._together(lambda: (socket.gethostname(), device, own()))
+        hosts, devices, handles = (list(column) for column in zip(*places, strict=True))
         if len(set(hosts)) > 1:
             raise UnsupportedError(
                 f"the ranks sit in {len(set(hosts))} nodes ({', '.join(sorted(set(hosts))[:3])}), "

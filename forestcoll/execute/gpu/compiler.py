@@ -76,9 +76,9 @@ def find_compiler(platform: Platform) -> Compiler | None:
 
 def find_platform() -> tuple[Platform, list[str]] | None:
     """The platform of this machine's GPUs and their architectures; None: no GPU is seen."""
-    found = _lines("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-    if found:
-        return "cuda", sorted({f"sm_{line.strip().replace('.', '')}" for line in found})
+    capabilities = _lines("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    if capabilities:
+        return "cuda", sorted({f"sm_{line.strip().replace('.', '')}" for line in capabilities})
     agents = _lines("rocm_agent_enumerator")
     names = sorted({line.strip() for line in agents if line.startswith("gfx") and line != "gfx000"})
     return ("hip", names) if names else None
@@ -111,8 +111,8 @@ def compile_library(compiler: Compiler, architectures: Sequence[str], folder: Pa
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / "library.so"
-        command = compiler.command(architectures, made)
+        built = Path(scratch) / "library.so"
+        command = compiler.command(architectures, built)
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=PATIENCE, env=_environment()
@@ -124,7 +124,7 @@ def compile_library(compiler: Compiler, architectures: Sequence[str], folder: Pa
             failed = ExecutionError("compiling the GPU engine failed")
             failed.add_note("\n".join(words))
             raise failed
-        made.rename(target)
+        built.rename(target)
     return target
 
 
@@ -162,10 +162,10 @@ def find_library() -> Path:
 
     Raises UnsupportedError where there is no GPU, or no compiler for it.
     """
-    found = find_platform()
-    if found is None:
+    platform_there = find_platform()
+    if platform_there is None:
         raise UnsupportedError(
             "no GPU is seen (neither nvidia-smi nor rocm_agent_enumerator names one); "
             "--engine cpu needs none"
         )
-    return library(*found)
+    return library(*platform_there)

@@ -104,9 +104,9 @@ class Library:
 
     def count(self) -> int:
         """How many GPUs this process sees."""
-        found = c_int()
-        self.call("count", byref(found))
-        return found.value
+        number = c_int()
+        self.call("count", byref(number))
+        return number.value
 
     def describe(self, number: int) -> Seen:
         """The GPU of that number."""
@@ -142,9 +142,9 @@ class Device:
 
     def ask(self, kind: Any, name: str, *arguments: Any) -> Any:
         """The value of that ctypes kind which `fc_gpu_<name>` leaves in its last argument."""
-        found = kind()
-        self.call(name, *arguments, byref(found))
-        return found.value
+        value = kind()
+        self.call(name, *arguments, byref(value))
+        return value.value
 
     def detach(self) -> None:
         """Lets go of the others' arenas; all processes do so before any of them closes."""
@@ -238,10 +238,10 @@ class Device:
 
     def stops(self) -> npt.NDArray[Any]:
         """Where the thread blocks stood at the end."""
-        found = np.zeros(self.blocks, STOP)
+        positions = np.zeros(self.blocks, STOP)
         if self.blocks:
-            self.library.value("stops", self._handle, found.ctypes.data)
-        return found
+            self.library.value("stops", self._handle, positions.ctypes.data)
+        return positions
 
     def copy_rate(self, bytes_: int, repeat: int) -> float:
         """GB/s of copies within the GPU; overwrites the arena's first 2 * `bytes_` bytes."""

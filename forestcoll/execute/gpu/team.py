@@ -88,8 +88,8 @@ class Processes:
 def _spawn(file: int) -> tuple[Connection, subprocess.Popen[bytes]]:
     ours, theirs = Pipe()
     root = str(Path(__file__).parents[3])
-    known = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": f"{root}:{known}" if known else root}
+    search_path = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{search_path}" if search_path else root}
     numbers = (theirs.fileno(), file)
     start = f"from forestcoll.execute.gpu.worker import main; main{numbers}"
     command = [sys.executable, "-c", start]
@@ -127,7 +127,7 @@ class Team:
         return self._answers()
 
     def _answers(self) -> list[Any]:
-        found = []
+        answers = []
         failed: Exception | None = None
         for gpu, pipe in enumerate(self._pipes()):
             try:
@@ -136,10 +136,10 @@ class Team:
                 raise self._lost(gpu) from None
             if kind is not None:
                 failed = failed or kind(answer)
-            found.append(answer)
+            answers.append(answer)
         if failed:
             raise failed
-        return found
+        return answers
 
     def _lost(self, gpu: int) -> ExecutionError:
         try:

@@ -188,8 +188,8 @@ class Worker:
 
     def chunks(self, rank: int) -> tuple[int, int]:
         """Chunks of a rank's input and output."""
-        found = self.job.program.ranks[rank]
-        return found.input_chunks, found.output_chunks
+        program_of_rank = self.job.program.ranks[rank]
+        return program_of_rank.input_chunks, program_of_rank.output_chunks
 
     def upload(self, in_place: bool) -> None:
         """The host's inputs and outputs to the GPU; scratch becomes all ones."""
@@ -254,11 +254,11 @@ Ended = tuple[list[tuple[Any, ...]], list[int]]
 def explain(job: Job, ended: Sequence[Ended], gave_up: float | None) -> None:
     """ExecutionError unless all is well. `gave_up`: seconds in which nothing moved, or None."""
     tables, arenas = job.tables, job.arenas
-    known = {row[0]: row for rows, _ in ended for row in rows if row[0] >= 0 and not row[5]}
+    positions = {row[0]: row for rows, _ in ended for row in rows if row[0] >= 0 and not row[5]}
     # Those that never waited long are where they were, or done.
     done = [Stop(b, block[2], finished=True) for b, block in enumerate(tables.blocks)]
-    report = Report(tables, [known.get(stop.block, stop)[: len(stop)] for stop in done])
-    for block, row in known.items():
+    report = Report(tables, [positions.get(stop.block, stop)[: len(stop)] for stop in done])
+    for block, row in positions.items():
         if row[-1]:
             raise ExecutionError(report.say_mismatch(report.stops[block]))
     if gave_up is not None:

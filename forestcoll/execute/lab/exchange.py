@@ -74,10 +74,10 @@ def make_plan(topology: Topology, *, ragged: bool = False) -> tuple[Program, Pat
     try:
         if not ragged:
             raise UnsupportedError("for even blocks the optimum's routes are better")
-        found = spread(best)
+        ways = spread(best)
     except UnsupportedError:
-        found = route(best)
-    return lower(found, MSCCLPP, topology.name), found
+        ways = route(best)
+    return lower(ways, MSCCLPP, topology.name), ways
 
 
 def make_entries(
@@ -100,10 +100,10 @@ def make_entries(
         notes = note_split(ways, "routes")
     names = check_against(against, EXCHANGES, "what trees carry", program.collective, notes)
     straight = routes(graph)
-    found = [entry_of(PLAN, program, ways, matrix)]
+    entries = [entry_of(PLAN, program, ways, matrix)]
     for other in names:
         if other == GLOO:
-            found.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
+            entries.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
             continue
         try:
             flows = direct(graph) if other == DIRECT else two_level(graph)
@@ -111,8 +111,8 @@ def make_entries(
         except (PlanError, UnsupportedError) as error:
             notes.append(f"no {other}: {error}")
             continue
-        found.append(entry_of(other, theirs, straight, matrix))
-    return found, notes
+        entries.append(entry_of(other, theirs, straight, matrix))
+    return entries, notes
 
 
 def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:

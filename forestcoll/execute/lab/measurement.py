@@ -177,11 +177,11 @@ def _entries(
     check_plan(graph, program)
     if forest is not None:
         check_paths(graph, forest.graph, _steps(forest), "forest")
-    found = [entry_of(PLAN, program, routes(graph, forest))]
+    entries = [entry_of(PLAN, program, routes(graph, forest))]
     notes = list[str]()
     if forest is None:
         notes.append("no forest beside the plan: pairs of ranks take the shortest way")
-    notes += note_split(found[0].routes, "forest")
+    notes += note_split(entries[0].routes, "forest")
     collective = program.collective
     trees = check_against(against, AGAINST, "an all-to-all", collective, notes)
     served = [other for other in trees if _serves(other, collective)]
@@ -190,7 +190,7 @@ def _entries(
         notes.append(f"{others}: for allreduce, not for {collective}")
     for other in served:
         if other == GLOO:
-            found.append(_gloo(graph))
+            entries.append(_gloo(graph))
             continue
         try:
             theirs = baselines.forests(other, graph, collective)[0]
@@ -198,8 +198,8 @@ def _entries(
             notes.append(f"no {other}: {error}")
             continue
         check(theirs)
-        found.append(entry_of(other, lower(theirs, MSCCLPP), routes(graph, theirs)))
-    return found, notes
+        entries.append(entry_of(other, lower(theirs, MSCCLPP), routes(graph, theirs)))
+    return entries, notes
 
 
 def check_plan(graph: CapacityGraph, program: Program) -> None:
@@ -225,10 +225,10 @@ def check_against(
 
     UnsupportedError for a name that is none of the baselines.
     """
-    known = tuple(dict.fromkeys((*AGAINST, *EXCHANGES)))
+    schedules = tuple(dict.fromkeys((*AGAINST, *EXCHANGES)))
     for other in against:
-        if other not in known:
-            raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, known)}")
+        if other not in schedules:
+            raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, schedules)}")
     left = [other for other in against if other not in served]
     if left:
         notes.append(f"{' and '.join(left)}: for {others}, not for {collective}")
@@ -285,7 +285,7 @@ def entry_of(name: str, program: Program, ways: Routes, matrix: Matrix | None = 
 def _loads(flow: Dataflow, matrix: Matrix) -> Loads:
     """What goes from rank to rank, as shares of the largest send buffer."""
     units, most = flow.units // flow.parts, max(map(sum, matrix))
-    found: dict[Pair, Fraction] = defaultdict(Fraction)
+    loads: dict[Pair, Fraction] = defaultdict(Fraction)
     source: list[int] = []
     for k, value in enumerate(flow.values):
         if not value.made_from:
@@ -295,8 +295,8 @@ def _loads(flow: Dataflow, matrix: Matrix) -> Loads:
         source.append(source[before])
         amount = matrix[source[k]][value.start // units] * value.length
         if amount:
-            found[flow.values[before].rank, value.rank] += Fraction(amount, units * most)
-    return found
+            loads[flow.values[before].rank, value.rank] += Fraction(amount, units * most)
+    return loads
 
 
 def _gloo(graph: CapacityGraph) -> Entry:

@@ -187,15 +187,15 @@ class Network:
 
     def route(self, routes: Routes) -> None:
         """Let packets between any two ranks take these ways; earlier ones are forgotten."""
-        made = tables(routes)
+        routing_tables = tables(routes)
         for node in range(self.graph.n):
-            lines = self._table(node, made.get(node, Table({}, {})))
+            lines = self._table(node, routing_tables.get(node, Table({}, {})))
             with inside(self.fds[node]):
                 _batch("ip", lines)
 
     def counters(self) -> dict[tuple[int, int], int]:
         """Bytes that have gone over each link (node, node) so far, with all headers."""
-        found = {}
+        counters = {}
         for node in range(self.graph.n):
             mine = {w.name: w for w in self.wires if node in (w.a, w.b)}
             with inside(self.fds[node]):
@@ -205,8 +205,8 @@ class Network:
                 if name in mine:
                     wire = mine[name]
                     other = wire.b if wire.a == node else wire.a
-                    found[node, other] = int(numbers.split()[8])
-        return found
+                    counters[node, other] = int(numbers.split()[8])
+        return counters
 
     def _build(self) -> None:
         for _ in range(self.graph.n):

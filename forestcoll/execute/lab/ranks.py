@@ -167,10 +167,10 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     wrong, texts = 0, list[str]()
     for _ in range(trial.iterations):
         if trial.blocks is not None:
-            found, words = run_ragged(timed, trial.blocks)
+            timing, words = run_ragged(timed, trial.blocks)
         else:
-            _, found, words = time_it(what, part, mode, 1, 0, True)
-        wrong, texts = max(wrong, found), texts or words
+            _, timing, words = time_it(what, part, mode, 1, 0, True)
+        wrong, texts = max(wrong, timing), texts or words
     dist.barrier()
     dist.destroy_process_group()
     size = part * parts * 4

@@ -132,11 +132,11 @@ def refuse(group: Any, plan: object, given: Any, error: Exception, *, splits: bo
     With `splits` they ask at every call, else where nothing is known by the plan yet (that cannot
     be had: nothing at all). `given`: an argument of the call, on the device that is to tell it.
     """
-    known = list(_known.get(group, {}))  # which other threads change
+    calls = list(_known.get(group, {}))  # which other threads change
     with suppress(Exception):
         digest = plan_of(plan).digest
-        known = [text for text in known if digest in text]
-    if splits or _always() or not known:
+        calls = [text for text in calls if digest in text]
+    if splits or _always() or not calls:
         there = given.device if isinstance(given, torch.Tensor) else torch.device("cpu")
         Agreement(group, "", there, refusal=error).settle()
 

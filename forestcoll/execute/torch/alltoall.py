@@ -109,10 +109,10 @@ def all_to_all_single_autograd(
     """The output of `all_to_all_single`, through which gradients flow back, by the same plan."""
     ready = plan_of(plan)
     rows = sum(output_split_sizes) if output_split_sizes else input.shape[0]
-    found: torch.Tensor = _Exchange.apply(
+    output: torch.Tensor = _Exchange.apply(
         input, ready, rows, output_split_sizes, input_split_sizes, group
     )
-    return found
+    return output
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]

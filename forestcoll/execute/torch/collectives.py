@@ -133,7 +133,7 @@ def op_name(op: Any) -> str:
     if isinstance(op, str):
         name = op.lower()
     else:
-        name = next((n for n, known in OPERATORS.items() if op == known.torchs), _word(op))
+        name = next((n for n, operator in OPERATORS.items() if op == operator.torchs), _word(op))
     if name not in OPERATORS:
         hint = did_you_mean(name, OPERATORS) or f"; there are {', '.join(OPERATORS)}"
         raise UnsupportedError(f"unknown operation {name!r}{hint}")

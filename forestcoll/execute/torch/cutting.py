@@ -174,12 +174,12 @@ class _Cutter:
         return Step(_messages(sends), _messages(receives), tuple(sums))
 
     def collect(
-        self, found: dict[int, list[Range]], transfers: tuple[Transfer, ...], slice_: int
+        self, ranges: dict[int, list[Range]], transfers: tuple[Transfer, ...], slice_: int
     ) -> None:
         for peer, spot in transfers:
             piece = self.range(spot, slice_)
             if piece.length:
-                found.setdefault(peer, []).append(piece)
+                ranges.setdefault(peer, []).append(piece)
 
     def sum(self, local: Local, slice_: int) -> Sum:
         second = None if local.second is None else self.range(local.second, slice_)
@@ -194,8 +194,8 @@ class _Cutter:
         return Range(spot.memory, low, high - low)
 
 
-def _messages(found: dict[int, list[Range]]) -> tuple[Message, ...]:
+def _messages(by_peer: dict[int, list[Range]]) -> tuple[Message, ...]:
     return tuple(
         Message(peer, tuple(ranges), sum(r.length for r in ranges))
-        for peer, ranges in sorted(found.items())
+        for peer, ranges in sorted(by_peer.items())
     )

@@ -48,12 +48,12 @@ class _Pool:
         size = count * like.element_size()
         with self._lock:
             fitting = [t for t in self._free if t.numel() >= size]
-            found = min(fitting, key=lambda t: t.numel(), default=None)
-            if found is not None:
-                self._free = [t for t in self._free if t is not found]
-        if found is None:
-            found = torch.empty(size + -size % 4096, dtype=torch.uint8)
-        return found.view(like.dtype)
+            buffer = min(fitting, key=lambda t: t.numel(), default=None)
+            if buffer is not None:
+                self._free = [t for t in self._free if t is not buffer]
+        if buffer is None:
+            buffer = torch.empty(size + -size % 4096, dtype=torch.uint8)
+        return buffer.view(like.dtype)
 
     def give_back(self, memory: torch.Tensor) -> None:
         """Keep it: nothing uses it any more."""

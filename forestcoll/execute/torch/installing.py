@@ -243,10 +243,10 @@ def _is_dtype(value: object) -> bool:
 
 def _dtype(value: object) -> torch.dtype:
     """One of torch's types, by itself or by its name."""
-    found = getattr(torch, value, None) if isinstance(value, str) else value
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, value, None) if isinstance(value, str) else value
+    if not isinstance(dtype, torch.dtype):
         raise ArgumentError(f"dtypes has {arguments.shown(value)}, which is no type of torch's")
-    return found
+    return dtype
 
 
 def _tensors(collective: Collective, given: dict[str, Any]) -> tuple[Any, ...]:

@@ -139,8 +139,8 @@ def time_it(
         took = time.perf_counter() - began
         seconds += took if k >= warmup else 0.0
         if fresh and check:
-            found, words = case.compare()
-            wrong = max(wrong, found)
+            measured, words = case.compare()
+            wrong = max(wrong, measured)
             texts = texts or words
     told: list[Any] = [None] * n
     dist.all_gather_object(told, (seconds, wrong, texts), group=what.group)
@@ -188,19 +188,19 @@ class _Case:
         return total // self.n if self.what.op == "avg" else total
 
     def compare(self) -> tuple[int, list[str]]:
-        part, found = self.part, list[tuple[torch.Tensor, torch.Tensor, str, int]]()
+        part, compared = self.part, list[tuple[torch.Tensor, torch.Tensor, str, int]]()
         collective = self.what.collective
         for p in range(collective.output_parts(self.n)):
             origin = collective.origin(self.rank, self.what.root, p)
             if origin is not None:
                 piece = self.output[p * part : (p + 1) * part]
                 wanted = self.wanted(origin[0], origin[1] * part, part)
-                found.append((piece, wanted, "output", p * part))
+                compared.append((piece, wanted, "output", p * part))
         if self.mode == "out-of-place":
             mine = self.data(self.rank, 0, self.input.numel())
-            found.append((self.input, mine, "input", 0))
+            compared.append((self.input, mine, "input", 0))
         wrong, texts = 0, list[str]()
-        for got, wanted, buffer, start in found:
+        for got, wanted, buffer, start in compared:
             where = f"rank {self.rank}, {buffer}"
             count, words = compare(where, got, wanted, start, SHOWN - len(texts))
             wrong += count
@@ -209,10 +209,10 @@ class _Case:
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise UnsupportedError(f"unknown data type {name!r}")
-    return found
+    return dtype
 
 
 def compare(

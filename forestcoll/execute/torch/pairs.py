@@ -64,8 +64,8 @@ def measure_pairs(
             mine.append(((src, dst), rate, median(trips) / 2 * 1e6))
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, mine)
-    found = [entry for part in every for entry in part]
-    return Pairs({pair: r for pair, r, _ in found}, {pair: late for pair, _, late in found})
+    entries = [entry for part in every for entry in part]
+    return Pairs({pair: r for pair, r, _ in entries}, {pair: late for pair, _, late in entries})
 
 
 def _send(buffer: torch.Tensor, small: torch.Tensor, other: int, count: int) -> float:

@@ -143,8 +143,8 @@ class Plan:
     def _busiest(self) -> int:
         """Units that the busiest rank sends or receives."""
         sent, received = [0] * self.ranks, [0] * self.ranks
-        for source, made in self.flow.moves():
-            value = self.flow.values[made]
+        for source, result in self.flow.moves():
+            value = self.flow.values[result]
             sent[self.flow.values[source].rank] += value.length
             received[value.rank] += value.length
         return max(*sent, *received, 1)

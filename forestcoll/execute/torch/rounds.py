@@ -175,17 +175,17 @@ class _Planner:
         homeless = [(x.born, k) for k, x in self.lives.items() if x.spot is None]
         for born, k in sorted(homeless):
             life, value = self.lives[k], self.flow.values[k]
-            known = free.setdefault(value.length, [])
-            fitting = [entry for entry in known if entry[0] <= born]
+            slots = free.setdefault(value.length, [])
+            fitting = [entry for entry in slots if entry[0] <= born]
             if fitting:
                 entry = max(fitting)  # the one that is still in the caches
-                known.remove(entry)
+                slots.remove(entry)
                 slot = entry[1]
                 self.slots[slot] = self.slots[slot]._replace(last=life.dies[0])
             else:
                 slot = len(self.slots)
                 self.slots.append(Slot(born[0], life.dies[0]))
-            known.append((life.dies, slot))
+            slots.append((life.dies, slot))
             source = self.sources[k] if self.sources else -1
             life.spot = Spot(Memory.SCRATCH, value.start, value.length, slot, source)
 

@@ -34,9 +34,9 @@ def find_symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
     Among those that turn links round, one is enough: the others follow from it.
     """
     search = _Search(graph)
-    found = search.plain()
+    generators = search.plain()
     turned = search.find_turn()
-    return tuple(found + ([turned] if turned else []))
+    return tuple(generators + ([turned] if turned else []))
 
 
 def find_free_group(graph: CapacityGraph) -> SymmetryGroup | None:
@@ -48,9 +48,9 @@ def find_free_group(graph: CapacityGraph) -> SymmetryGroup | None:
     for symmetry in find_symmetries(graph):
         if symmetry.turned:
             continue
-        known = () if group is None else group.generators
+        earlier = () if group is None else group.generators
         try:
-            group = symmetry_group(graph, [*known, symmetry.image])
+            group = symmetry_group(graph, [*earlier, symmetry.image])
         except ForestError:  # it keeps some rank in place, or the order matters
             continue
     return group
@@ -76,7 +76,7 @@ class _Search:
         start = self.start(turned=False)
         nodes, links = DisjointSets(graph.n), DisjointSets(len(graph.tail))
         number = graph.numbers
-        found: list[Symmetry] = []
+        generators: list[Symmetry] = []
         idle = 0
         while start is not None and idle < IDLE and self.work > 0:
             cells = [a for a, _ in start.cells.values() if len(a) > 1]
@@ -94,9 +94,9 @@ class _Search:
             joined = [nodes.join(v, w) for v, w in enumerate(image)]
             joined += [links.join(e, number[image[u], image[v]]) for (u, v), e in number.items()]
             if any(joined):
-                found.append(Symmetry(image))
+                generators.append(Symmetry(image))
                 idle = 0
-        return found
+        return generators
 
     def find_turn(self) -> Symmetry | None:
         """One that turns links round: the identity where it does, or else whichever is found."""

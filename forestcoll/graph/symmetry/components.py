@@ -61,7 +61,7 @@ def find_components(graph: CapacityGraph) -> Iterator[Components]:
     links = (graph.n, graph.tail, graph.head)
     colours = _refine(graph, ())
     seen: set[tuple[int, ...]] = set()
-    found = []
+    divisions = []
     for candidate in _outsides(graph, colours):
         labels = _kernel.components(*links, candidate)
         with_ranks = {labels[v] for v in ranks}
@@ -70,8 +70,8 @@ def find_components(graph: CapacityGraph) -> Iterator[Components]:
         whole = tuple(v for v in range(graph.n) if labels[v] not in with_ranks)
         if whole not in seen:
             seen.add(whole)
-            found.append((len(with_ranks), whole, labels))
-    for _, outside, labels in sorted(found, key=lambda f: (f[0], f[1])):
+            divisions.append((len(with_ranks), whole, labels))
+    for _, outside, labels in sorted(divisions, key=lambda f: (f[0], f[1])):
         parts = _align(graph, outside, labels)
         if parts is not None:
             yield parts
@@ -128,9 +128,9 @@ def find_translations(graph: CapacityGraph) -> SymmetryGroup | None:
             continue
         if any(links.get((to(u), to(v))) != links[u, v] for u, v in near):
             continue
-        known = group.generators if group is not None else ()
+        generators = group.generators if group is not None else ()
         try:
-            group = symmetry_group(graph, [*known, tuple(to(v) for v in range(graph.n))])
+            group = symmetry_group(graph, [*generators, tuple(to(v) for v in range(graph.n))])
         except ForestError:  # no symmetry, or one that does not go with the others
             continue
         if group.size == count:
@@ -188,9 +188,9 @@ def _align(
     in_order = _match(graph, labels, _refine(graph, outside))
     if in_order is None:
         return None
-    found = _rotate(graph, outside, in_order)
-    if found is not None:
-        return found
+    aligned = _rotate(graph, outside, in_order)
+    if aligned is not None:
+        return aligned
     matched = [in_order[0]]
     budget = [ALIGNMENTS]
     for part in in_order[1:]:
@@ -227,8 +227,8 @@ def _match(
     whole = (label[nodes] == label[nodes[:, :1]]).all()
     if not whole or not (colour[nodes] == colour[nodes[0]]).all():
         return None
-    found: list[list[int]] = nodes[:, np.argsort(place[nodes[0]])].tolist()
-    return found
+    matching: list[list[int]] = nodes[:, np.argsort(place[nodes[0]])].tolist()
+    return matching
 
 
 def _rotate(
@@ -278,9 +278,9 @@ def _match_by_search(
         for v in other[colour]:
             split = list(colours)
             split[number[mine[colour][0]]] = split[number[v]] = max(colours) + 1
-            found = search(split)
-            if found is not None:
-                return found
+            matching = search(split)
+            if matching is not None:
+                return matching
         return None
 
     start = _refine(graph, outside)
@@ -290,10 +290,10 @@ def _match_by_search(
 def _by_colour(
     side: Sequence[int], colours: Sequence[int], number: dict[int, int]
 ) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
+    classes: dict[int, list[int]] = defaultdict(list)
     for v in side:
-        found[colours[number[v]]].append(v)
-    return found
+        classes[colours[number[v]]].append(v)
+    return classes
 
 
 Near = dict[int, dict[int, tuple[int, int]]]  # node -> neighbour -> (capacity to it, from it)
@@ -369,7 +369,7 @@ def find_structures(graph: CapacityGraph) -> tuple[Structure, ...]:
 
 def alike_ranks(graph: CapacityGraph) -> list[int]:
     """One rank (node) of each orbit of the largest group known; all ranks where there is none."""
-    known = max((s.group for s in find_structures(graph)), key=lambda g: g.size, default=None)
-    if known is None:
+    largest = max((s.group for s in find_structures(graph)), key=lambda g: g.size, default=None)
+    if largest is None:
         return list(graph.ranks)
-    return [v for v in graph.ranks if known.node[v] == v]
+    return [v for v in graph.ranks if largest.node[v] == v]

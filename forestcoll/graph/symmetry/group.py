@@ -137,8 +137,8 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
 
 def kinds(graph: CapacityGraph) -> list[int]:
     """Per node a number for what it is: GPU or switch, what it can do, rank with which part."""
-    found: list[int] = _links(graph).kind.tolist()
-    return found
+    numbers: list[int] = _links(graph).kind.tolist()
+    return numbers
 
 
 def link_images(graph: CapacityGraph, image: Array, where: str) -> Array:
@@ -189,8 +189,8 @@ class _Links:
             )
         wanted = image[self.tail] * graph.n + image[self.head]
         place = np.minimum(np.searchsorted(self.sorted, wanted), max(0, len(self.sorted) - 1))
-        found = self.order[place]
-        bad = np.flatnonzero((self.keys[found] != wanted) | (self.width[found] != self.width))
+        images = self.order[place]
+        bad = np.flatnonzero((self.keys[images] != wanted) | (self.width[images] != self.width))
         if bad.size:
             e = int(bad[0])
             u, v = graph.tail[e], graph.head[e]
@@ -198,7 +198,7 @@ class _Links:
                 f"{where} maps the link {names[u]} -> {names[v]} to {names[int(image[u])]} -> "
                 f"{names[int(image[v])]}, which has another bandwidth or is no link"
             )
-        return found
+        return images
 
 
 def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:
@@ -312,8 +312,8 @@ class AbelianGroup:
     def kept_with(self, nodes: Sequence[int]) -> list[int]:
         """The nodes that stay in place whenever these do."""
         rows = self.table[self.keeping(nodes)]
-        found: list[int] = (rows == rows[0]).all(axis=0).nonzero()[0].tolist()
-        return found
+        stay: list[int] = (rows == rows[0]).all(axis=0).nonzero()[0].tolist()
+        return stay
 
     def images_of(self, nodes: Sequence[int]) -> int:
         """How many different images these nodes have, in their order."""
@@ -326,8 +326,8 @@ class AbelianGroup:
 
     def seen_from(self, node: int) -> list[int]:
         """Per node the least of those to which elements that keep `node` bring it."""
-        found: list[int] = self.table[self.keeping([node])].min(axis=0).tolist()
-        return found
+        least: list[int] = self.table[self.keeping([node])].min(axis=0).tolist()
+        return least
 
 
 def abelian_group(graph: CapacityGraph, generators: Sequence[Image]) -> AbelianGroup:
@@ -346,9 +346,9 @@ def abelian_group(graph: CapacityGraph, generators: Sequence[Image]) -> AbelianG
                 raise ForestError(f"generators {j} and {i} do not commute")
     rows = [np.arange(graph.n)]
     for image in maps:
-        known = {row.tobytes() for row in rows}
+        rows_seen = {row.tobytes() for row in rows}
         power, grown = image, list(rows)
-        while power.tobytes() not in known:
+        while power.tobytes() not in rows_seen:
             if (len(grown) + len(rows)) * graph.n > GROUP_STEPS:
                 raise ForestError(
                     f"the group has over {len(grown):,} elements on {graph.n:,} nodes "

@@ -256,8 +256,8 @@ class _Reader:
         if word is not None and word not in KNOWN:
             said = OLD_WORDS.get(word)
             hint = f"; the loaders say {said!r}" if said else did_you_mean(word[:40], KNOWN)
-            known = said or self.told or word in OTHER_COLLECTIVES
-            note = out.add if known else out.refuse
+            accepted = said or self.told or word in OTHER_COLLECTIVES
+            note = out.add if accepted else out.refuse
             note("XML-COLLECTIVE", f"coll is {word[:40]!r}{hint}", **at)
         if self.told:
             return self.told.definition.plan_word
@@ -460,17 +460,17 @@ class _Reader:
 
     def check_channel(self, channel: int | None, at: At) -> None:
         """Whether the runtime has the channel, and connects it."""
-        most, known = self.channels, self.head.channels
+        most, stated = self.channels, self.head.channels
         if channel is None:
             return
-        lost = known is not None and channel >= known  # it is never connected
+        lost = stated is not None and channel >= stated  # it is never connected
         if not 0 <= channel < most:
             note = self.out.refuse if channel < 0 or channel >= 2**15 or lost else self.out.add
             note("XML-CHANNEL", f"chan is {channel}; {self.target.name} has 0 to {most - 1}, and "
                  f"takes {most} unchecked", **at)  # fmt: skip
         elif lost:
-            self.out.refuse("XML-CHANNEL", f"chan is {channel}, but nchannels {known}: it is never "
-                            f"connected", **at)  # fmt: skip
+            self.out.refuse("XML-CHANNEL", f"chan is {channel}, but nchannels {stated}: it is "
+                            f"never connected", **at)  # fmt: skip
 
     def check_channels(self, rank: int, blocks: dict[int, _Block]) -> None:
         """Ownership of connections, and how many thread blocks a channel serves."""
@@ -518,10 +518,12 @@ class _Reader:
 def _make_rank(blocks: dict[int, _Block], shape: tuple[int, int], buffers: Buffers) -> RankProgram:
     """A rank's program; all that it needs is known."""
     lanes = {b: block.lane for b, block in blocks.items()}
-    made = []
+    blocks_read = []
     for block in blocks.values():
         assert block.recv is not None
         assert block.send is not None
         assert block.channel is not None
-        made.append(ThreadBlock(block.lane.steps(lanes), block.recv, block.send, block.channel))
-    return RankProgram(tuple(made), *shape, buffers.told["s"])
+        blocks_read.append(
+            ThreadBlock(block.lane.steps(lanes), block.recv, block.send, block.channel)
+        )
+    return RankProgram(tuple(blocks_read), *shape, buffers.told["s"])

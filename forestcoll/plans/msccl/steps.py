@@ -213,14 +213,14 @@ class LaneReader:
             self.out.add("XML-STEP-COUNT", f"{len(tag.steps)} steps",
                          rank=rank, block=b, line=tag.line)  # fmt: skip
         no_peers = frozenset(key for key, peer in (("recv", recv), ("send", send)) if peer == -1)
-        known = self.known.setdefault((buffers.key(), no_peers), {})
+        lists = self.known.setdefault((buffers.key(), no_peers), {})
         plain = self.numbers.plain
         lane = Lane(tag)
         looks, waits = lane.looks, lane.waits
         for k, (line, attributes) in enumerate(tag.steps):
             try:
                 words, numbers = _words(attributes), _numbers(attributes)
-                look = known.get(words)
+                look = lists.get(words)
                 s: int | None = plain[numbers[0]]
                 depid: int | None = plain[numbers[1]]
                 deps: int | None = plain[numbers[2]]
@@ -231,7 +231,7 @@ class LaneReader:
             if look is None:
                 look = self.look(Element("step", line, attributes), no_peers, buffers)
                 if None not in words:
-                    known[words] = look
+                    lists[words] = look
             if look.faults:
                 self.say(look, rank, b, k, line)
             looks.append(look)

@@ -209,9 +209,9 @@ class Numbers:
             self.out.refuse("XML-MISSING", f"<{tag.name}> has no {key}{tag.hint(key)}",
                             rank=rank, block=block, line=tag.line)  # fmt: skip
             return None
-        known = self.plain.get(text)
-        if known is not None:
-            return known
+        number = self.plain.get(text)
+        if number is not None:
+            return number
         value, octal = read_integer(text)
         at: At = {"rank": rank, "block": block, "line": tag.line}
         if value is None:
@@ -264,11 +264,11 @@ def _respell(token: str) -> str:
 
 
 def _spell(part: re.Match[str]) -> str:
-    found = part[0]
-    if found == "<":
+    word = part[0]
+    if word == "<":
         return "&lt;"
-    if found.startswith("&"):
-        return found if ENTITY.fullmatch(found) and _is_character(found) else "&amp;" + found[1:]
+    if word.startswith("&"):
+        return word if ENTITY.fullmatch(word) and _is_character(word) else "&amp;" + word[1:]
     return "\ufffd"
 
 

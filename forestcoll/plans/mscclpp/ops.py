@@ -298,9 +298,9 @@ class OpReader:
             self.refuse("MPP-OP-NAME", f" is {name[:40]!r}{hint}")
             return None
         if name in SYNC_WORDS and len(op) == 3:
-            found = self.plain_sync(op, name)
-            if found is not None:
-                return found
+            operation = self.plain_sync(op, name)
+            if operation is not None:
+                return operation
         if name not in DATA_WORDS or not _DATA_KEYS.issuperset(op):
             self.check_groups(op)
             self.check_unused(op, name)
@@ -322,11 +322,11 @@ class OpReader:
     ) -> Instruction:
         """An operation without operands: there are few different ones, and many of each."""
         key = op, channels, semaphores, ident, group
-        made = self.plain.get(key)
-        if made is None:
-            made = Instruction(op, (), (), (), channels, semaphores, ident, group)
-            self.plain[key] = made
-        return made
+        operation = self.plain.get(key)
+        if operation is None:
+            operation = Instruction(op, (), (), (), channels, semaphores, ident, group)
+            self.plain[key] = operation
+        return operation
 
     def check_unused(self, op: dict[str, Any], name: str) -> None:
         """What the loader reads although the operation does not use it: wrong, it aborts too.
@@ -358,10 +358,10 @@ class OpReader:
 
     def check_unused_data(self, op: dict[str, Any], name: str) -> None:
         """Data fields of an operation that moves none: the loader follows them all the same."""
-        known = op.get("channel_type", "none")
-        if known not in CHANNEL_TYPES and name not in SYNC_WORDS:
+        channel_type = op.get("channel_type", "none")
+        if channel_type not in CHANNEL_TYPES and name not in SYNC_WORDS:
             self.refuse("MPP-OP-CHANNEL-TYPE", f" ({name}) has the channel_type "
-                       f"{str(known)[:40]!r}")  # fmt: skip
+                       f"{str(channel_type)[:40]!r}")  # fmt: skip
         if "channel_ids" in op and name not in SYNC_WORDS:
             ids = self.entry(op).integers("channel_ids")
             if len(ids) > MAX_IDS:
@@ -378,7 +378,7 @@ class OpReader:
                 one.integer("index"), one.integer("size")
                 for what in WAYS:
                     if what in item:
-                        self.resolve(item, what, where, str(known))
+                        self.resolve(item, what, where, str(channel_type))
 
     # --- synchronisation --------------------------------------------------------------------------
 

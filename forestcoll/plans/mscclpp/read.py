@@ -591,9 +591,9 @@ class _Reader:
         for word, ids in block.ids.items():
             if len(ids) > self.target.channels:
                 out.add("MPP-TB-CHANNELS", f"{len(ids)} {word} channels", **at)
-            known = [i for i, own in zip(ids, block.own[word], strict=True) if own is not None]
-            if len(set(known)) < len(known):
-                twice = next(i for i in known if known.count(i) > 1)
+            numbers = [i for i, own in zip(ids, block.own[word], strict=True) if own is not None]
+            if len(set(numbers)) < len(numbers):
+                twice = next(i for i in numbers if numbers.count(i) > 1)
                 out.add("MPP-CHANNEL-TWICE", f"{word} channel {twice} stands twice", **at)
         if "remote_buffer_refs" in entry:
             self.read_refs(entry, rank, block)
@@ -601,19 +601,19 @@ class _Reader:
 
     def read_numbers(self, item: Entry, word: str, rank: Rank, block: Block) -> None:
         """Channels of a type that the thread block names."""
-        known: list[Any] = rank.switches if word == "switch" else rank.channels[word]
+        channels: list[Any] = rank.switches if word == "switch" else rank.channels[word]
         for number in item.integers("channel_ids"):
             block.ids[word].append(number)
-            if not 0 <= number < len(known):
+            if not 0 <= number < len(channels):
                 if not rank.broken:
-                    words = f"{word} channel {number}; the rank has {len(known)}"
+                    words = f"{word} channel {number}; the rank has {len(channels)}"
                     self.out.refuse("MPP-TB-CHANNEL-ID", words, **item.at)
                 block.own[word].append(None)
             elif word == "switch":
                 block.own[word].append(number)
             else:
                 block.own[word].append(len(block.channels))
-                block.channels.append(known[number])
+                block.channels.append(channels[number])
 
     def read_refs(self, entry: Entry, rank: Rank, block: Block) -> None:
         """The remote buffers that the thread block names."""

@@ -61,8 +61,8 @@ def kind_of(block: ThreadBlock, step: Instruction) -> str:
 
 def switches_of(rank: RankProgram) -> list[Switch]:
     """The rank's switches, each once, in the order in which all ranks set theirs up."""
-    found = {switch for block in rank.thread_blocks for switch in block.switches}
-    return sorted(found, key=lambda switch: (switch.ranks, switch.buffer.value))
+    switches = {switch for block in rank.thread_blocks for switch in block.switches}
+    return sorted(switches, key=lambda switch: (switch.ranks, switch.buffer.value))
 
 
 def check_structure(program: Program) -> None:

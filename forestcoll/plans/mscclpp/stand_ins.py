@@ -37,14 +37,16 @@ def stand_in(text: str) -> tuple[str, list[str]]:
     if plan.get("reuse_resources") is True:
         plan["reuse_resources"] = False
         said.append(REUSE)
-    found = [
+    operations = [
         (gpu, block, op)
         for gpu in plan["gpus"]
         for block in gpu["threadblocks"]
         for op in block["ops"]
     ]
-    puts = [op for *_, op in found if op["name"] == "ppkt" and op.get("channel_type") == "port"]
-    stores = [one for one in found if one[2]["name"] == "gstorepkt"]
+    puts = [
+        op for *_, op in operations if op["name"] == "ppkt" and op.get("channel_type") == "port"
+    ]
+    stores = [one for one in operations if one[2]["name"] == "gstorepkt"]
     if not all(_one_source(op) for op in puts) or not all(_same_place(op) for *_, op in stores):
         return text, []
     for op in puts:

@@ -37,15 +37,15 @@ def parse(text: str, out: Findings) -> dict[str, Any] | None:
         return None
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
+        fields = dict(items)
+        if len(fields) < len(items):
             seen: set[str] = set()
             for key, _ in items:
                 if key in seen:
                     words = f"the key {key[:40]!r} stands twice in one object"
                     out.refuse("MPP-DUPLICATE-KEY", words)
                 seen.add(key)
-        return found
+        return fields
 
     wrong, line = "", -1
     try:
@@ -94,8 +94,8 @@ class Entry:
 
     def optional(self, key: str, usual: int) -> int:
         """An integer that may be left out."""
-        found = self.integer(key) if key in self.values else usual
-        return usual if found is None else found
+        number = self.integer(key) if key in self.values else usual
+        return usual if number is None else number
 
     def text(self, key: str) -> str | None:
         """A string that the loader asks for."""
@@ -120,12 +120,12 @@ class Entry:
 
     def _items(self, key: str, wanted: type[T]) -> list[T]:
         values: list[Any] = self._get(key, list) or []
-        found = [item for item in values if type(item) is wanted]
-        if len(found) < len(values):
+        items = [item for item in values if type(item) is wanted]
+        if len(items) < len(values):
             other = kind(next(item for item in values if type(item) is not wanted))
             words = f"{key} of {self.where} holds {other}, not {TYPES[wanted]}"
             self.out.refuse("MPP-TYPE", words, **self.at)
-        return found
+        return items
 
     def _get(self, key: str, wanted: type[T]) -> T | None:
         value = self.values.get(key)

@@ -197,14 +197,14 @@ def _flat_channels(rank: RankProgram) -> dict[str, dict[tuple[int, int], int]]:
 
 def _remote_buffers(rank: RankProgram) -> dict[tuple[int, Buffer], list[str]]:
     """The buffers of others that a rank touches, in order, and by which kinds of channel."""
-    found: dict[tuple[int, Buffer], set[str]] = {}
+    kinds: dict[tuple[int, Buffer], set[str]] = {}
     for block in rank.thread_blocks:
         for _, step in operations_of(block):
             for ref in step.src + step.dst:
                 if ref.rank is not None:
-                    found.setdefault((ref.rank, ref.buffer), set()).add(kind_of(block, step))
-    order = sorted(found, key=lambda key: (key[0], _BUFFERS.index(key[1])))
-    return {key: sorted(found[key]) for key in order}
+                    kinds.setdefault((ref.rank, ref.buffer), set()).add(kind_of(block, step))
+    order = sorted(kinds, key=lambda key: (key[0], _BUFFERS.index(key[1])))
+    return {key: sorted(kinds[key]) for key in order}
 
 
 class Line(str):
@@ -293,14 +293,14 @@ class _Writer:
                 step.switches, (*step.src, *step.dst)[-len(step.switches) :], strict=True
             )
         ]
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "channel_type": "switch",
             "src_buff": first or self.operands(step.src, "none"),
             "dst_buff": [last],
         }
         if step.part != (0, 1):
-            found["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
-        return found
+            fields["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
+        return fields
 
     def operands(self, refs: Iterable[Ref], kind: str) -> list[Line]:
         return [self.operand(ref, kind) for ref in refs]

@@ -294,12 +294,12 @@ def generators_of(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:
             f"symmetry: {len(model.generators):,} generators {GENERATORS.note}; each that is "
             "needed doubles the images or more"
         )
-    found = []
+    images = []
     for number, given in enumerate(model.generators):
         if not (given.keys() <= ids.keys() and set(given) == set(given.values())):
             raise ForestError(f"symmetry.generators[{number}] is no permutation of node ids")
-        found.append(tuple(ids[given.get(name, name)] for name in ids))
-    return found
+        images.append(tuple(ids[given.get(name, name)] for name in ids))
+    return images
 
 
 def _group(graph: CapacityGraph, generators: list[Image]) -> SymmetryGroup | None:

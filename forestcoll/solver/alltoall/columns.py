@@ -172,10 +172,10 @@ def mix(demand: Demand, folding: Folding) -> Mixed | None:
     least = math.inf
     shares: list[float] = []
     for _ in range(MIXTURES):
-        found = program.solve(pool.columns)
-        if found is None:
+        solution = program.solve(pool.columns)
+        if solution is None:
             return None
-        worst, shares, prices = found
+        worst, shares, prices = solution
         # where links are free, distances would tie, and trees be none
         far, trees = pool.trees.each(np.maximum(prices, prices.max() / PARTS))
         pool.add(trees)
@@ -279,9 +279,9 @@ class _Pool:
     def lengths(self, prices: Floats) -> tuple[int, ...]:
         """Prices as whole numbers, without a common factor."""
         largest = float(prices.max())
-        found = [round(price / largest * PARTS) for price in prices.tolist()]
-        common = math.gcd(*found)
-        return tuple(length // common for length in found)
+        lengths = [round(price / largest * PARTS) for price in prices.tolist()]
+        common = math.gcd(*lengths)
+        return tuple(length // common for length in lengths)
 
     def flows(self, shares: list[float]) -> tuple[Fraction, tuple[dict[int, Fraction], ...]]:
         """(rate, per source what each link carries), from shares that are made to add up."""

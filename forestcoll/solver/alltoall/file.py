@@ -47,9 +47,9 @@ def looks_like_one(text: str) -> bool:
     return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text[:4096]
 
 
-def dumps(found: Optimum | Routes, name: str) -> str:
+def dumps(exchange: Optimum | Routes, name: str) -> str:
     """Flows or routes as canonical JSON: the same ones give the same bytes, a line each."""
-    best = found.optimum if isinstance(found, Routes) else found
+    best = exchange.optimum if isinstance(exchange, Routes) else exchange
     demand, graph = best.demand, best.demand.graph
     names = graph.names
     block = Block(
@@ -63,14 +63,14 @@ def dumps(found: Optimum | Routes, name: str) -> str:
     if demand.groups:
         block["groups"] = [[names[graph.ranks[i]] for i in group] for group in demand.groups]
         block["closed"] = demand.closed
-    block |= {"algbw": str(found.algbw), "theta": str(found.algbw / demand.scale)}
+    block |= {"algbw": str(exchange.algbw), "theta": str(exchange.algbw / demand.scale)}
     block["bound"] = {"algbw": str(best.bound), "lengths": best.lengths}
     if best.folding.generators:
         block["symmetry"] = _generators(graph, best.folding.generators)
-    if isinstance(found, Routes):
-        block["routes"] = _routes(found)
+    if isinstance(exchange, Routes):
+        block["routes"] = _routes(exchange)
     else:
-        block["flows"] = Rows(map(json.dumps, _flows(found)), 2)
+        block["flows"] = Rows(map(json.dumps, _flows(exchange)), 2)
     return dump_block(block) + "\n"
 
 
@@ -88,14 +88,14 @@ def _flows(best: Optimum) -> Iterator[dict[str, object]]:
         }
 
 
-def _routes(found: Routes) -> Block:
-    graph = found.graph
-    block = Block(units=found.units)
-    if found.group is not None:
-        block["symmetry"] = _generators(graph, found.group.generators)
+def _routes(routes: Routes) -> Block:
+    graph = routes.graph
+    block = Block(units=routes.units)
+    if routes.group is not None:
+        block["symmetry"] = _generators(graph, routes.group.generators)
     rows = (
         {"path": [graph.names[v] for v in route.path], "units": route.units}
-        for route in found.routes
+        for route in routes.routes
     )
     block["paths"] = Rows(map(json.dumps, rows), 3)
     return block
@@ -116,8 +116,8 @@ def loads(text: str, source: str = "alltoall") -> tuple[Optimum | Routes, str, F
 
     model = parse_model(AllToAllModel, "all-to-all", text, source)
     try:
-        found, proven = _read(model)
-        return found, model.topology.name, proven
+        exchange, proven = _read(model)
+        return exchange, model.topology.name, proven
     except (ForestError, TopologyError) as e:
         raise ForestError(f"{source}: {e}") from None
 
@@ -144,28 +144,28 @@ def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
         raise ForestError(f"bound: {len(lengths)} lengths for {len(graph.tail)} links")
     rate = bound(demand, folding, lengths)
     stated = fraction(model.theta) / graph.unit
-    found: Optimum | Routes
+    exchange: Optimum | Routes
     if (model.flows is None) == (model.routes is None):
         raise ForestError("flows, routes: one of the two has to be there, and not both")
     if model.routes is not None:
         best = Optimum(demand, folding, rate, (), lengths)
-        found = _read_routes(model.routes, best)
-        check(found)
+        exchange = _read_routes(model.routes, best)
+        check(exchange)
     else:
         folding, flows = _read_flows(model.flows or [], demand, folding)
         fits, _ = reached(demand, folding, flows, stated)
         if fits != stated:
             raise ForestError(f"states theta {model.theta}, the links let {fits * graph.unit} by")
-        found = Optimum(demand, folding, stated, flows, lengths, rate)
+        exchange = Optimum(demand, folding, stated, flows, lengths, rate)
     proven = rate * graph.unit * demand.scale
     for what, said, recomputed in (
-        ("algbw", model.algbw, found.algbw),
-        ("theta", model.theta, found.algbw / demand.scale),
+        ("algbw", model.algbw, exchange.algbw),
+        ("theta", model.theta, exchange.algbw / demand.scale),
         ("bound.algbw", model.bound.algbw, proven),
     ):
         if fraction(said) != recomputed:
             raise ForestError(f"states {what} {said}, recomputed it is {recomputed}")
-    return found, proven
+    return exchange, proven
 
 
 def _read_routes(model: RoutesModel, best: Optimum) -> Routes:
@@ -213,7 +213,7 @@ def _read_flows(
 
     graph = demand.graph
     ids = {name: v for v, name in enumerate(graph.names)}
-    found: dict[int, tuple[int, Flow]] = {}
+    by_source: dict[int, tuple[int, Flow]] = {}
     for number, given in enumerate(given_flows):
         where = f"flows[{number}]"
         if ids.get(given.source) not in graph.ranks:
@@ -224,13 +224,13 @@ def _read_flows(
             raise ForestError(f"{where}.links: there are {len(graph.tail)} links, from 0 on")
         node = ids[given.source]
         orbit = folding.node[node]
-        if orbit in found:
+        if orbit in by_source:
             raise ForestError(f"{where}: another flow stands for {given.source!r} already")
         amounts = (fraction(amount) / graph.unit for amount in given.amounts)
-        found[orbit] = node, dict(zip(given.links, amounts, strict=True))
+        by_source[orbit] = node, dict(zip(given.links, amounts, strict=True))
     for source in folding.sources:
-        if source not in found:
+        if source not in by_source:
             raise ForestError(f"flows: none stands for {graph.names[source]!r}")
-    chosen = tuple(found[source][0] for source in folding.sources)
-    flows = tuple(found[source][1] for source in folding.sources)
+    chosen = tuple(by_source[source][0] for source in folding.sources)
+    flows = tuple(by_source[source][1] for source in folding.sources)
     return replace(folding, sources=chosen), flows

@@ -83,19 +83,19 @@ class Quotient:
 def fold(demand: Demand) -> Folding:
     """The orbits under all symmetries that were found and keep what is sent."""
     graph = demand.graph
-    known = [image for image in find_generators(graph) if demand.keeps(image)]
-    return orbits(demand, known)
+    symmetries = [image for image in find_generators(graph) if demand.keeps(image)]
+    return orbits(demand, symmetries)
 
 
 def find_generators(graph: CapacityGraph) -> list[Image]:
     """Symmetries of the graph that keep links and kinds of nodes, none of them the identity."""
-    found = [image for s in find_structures(graph) for image in s.group.generators]
+    images = [image for s in find_structures(graph) for image in s.group.generators]
     if len(graph.tail) <= SEARCHED_LINKS:
-        found += [s.image for s in find_symmetries(graph) if not s.turned]
+        images += [s.image for s in find_symmetries(graph) if not s.turned]
     identity, kind = tuple(range(graph.n)), kinds(graph)
     return [
         image
-        for image in dict.fromkeys(found)
+        for image in dict.fromkeys(images)
         if image != identity and all(kind[to] == look for to, look in zip(image, kind, strict=True))
     ]
 

@@ -74,7 +74,7 @@ def _shares(
     if source not in far:
         return None
     at: dict[int, Fraction] = {source: Fraction(1)}
-    found: dict[int, Fraction] = {}
+    shares: dict[int, Fraction] = {}
     layer = [source]
     while layer != [target]:
         following: dict[int, Fraction] = defaultdict(Fraction)
@@ -87,7 +87,7 @@ def _shares(
             room = sum(capacity[e] for _, e in on)
             for v, e in on:
                 share = at[u] * Fraction(capacity[e], room)
-                found[e] = found.get(e, Fraction(0)) + share
+                shares[e] = shares.get(e, Fraction(0)) + share
                 following[v] += share
         at, layer = following, list(following)
-    return found
+    return shares

@@ -114,24 +114,24 @@ def route(
         )
     net = _Net(best, _group(best))
     flows = net.solve()
-    found: Routes | None = None
+    routes: Routes | None = None
     reached = Fraction(0)
     wanted = min_share or ENOUGH
     for k in _units_to_try(len(best.demand.graph.ranks), powers) if units is None else (units,):
-        made = net.round(flows, k)
-        algbw = made.algbw
-        if found is None or algbw > reached:
-            found, reached = made, algbw
+        rounded = net.round(flows, k)
+        algbw = rounded.algbw
+        if routes is None or algbw > reached:
+            routes, reached = rounded, algbw
         if units is None and algbw >= wanted * best.bound:
             break
-    assert found is not None
+    assert routes is not None
     if units is None and min_share is not None and reached < min_share * best.bound:
         raise UnsupportedError(
             f"{MOST_UNITS} units per pair reach {percent(reached / best.bound)} of "
             f"the optimum, not {percent(min_share)}; --units takes more"
         )
-    check(found)
-    return even_out(found) if found.total <= MOST_PATHS else found
+    check(routes)
+    return even_out(routes) if routes.total <= MOST_PATHS else routes
 
 
 def _group(best: Optimum) -> SymmetryGroup | AbelianGroup | None:
@@ -213,9 +213,9 @@ class _Net:
         """
         best = self.best
         if best.proven is not None and len(best.flows) == len(self.commodities):
-            known = dict(zip(best.folding.sources, best.flows, strict=True))
+            flow_of = dict(zip(best.folding.sources, best.flows, strict=True))
             return [
-                {e: float(amount / best.rate) for e, amount in known[c.source].items()}
+                {e: float(amount / best.rate) for e, amount in flow_of[c.source].items()}
                 for c in self.commodities
             ]
         graph = self.graph
@@ -227,7 +227,7 @@ class _Net:
         links = list(enumerate(zip(graph.tail, graph.head, self.orbit, strict=True)))
         least = min(graph.capacity)
         cost = [1 + NARROW * least / c for c in graph.capacity]
-        found: list[dict[int, Any]] = []
+        amounts: list[dict[int, Any]] = []
         for commodity in self.commodities:
             wanted = [0.0] * graph.n
             for v in commodity.targets:
@@ -247,11 +247,11 @@ class _Net:
                 leaves.SetCoefficient(x, -1)
                 enters.SetCoefficient(x, 1)
                 solver.Objective().SetCoefficient(x, cost[e] * commodity.weight)
-            found.append(mine)
+            amounts.append(mine)
         solver.Objective().SetMinimization()
         if solver.Solve() != solver.OPTIMAL:
             raise UnsupportedError("the program of routes was not solved in floating point")
-        values = [{e: x.solution_value() for e, x in mine.items()} for mine in found]
+        values = [{e: x.solution_value() for e, x in mine.items()} for mine in amounts]
         return [{e: x for e, x in mine.items() if x > NEAR} for mine in values]
 
     # ------------------------------------------------------------------------ whole
@@ -276,10 +276,10 @@ class _Net:
 
     def orbits(self, path: Path) -> list[int]:
         """The orbits that a path crosses, link by link."""
-        found = self.crossed.get(path)
-        if found is None:
-            found = self.crossed[path] = [self.orbit[self.number[hop]] for hop in pairwise(path)]
-        return found
+        orbits = self.crossed.get(path)
+        if orbits is None:
+            orbits = self.crossed[path] = [self.orbit[self.number[hop]] for hop in pairwise(path)]
+        return orbits
 
     def _whole(self, commodity: Commodity, flow: Flow, units: int, load: Load) -> dict[int, int]:
         """Whole numbers within one of `units` times the flow, and right at every node.
@@ -319,7 +319,7 @@ class _Net:
         into: list[dict[int, int]] = [{} for _ in range(graph.n)]
         for e, count in whole.items():
             into[graph.head[e]][graph.tail[e]] = count
-        found: Counter[Path] = Counter()
+        paths: Counter[Path] = Counter()
         for target in commodity.targets:
             for _ in range(units):
                 path, place = [target], {target: 0}
@@ -336,8 +336,8 @@ class _Net:
                     else:
                         place[u] = len(path)
                         path.append(u)
-                found[tuple(reversed(path))] += 1
-        return dict(found)
+                paths[tuple(reversed(path))] += 1
+        return dict(paths)
 
 
 STEEPNESS = 30.0
@@ -500,10 +500,10 @@ class Repair:
                     heapq.heappush(heap, (to, v))
         if target not in parent:
             return path
-        found = [target]
-        while found[-1] != source:
-            found.append(parent[found[-1]])
-        return tuple(reversed(found))
+        nodes = [target]
+        while nodes[-1] != source:
+            nodes.append(parent[nodes[-1]])
+        return tuple(reversed(nodes))
 
 
 DRAWN = 120
@@ -556,16 +556,16 @@ def _draw(demand: Demand, images: list[tuple[int, ...]]) -> list[Array]:
     for _ in range(min(DRAWN, ELEMENTS // demand.graph.n) if maps else 0):
         a, b = dice.choice(members), dice.choice(maps)
         members.append(a[b] if dice.random() < 0.5 else b[a])
-    found: dict[bytes, tuple[int, Array]] = {}
+    symmetries: dict[bytes, tuple[int, Array]] = {}
     for member in members:
         image = member
         for power in range(1, max(POWERS) + 1):
             if power in POWERS:
                 order = _order(image, ranks)
                 if order > 1:
-                    found.setdefault(image.tobytes(), (order, image))
+                    symmetries.setdefault(image.tobytes(), (order, image))
             image = image[member]
-    return [image for _, image in sorted(found.values(), key=lambda f: -f[0])]
+    return [image for _, image in sorted(symmetries.values(), key=lambda f: -f[0])]
 
 
 def _order(image: Array, ranks: Array) -> int:
@@ -595,9 +595,9 @@ def _greedy(demand: Demand, pool: list[Array], most: int) -> SymmetryGroup | Non
             break
         if any(not np.array_equal(image[other], other[image]) for other in chosen):
             continue
-        known = () if group is None else group.generators
+        generators = () if group is None else group.generators
         try:
-            larger = symmetry_group(graph, [*known, tuple(image.tolist())])
+            larger = symmetry_group(graph, [*generators, tuple(image.tolist())])
         except ForestError:  # some product of them keeps a rank in place
             continue
         if group is None or larger.size > group.size:

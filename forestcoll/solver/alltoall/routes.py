@@ -150,18 +150,18 @@ def rate_of(graph: CapacityGraph, load: dict[int, Fraction], units: int) -> Frac
     return units / max(amount / graph.capacity[o] for o, amount in load.items())
 
 
-def check(found: Routes) -> Fraction:
+def check(routes: Routes) -> Fraction:
     """The algbw in GB/s, once every pair is known to have all its units; else ForestError.
 
     Only for an all-to-all among all ranks. A path may not visit a node twice.
     """
-    graph, group = found.graph, found.group
-    if found.demand.matrix is not None or found.demand.groups:
+    graph, group = routes.graph, routes.group
+    if routes.demand.matrix is not None or routes.demand.groups:
         raise ForestError("routes: only for an all-to-all among all ranks")
     ranks = set(graph.ranks)
     seen: dict[int, Sequence[int]] = {}
     have: dict[tuple[int, int], int] = defaultdict(int)
-    for route in found.routes:
+    for route in routes.routes:
         path = route.path
         if len(path) < 2 or len(set(path)) < len(path) or not {path[0], path[-1]} <= ranks:
             raise ForestError(
@@ -185,28 +185,28 @@ def check(found: Routes) -> Fraction:
     for source in sources:
         for target in ranks - {source}:
             units = have.get((source, seen[source][target]), 0)
-            if units != found.units:
+            if units != routes.units:
                 raise ForestError(
                     f"routes: {units} units from {graph.names[source]} to "
-                    f"{graph.names[target]}, not {found.units}"
+                    f"{graph.names[target]}, not {routes.units}"
                 )
-    return found.algbw
+    return routes.algbw
 
 
-def link_loads(found: Optimum | Routes) -> LinkTable:
+def link_loads(exchange: Optimum | Routes) -> LinkTable:
     """A row for each direction of a link: its load for each byte of a send buffer, how busy it is.
 
     Of flows and their images that is the average over links that symmetry makes alike.
     """
-    graph, algbw = found.demand.graph, found.algbw
-    if isinstance(found, Routes):
-        crossed = loads(graph, found.group, found.routes)
-        orbit = range(len(graph.tail)) if found.group is None else found.group.link
-        unit = Fraction(1, len(graph.ranks) * found.units)
+    graph, algbw = exchange.demand.graph, exchange.algbw
+    if isinstance(exchange, Routes):
+        crossed = loads(graph, exchange.group, exchange.routes)
+        orbit = range(len(graph.tail)) if exchange.group is None else exchange.group.link
+        unit = Fraction(1, len(graph.ranks) * exchange.units)
         share = {o: amount * unit for o, amount in crossed.items()}
     else:
-        _, flows = reached(found.demand, found.folding, found.flows, found.rate)
-        orbit = found.folding.link.tolist()
+        _, flows = reached(exchange.demand, exchange.folding, exchange.flows, exchange.rate)
+        orbit = exchange.folding.link.tolist()
         share = {o: amount * graph.unit / algbw for o, amount in flows.items()}
     rows = []
     for e, (tail, head) in enumerate(graph.ends):
@@ -228,11 +228,11 @@ STEEP = 6
 Key = tuple[int, int]  # hop, orbit of links
 
 
-def even_out(found: Routes) -> Routes:
+def even_out(routes: Routes) -> Routes:
     """The same routes, their links in the order that keeps hops most even; all loads stay."""
-    orders = _Orders(found)
+    orders = _Orders(routes)
     rng = Random(0)
-    listed = list(found.routes)
+    listed = list(routes.routes)
     choices = [orders.choices(route.path, rng) for route in listed]
     best, cost = list(listed), orders.time()
     for _ in range(ROUNDS):
@@ -247,9 +247,9 @@ def even_out(found: Routes) -> Routes:
             best, cost = list(listed), now
         if not moved:
             break
-    if best == list(found.routes):
-        return found
-    ordered = replace(found, routes=tuple(best))
+    if best == list(routes.routes):
+        return routes
+    ordered = replace(routes, routes=tuple(best))
     check(ordered)
     return ordered
 
@@ -257,10 +257,10 @@ def even_out(found: Routes) -> Routes:
 class _Orders:
     """Loads of each hop on each orbit of links, for the listed routes."""
 
-    def __init__(self, found: Routes) -> None:
-        graph, self.group = found.graph, found.group
+    def __init__(self, routes: Routes) -> None:
+        graph, self.group = routes.graph, routes.group
         self.gpu = graph.gpu
-        orbit = orbit_of(graph, found.group)
+        orbit = orbit_of(graph, routes.group)
         sizes = Counter(orbit)
         self.room = {o: sizes[o] * graph.capacity[o] for o in sizes}
         self.near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
@@ -270,7 +270,7 @@ class _Orders:
             self.near[u].append((v, orbit[e]))
         self.load: dict[Key, float] = defaultdict(float)
         self.powers: dict[int, float] = defaultdict(float)  # per hop, of all loads
-        for route in found.routes:
+        for route in routes.routes:
             self._add(route, 1)
 
     def choices(self, path: Path, rng: Random) -> list[Path]:
@@ -279,15 +279,15 @@ class _Orders:
             return []
         left = Counter(self.orbit[hop] for hop in pairwise(path))
         images = self._images(path)
-        found: list[Path] = []
+        choices: list[Path] = []
         steps = STEPS
         for other in self._walk([path[0]], path[-1], left, rng):
             steps -= 1
-            if steps < 0 or len(found) == CHOICES:
+            if steps < 0 or len(choices) == CHOICES:
                 break
             if other and other != path and self._images(other) == images:
-                found.append(other)
-        return found
+                choices.append(other)
+        return choices
 
     def _walk(
         self, path: list[int], target: int, left: Counter[int], rng: Random

@@ -111,9 +111,9 @@ def spread(best: Optimum) -> Routes:
                         continue
                     for a, b in zip(home, other, strict=True):
                         listed.append(Route(ways.join(source, a, b, target), 1))
-    found = Routes(best, None, count, tuple(listed))
-    check(found)
-    return found
+    routes = Routes(best, None, count, tuple(listed))
+    check(routes)
+    return routes
 
 
 class _Ways:
@@ -134,9 +134,9 @@ class _Ways:
 
     def way(self, source: int, target: int) -> Path:
         """The first of the shortest."""
-        found = self.known.get((source, target))
-        if found is not None:
-            return found
+        way = self.known.get((source, target))
+        if way is not None:
+            return way
         graph = self.graph
         box = graph.box(source) if graph.box(source) == graph.box(target) else None
         parent, queue = {source: source}, [source]
@@ -165,19 +165,19 @@ class _Ways:
 
 
 def waits(
-    found: Routes, matrix: Sequence[Sequence[int]]
+    routes: Routes, matrix: Sequence[Sequence[int]]
 ) -> tuple[Fraction, tuple[tuple[Fraction, int], ...]]:
     """(nanoseconds in all, per rank those until its own blocks are through and the slowest link).
 
     A rank's own blocks are what it sends and what it takes in; the slowest link of those that any
     of them crosses is what it waits for. A rank without blocks waits 0 for link -1.
     """
-    graph = found.graph
+    graph = routes.graph
     number = graph.numbers
     rank = {v: i for i, v in enumerate(graph.ranks)}
-    times = _link_times(found, matrix)
+    times = _link_times(routes, matrix)
     slowest: list[tuple[Fraction, int]] = [(Fraction(0), 1)] * len(rank)
-    for route in found.routes:
+    for route in routes.routes:
         source, target = rank[route.path[0]], rank[route.path[-1]]
         if matrix[source][target]:
             links = (number[hop] for hop in pairwise(route.path))
@@ -187,17 +187,17 @@ def waits(
     return max(times), tuple((time, -link) for time, link in slowest)
 
 
-def _link_times(found: Routes, matrix: Sequence[Sequence[int]]) -> list[Fraction]:
+def _link_times(routes: Routes, matrix: Sequence[Sequence[int]]) -> list[Fraction]:
     """Nanoseconds that each link is busy."""
-    graph = found.graph
+    graph = routes.graph
     number = graph.numbers
     rank = {v: i for i, v in enumerate(graph.ranks)}
     load = [0] * len(graph.tail)
-    for route in found.routes:
+    for route in routes.routes:
         amount = matrix[rank[route.path[0]]][rank[route.path[-1]]] * route.units
         for hop in pairwise(route.path):
             load[number[hop]] += amount
-    return [Fraction(amount, found.units) / graph.bandwidth(e) for e, amount in enumerate(load)]
+    return [Fraction(amount, routes.units) / graph.bandwidth(e) for e, amount in enumerate(load)]
 
 
 def least_time(demand: Demand, boxes: Boxes, matrix: Sequence[Sequence[int]]) -> Fraction:
@@ -263,6 +263,6 @@ def routes_over(best: Optimum, flows: Sequence[Flow], units: int = 1) -> Routes:
         for hop in pairwise(flow.ranks):
             path += ways[hop][1:]
         listed[tuple(path)] += flow.count
-    found = Routes(best, None, units, tuple(Route(*pair) for pair in listed.items()))
-    check(found)
-    return found
+    result = Routes(best, None, units, tuple(Route(*pair) for pair in listed.items()))
+    check(result)
+    return result

@@ -55,19 +55,19 @@ class Baseline:
                 f"{self.name} is for {', '.join(self.serves)}, not for {collective}"
             )
         used = graph if self.in_switch else graph.plain
-        found = list(self.make(Problem.of(used, collective, root)))
-        return sorted(found, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals
+        own = list(self.make(Problem.of(used, collective, root)))
+        return sorted(own, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals
 
 
 def _in_switch(problem: Problem) -> Iterator[Forest]:
     from forestcoll.solver import multicast
 
     root = problem.root if problem.collective.rooted else None
-    made = multicast.forest(problem.graph, problem.collective, root, "in-switch")
-    hops = set() if made is None else {len(p) for tree in made.trees for p in tree.edges}
-    if made is None or hops != {3} or made.height != 1:
+    forest = multicast.forest(problem.graph, problem.collective, root, "in-switch")
+    hops = set() if forest is None else {len(p) for tree in forest.trees for p in tree.edges}
+    if forest is None or hops != {3} or forest.height != 1:
         raise UnsupportedError("no switch between all GPUs copies and adds what it takes")
-    yield made
+    yield forest
 
 
 def _double(problem: Problem) -> Iterator[Forest]:

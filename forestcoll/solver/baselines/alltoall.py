@@ -76,10 +76,10 @@ class Exchange:
         return max(len(flow.ranks) - 1 for flow in self.flows(graph))
 
 
-def _time(graph: CapacityGraph, known: Sequence[Mapping[Hop, Fraction]]) -> Fraction:
+def _time(graph: CapacityGraph, shares: Sequence[Mapping[Hop, Fraction]]) -> Fraction:
     """Nanoseconds until all links are done, for blocks of a byte; loads by the links' ends."""
     total: dict[Hop, Fraction] = defaultdict(Fraction)
-    for loads in known:
+    for loads in shares:
         for pair, amount in loads.items():
             total[pair] += amount
     ends = graph.ends
@@ -94,11 +94,11 @@ def _loads(graph: CapacityGraph, hops: Phase) -> dict[Hop, Fraction] | None:
         table[a][b] += 1
     demand = Demand(graph, tuple(map(tuple, table)))
     folding = fold(demand)
-    found = orbit_loads(demand, folding, "direct") or orbit_loads(demand, folding, "shortest")
-    if found is None:
+    loads = orbit_loads(demand, folding, "direct") or orbit_loads(demand, folding, "shortest")
+    if loads is None:
         return None
     ends = zip(graph.tail, graph.head, folding.link.tolist(), strict=True)
-    return {(u, v): found.get(orbit, Fraction(0)) for u, v, orbit in ends}
+    return {(u, v): loads.get(orbit, Fraction(0)) for u, v, orbit in ends}
 
 
 def _inside(graph: CapacityGraph) -> CapacityGraph:

@@ -101,13 +101,13 @@ def two_trees(
 
 
 def _two(order: Sequence[int], turn: int) -> list[tuple[int, list[tuple[int, int]]]]:
-    n, found = len(order), []
+    n, steps = len(order), []
     parents = _binary(n)
     for move in (turn, turn + 1):
         place = [order[(k + move) % n] for k in range(n)]
         edges = [(place[p], place[k]) for k, p in enumerate(parents) if p >= 0]
-        found.append((place[parents.index(-1)], edges))
-    return found
+        steps.append((place[parents.index(-1)], edges))
+    return steps
 
 
 def _binary(n: int) -> list[int]:

@@ -35,10 +35,10 @@ def ring_orders(graph: CapacityGraph, ways: Ways) -> Iterator[list[Order]]:
     """
     members = boxes_of(graph)
     direct = all((u, v) in ways for u in graph.ranks for v in graph.ranks if u != v)
-    found = [orders for orders in _by_boxes(graph, members, ways, direct) if orders]
-    if not found:
-        found = [_along_links(graph, ways)]
-    yield from found
+    sets = [orders for orders in _by_boxes(graph, members, ways, direct) if orders]
+    if not sets:
+        sets = [_along_links(graph, ways)]
+    yield from sets
 
 
 def _by_boxes(
@@ -116,11 +116,11 @@ def opened_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> l
     best: list[Order] = []
     for width in sorted({w for w in outward.values() if w}):
         rooms = {rank: w // width for rank, w in outward.items()}
-        found = [_open_rings(members, rooms, ways, capacity, width) for members in boxes]
-        count = min(map(len, found))
+        rings = [_open_rings(members, rooms, ways, capacity, width) for members in boxes]
+        count = min(map(len, rings))
         if count * width <= sum(share for _, share in best):
             continue
-        orders = [sum((paths[k] for paths in found), ()) for k in range(count)]
+        orders = [sum((paths[k] for paths in rings), ()) for k in range(count)]
         best = [(o, width) for o in orders if all(pair in ways for pair in pairwise((*o, o[0])))]
     return best
 
@@ -172,8 +172,8 @@ def _along_links(graph: CapacityGraph, ways: Ways) -> list[Order]:
     """Rings through all ranks along the links: as wide as they can be in all, else one by one."""
     capacity = graph.links
     mesh = all(len(path) == 2 for path in ways.values())
-    found = pack_cycles(graph.ranks, links_inside(graph.ranks, ways, capacity)) if mesh else []
-    return list(found) or cycles(graph, ways)
+    rings = pack_cycles(graph.ranks, links_inside(graph.ranks, ways, capacity)) if mesh else []
+    return list(rings) or cycles(graph, ways)
 
 
 def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
@@ -184,7 +184,7 @@ def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
     link = graph.numbers
     free = list(graph.capacity)
     hops = {pair: [link[step] for step in pairwise(path)] for pair, path in ways.items()}
-    found: list[Order] = []
+    rings: list[Order] = []
     while True:
         best: tuple[tuple[int, ...], int] | None = None
         for width in sorted(set(free) - {0}, reverse=True):
@@ -195,13 +195,13 @@ def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
                 break
         if best is None:
             break
-        found.append(best)
+        rings.append(best)
         for pair in zip(best[0], best[0][1:] + best[0][:1], strict=True):
             for k in hops[pair]:
                 free[k] -= best[1]
-    if not found:
+    if not rings:
         raise UnsupportedError("the links make no ring through all ranks")
-    return found
+    return rings
 
 
 def _cycle(ranks: tuple[int, ...], usable: set[tuple[int, int]]) -> tuple[int, ...] | None:
@@ -258,9 +258,9 @@ def pack_cycles(ranks: Sequence[int], arcs: Arcs) -> list[Ring]:
         rooms = {pair: units // width for pair, units in arcs.items() if units >= width}
         most = _most(ranks, rooms)
         while most * width > sum(share for _, share in best):
-            found = _cycles(ranks, rooms, most)
-            if found:
-                best = [(order, width) for order in found]
+            rings = _cycles(ranks, rooms, most)
+            if rings:
+                best = [(order, width) for order in rings]
                 break
             most -= 1
     return best
@@ -326,11 +326,11 @@ def cut_open(rings: Sequence[Ring], rooms: Mapping[int, int]) -> list[tuple[int,
     solver = _solver()
     if not cuts or solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return []
-    found = []
+    paths = []
     for (ring, place), cut in cuts.items():
         order = rings[ring][0]
-        found += [order[place:] + order[:place]] * solver.value(cut)
-    return sorted(found)
+        paths += [order[place:] + order[:place]] * solver.value(cut)
+    return sorted(paths)
 
 
 def _solver() -> cp_model.CpSolver:

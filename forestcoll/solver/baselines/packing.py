@@ -38,14 +38,14 @@ def _hang(paths: Edges, root: int) -> Edges:
     for path in paths:
         near.setdefault(path[0], []).append(path)
         near.setdefault(path[-1], []).append(path[::-1])
-    found, seen, queue = [], {root}, deque([root])
+    paths_hung, seen, queue = [], {root}, deque([root])
     while queue:
         for path in near.get(queue.popleft(), ()):
             if path[-1] not in seen:
                 seen.add(path[-1])
-                found.append(path)
+                paths_hung.append(path)
                 queue.append(path[-1])
-    return found
+    return paths_hung
 
 
 def multitree(problem: Problem) -> Iterator[Forest]:
@@ -63,11 +63,13 @@ def multitree(problem: Problem) -> Iterator[Forest]:
     reached = {root: [root] for root in problem.roots}
     edges: dict[int, list[tuple[int, int]]] = {root: [] for root in problem.roots}
     n = len(problem.ranks)
-    while any(len(found) < n for found in reached.values()):
+    while any(len(ranks_reached) < n for ranks_reached in reached.values()):
         free = {link: units // least for link, units in links.items()}
         if not _step(problem, near, free, reached, edges):
             raise UnsupportedError("the links make no trees through all ranks")
-    yield problem.forest("multitree", [(root, 1, found) for root, found in edges.items()])
+    yield problem.forest(
+        "multitree", [(root, 1, ranks_reached) for root, ranks_reached in edges.items()]
+    )
 
 
 def _step(
@@ -78,12 +80,12 @@ def _step(
     edges: dict[int, list[tuple[int, int]]],
 ) -> bool:
     """Lets trees grow in turn until none can in this step; whether any did."""
-    known = {root: list(found) for root, found in reached.items()}
+    before = {root: list(ranks_reached) for root, ranks_reached in reached.items()}
     grown, alive = False, list(reached)
     while alive:
         rest = []
         for root in alive:
-            edge = _edge(problem, near, free, known[root], set(reached[root]))
+            edge = _edge(problem, near, free, before[root], set(reached[root]))
             if edge is not None:
                 path = problem.ways[edge]
                 for link in pairwise(path):
@@ -100,10 +102,10 @@ def _edge(
     problem: Problem,
     near: dict[int, list[int]],
     free: dict[tuple[int, int], int],
-    known: list[int],
+    inside: list[int],
     reached: set[int],
 ) -> tuple[int, int] | None:
-    for u in known:
+    for u in inside:
         for v in near[u]:
             if v not in reached:
                 path = problem.ways[u, v]
@@ -115,9 +117,9 @@ def _edge(
 def _neighbours(problem: Problem) -> dict[int, list[int]]:
     """Ranks that each reaches over links and switches: those next to it first, then in turn."""
     ranks, number = problem.ranks, {rank: k for k, rank in enumerate(problem.ranks)}
-    found: dict[int, list[int]] = {rank: [] for rank in ranks}
+    neighbours: dict[int, list[int]] = {rank: [] for rank in ranks}
     for u, v in problem.ways:
-        found[u].append(v)
-    for u, others in found.items():
+        neighbours[u].append(v)
+    for u, others in neighbours.items():
         others.sort(key=lambda v: (len(problem.ways[u, v]), (number[v] - number[u]) % len(ranks)))
-    return found
+    return neighbours

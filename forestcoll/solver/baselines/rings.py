@@ -87,9 +87,9 @@ def _edges(chains: list[Chain], root: int) -> Edges:
     own = next(k for k, chain in enumerate(chains) if root in chain)
     place = chains[own].index(root)
     turned = chains[own:] + chains[:own]
-    found = list(pairwise(turned[0][place:] + turned[0][:place]))
-    found += pairwise(chain[0] for chain in turned)
-    return found + [edge for chain in turned[1:] for edge in pairwise(chain)]
+    edges = list(pairwise(turned[0][place:] + turned[0][:place]))
+    edges += pairwise(chain[0] for chain in turned)
+    return edges + [edge for chain in turned[1:] for edge in pairwise(chain)]
 
 
 def _chain(problem: Problem, box: list[int], port: int) -> Chain:
@@ -97,8 +97,8 @@ def _chain(problem: Problem, box: list[int], port: int) -> Chain:
     if all((u, v) in problem.ways for u in box for v in box if u != v):
         order = tuple(box)
     else:
-        found = pack_cycles(box, links_inside(box, problem.ways, problem.links))
-        order = found[0][0] if found else ()
+        rings = pack_cycles(box, links_inside(box, problem.ways, problem.links))
+        order = rings[0][0] if rings else ()
     place = order.index(port) if order else 0
     return order[place:] + order[:place]
 

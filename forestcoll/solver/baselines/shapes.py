@@ -31,7 +31,7 @@ def paths(graph: CapacityGraph) -> Ways:
     """
     out = wide_links(graph)
     ranks = set(graph.ranks)
-    found = {
+    ways = {
         (source, target): path
         for source in graph.ranks
         for target, path in shortest_ways(graph, out, source, over_gpus=False).items()
@@ -40,7 +40,7 @@ def paths(graph: CapacityGraph) -> Ways:
     part = _parts(graph)
     return {
         (u, v): path
-        for (u, v), path in found.items()
+        for (u, v), path in ways.items()
         if part[u] != part[v] or all(graph.box(w) == graph.box(u) for w in path)
     }
 
@@ -49,11 +49,11 @@ def _parts(graph: CapacityGraph) -> dict[int, tuple[str, int]]:
     """Per rank its box, and the first rank of the box that is linked to it inside."""
     ends = ((u, v) for u, v in graph.ends if graph.box(u) == graph.box(v) != "")
     near = neighbours(graph.n, ends, both=True)
-    found: dict[int, tuple[str, int]] = {}
+    parts: dict[int, tuple[str, int]] = {}
     for rank in graph.ranks:
-        if rank not in found:
-            found |= {v: (graph.box(rank), rank) for v in hops(near, [rank]) if graph.gpu[v]}
-    return found
+        if rank not in parts:
+            parts |= {v: (graph.box(rank), rank) for v in hops(near, [rank]) if graph.gpu[v]}
+    return parts
 
 
 Edges = Sequence[tuple[int, ...]]

@@ -52,12 +52,12 @@ def pack_compact(
         if any(capacity[e] != capacity[orbit] for e, orbit in enumerate(group.link)):
             continue
         if parts is not None:
-            found = pack_parts(graph, parts, group, k, capacity)
+            packed = pack_parts(graph, parts, group, k, capacity)
         else:
             trees = pack_by_hops(graph, group, k, capacity)
-            found = None if trees is None else (trees, group)
-        if found is not None:
-            return found
+            packed = None if trees is None else (trees, group)
+        if packed is not None:
+            return packed
     return None
 
 

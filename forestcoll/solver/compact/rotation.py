@@ -165,12 +165,12 @@ class _Scheme:
                 arcs.append((at(u, True), at(v, True), c))
         tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
         flow = _kernel.maximum_flow(len(nodes), tail, head, limit, source, sink)
-        found = []
+        routes = []
         for walk, units in _walks(tail, head, flow, source, sink):
             path = tuple(nodes[i] for i in walk[2:-1])
             split = next(i for i, v in enumerate(path) if v in self.outside) + 1
-            found.append((Route(path, split), units))
-        return found
+            routes.append((Route(path, split), units))
+        return routes
 
     # ------------------------------------------------------------------ inside a part
 
@@ -193,12 +193,12 @@ class _Scheme:
         capacity = trim_to_supply(graph, wanted)
         if capacity is None:
             return None
-        found: dict[int, list[Tree]] = {v: [] for v in self.ranks}
+        trees_inside: dict[int, list[Tree]] = {v: [] for v in self.ranks}
         for tree in pack(graph, capacity, wanted):
             edges = tuple(tuple(nodes[v] for v in path) for path in tree.edges)
             root = nodes[tree.root]
-            found[root].append(replace(tree, root=root, edges=edges))
-        return found
+            trees_inside[root].append(replace(tree, root=root, edges=edges))
+        return trees_inside
 
     # ------------------------------------------------------------------ both together
 
@@ -253,10 +253,10 @@ class _Scheme:
                     if group.node[v] == root:
                         items += [(_move(e, home[v]), _use(e, orbit), n) for e, n in parts[v]]
                 pools.append((items, wanted))
-        found = choose_units(pools, room)
-        if found is None:
+        units = choose_units(pools, room)
+        if units is None:
             return None
-        own, entries = found[: len(roots)], found[len(roots) :]
+        own, entries = units[: len(roots)], units[len(roots) :]
         return _Plan(dict(zip(roots, own, strict=True)), dict(zip(roots, entries, strict=True)))
 
     def trees(self, root: int, plan: _Plan) -> list[Tree]:
@@ -267,11 +267,11 @@ class _Scheme:
         edges = [list(tree) for tree in own]
         for part in members[1:]:
             entries = [next(units) for _ in range(k)]
-            made: dict[int, list[Path]] = {}
+            by_weight: dict[int, list[Path]] = {}
             for unit, entry in enumerate(entries):
-                if id(entry) not in made:
-                    made[id(entry)] = list(self.enter(entry, part))
-                edges[unit] += made[id(entry)]
+                if id(entry) not in by_weight:
+                    by_weight[id(entry)] = list(self.enter(entry, part))
+                edges[unit] += by_weight[id(entry)]
         weights: dict[Edges, int] = defaultdict(int)
         for tree in edges:
             weights[tuple(tree)] += 1
@@ -396,14 +396,14 @@ def choose_units(
     """
     classes = [_classes(items) for items, _ in pools]
     units = [
-        apportion([at_hand for _, _, at_hand in found], wanted)
-        for found, (_, wanted) in zip(classes, pools, strict=True)
+        apportion([at_hand for _, _, at_hand in pool], wanted)
+        for pool, (_, wanted) in zip(classes, pools, strict=True)
     ]
     if not _trade(classes, units, room):
         return None
     return [
-        [(thing, count) for (thing, _, _), count in zip(found, counts, strict=True) if count]
-        for found, counts in zip(classes, units, strict=True)
+        [(thing, count) for (thing, _, _), count in zip(pool, counts, strict=True) if count]
+        for pool, counts in zip(classes, units, strict=True)
     ]
 
 
@@ -430,20 +430,20 @@ def _trade(
 ) -> bool:
     """Trades units of one class for another until all fits; whether it does."""
     left = defaultdict(int, room)
-    for found, counts in zip(classes, units, strict=True):
-        for (_, use, _), count in zip(found, counts, strict=True):
+    for things, counts in zip(classes, units, strict=True):
+        for (_, use, _), count in zip(things, counts, strict=True):
             for orbit, times in use:
                 left[orbit] -= times * count
-    pairs = sum(len(found) ** 2 for found in classes)
+    pairs = sum(len(things) ** 2 for things in classes)
     for _ in range(1 + WORK // pairs):
         if all(spare >= 0 for spare in left.values()):
             return True
         best = None
-        for pool, (found, counts) in enumerate(zip(classes, units, strict=True)):
-            for i, (_, given, _) in enumerate(found):
+        for pool, (things, counts) in enumerate(zip(classes, units, strict=True)):
+            for i, (_, given, _) in enumerate(things):
                 if not counts[i]:
                     continue
-                for j, (_, taken, _) in enumerate(found):
+                for j, (_, taken, _) in enumerate(things):
                     gain = _gain(left, given, taken)
                     if gain > 0 and (best is None or gain > best[0]):
                         best = (gain, pool, i, j)

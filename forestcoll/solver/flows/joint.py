@@ -87,8 +87,8 @@ def joint(graph: CapacityGraph) -> Joint:
     Raises UnsupportedError where the program is too large, or its numbers are too long, to be
     solved exactly here.
     """
-    found = find_symmetries(graph)
-    model = joint_model(graph, found, equal=False)
+    symmetries = find_symmetries(graph)
+    model = joint_model(graph, symmetries, equal=False)
     if model.size > VARIABLES:
         raise UnsupportedError(
             f"{model.size} links and flows that no symmetry makes alike are too many "
@@ -128,8 +128,8 @@ def _alternatives(model: Model, value: Fraction) -> Iterator[Model]:
 
     Those of few variables only.
     """
-    graph, found = model.machine, model.symmetries
-    for others, equal in ((found, True), ((), False), (found, False)):
+    graph, symmetries = model.machine, model.symmetries
+    for others, equal in ((symmetries, True), ((), False), (symmetries, False)):
         again = joint_model(graph, others, equal)
         if again.size > ALTERNATIVES:
             continue
@@ -174,10 +174,10 @@ def shares(model: Model) -> dict[int, int]:
     return {v: j for v, (j, _) in model.parts[0].items()}
 
 
-def joint_model(graph: CapacityGraph, found: Sequence[Symmetry], equal: bool) -> Model:
+def joint_model(graph: CapacityGraph, symmetries: Sequence[Symmetry], equal: bool) -> Model:
     """The program of all ranks as one group."""
     n = graph.n
-    alike = [replace(s, image=(*s.image[:n], n)) for s in found]  # the group stays where it is
+    alike = [replace(s, image=(*s.image[:n], n)) for s in symmetries]  # the group stays where it is
     return Model(graph, [whole_group(graph)], Collective.ALLREDUCE, alike, equal)
 
 
@@ -224,9 +224,9 @@ def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = Fal
     for step in range(1 if exact else STEPS):
         for model in models:
             for most in (trees,) if model.equal else (trees, None):
-                found = _solve_whole(model, u, wanted, most)
-                if found is not None:
-                    supply, carried = found
+                whole = _solve_whole(model, u, wanted, most)
+                if whole is not None:
+                    supply, carried = whole
                     algbw = wanted / u * graph.unit
                     return Joint(algbw, supply, raise_carried(graph, carried, u), best.bound)
         for _ in range(max(1, step - HURRY)):
@@ -236,12 +236,12 @@ def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = Fal
 
 def _models(graph: CapacityGraph) -> list[Model]:
     """Programs of the graph: the smallest, and one whose vertices are more likely to be whole."""
-    found = find_symmetries(graph)
-    mirror = tuple(s for s in found if s.turned and s.image == tuple(range(graph.n)))
-    models = [joint_model(graph, found, equal=False)]
+    symmetries = find_symmetries(graph)
+    mirror = tuple(s for s in symmetries if s.turned and s.image == tuple(range(graph.n)))
+    models = [joint_model(graph, symmetries, equal=False)]
     if models[0].size > WHOLE_VARIABLES:
         raise UnsupportedError(f"{models[0].size} links and flows are too many to be made whole")
-    if mirror != found:
+    if mirror != symmetries:
         models.append(joint_model(graph, mirror, equal=False))
     models.append(joint_model(graph, mirror, equal=True))
     return [model for model in models if model.size <= WHOLE_VARIABLES]

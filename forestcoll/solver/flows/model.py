@@ -171,7 +171,7 @@ class Model:
 
     def _add_balances(self) -> list[tuple[int, int]]:
         """Adds out - in = 0 for every flow and node that is no rank; (flow, node) of each row."""
-        found: list[tuple[int, int]] = []
+        balances: list[tuple[int, int]] = []
         for f, graph in enumerate(self.graphs):
             ranks = set(graph.ranks)
             rows: dict[int, dict[int, int]] = {
@@ -186,8 +186,8 @@ class Model:
                 if entries:
                     free = self.able and graph.multicast[w]  # of the turned graph: aggregation
                     self.program.rows.append(exact_lp.Row(entries, equality=not free))
-                    found.append((f, w))
-        return found
+                    balances.append((f, w))
+        return balances
 
     def _stands(self, f: int, v: int) -> bool:
         """Whether (flow, node) stands for all that are like it."""
@@ -231,7 +231,7 @@ class Model:
 
     def rows(self, cuts: Iterable[Cut]) -> list[dict[int, int]]:
         """leaving - parts inside >= 0 of each cut; those with the same row only once."""
-        known = {frozenset(row.items()) for row in self.pool}
+        rows_seen = {frozenset(row.items()) for row in self.pool}
         out = []
         for f, side in cuts:
             graph = self.graphs[f]
@@ -241,8 +241,8 @@ class Model:
                 if v in side:
                     row[j] = row.get(j, 0) - a
             key = frozenset(row.items())
-            if key not in known:
-                known.add(key)
+            if key not in rows_seen:
+                rows_seen.add(key)
                 self.cuts.append((f, side))
                 out.append(row)
         return out
@@ -267,8 +267,8 @@ class Model:
                     side = short_side(graph, carried, supply, sink)
                 else:
                     links = (graph.n, graph.tail, graph.head, carried)
-                    found = _kernel.violated(*links, supply, [sink])
-                    side = None if found is None else frozenset(found[1])
+                    cut = _kernel.violated(*links, supply, [sink])
+                    side = None if cut is None else frozenset(cut[1])
                 if side is None:
                     continue
                 arcs = zip(graph.tail, graph.head, carried, strict=True)

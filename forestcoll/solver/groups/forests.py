@@ -39,17 +39,17 @@ def pack_forests(
     many on its share: the algbw may be lower. `name` is the topology's. Raises InfeasibleError and
     UnsupportedError.
     """
-    found = [pack_flow(flow, shares.algbw, trees) for flow in shares.flows]
-    algbw = min(shares.algbw, *(one.algbw for one in found))
+    packed = [pack_flow(flow, shares.algbw, trees) for flow in shares.flows]
+    algbw = min(shares.algbw, *(one.algbw for one in packed))
     own: list[dict[Phase, Packed]] = [{} for _ in views]
-    for flow, one in zip(shares.flows, found, strict=True):
+    for flow, one in zip(shares.flows, packed, strict=True):
         own[flow.group][flow.phase] = one
-    made = [
+    forests = [
         _forest(group, phases, collective, algbw, f"{name}-group{g}")
         for g, (group, phases) in enumerate(zip(views, own, strict=True))
     ]
     done = Together(
-        machine, tuple(views), collective, relays, algbw, tuple(made), shares.bound, shares.note
+        machine, tuple(views), collective, relays, algbw, tuple(forests), shares.bound, shares.note
     )
     check_together(done)
     return done

@@ -39,12 +39,12 @@ class Boxes:
 
     def links_inside(self) -> list[dict[tuple[int, int], int]]:
         """Per box its own links and how many trees each may carry."""
-        found: list[dict[tuple[int, int], int]] = [{} for _ in self.members]
+        links: list[dict[tuple[int, int], int]] = [{} for _ in self.members]
         graph = self.graph
         for t, h, c, box in zip(graph.tail, graph.head, self.capacity, self.inner, strict=True):
             if box >= 0 and c:
-                found[box][t, h] = c
-        return found
+                links[box][t, h] = c
+        return links
 
     @property
     def single(self) -> bool:

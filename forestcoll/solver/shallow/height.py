@@ -257,12 +257,12 @@ class _Facts:
             if self.box[t] >= 0 and self.box[h] < 0:
                 first[self.box[t]].add(h)
         counts: list[dict[int, int]] = [defaultdict(int) for _ in self.boxes]
-        known: dict[frozenset[int], dict[int, int]] = {}
+        least_of: dict[frozenset[int], dict[int, int]] = {}
         for number, begin in enumerate(first):
             start = frozenset(begin)
-            if start not in known:
-                known[start] = self._distances(start, near)
-            for other, far in known[start].items():
+            if start not in least_of:
+                least_of[start] = self._distances(start, near)
+            for other, far in least_of[start].items():
                 if other != number:
                     counts[other][far] += self.rooted[number]
         least = 0
@@ -276,8 +276,8 @@ class _Facts:
 
     def _distances(self, start: frozenset[int], near: Sequence[Sequence[int]]) -> dict[int, int]:
         """Links between switches on the way from these to each box, at least."""
-        found: dict[int, int] = {}
+        distances: dict[int, int] = {}
         for v, far in hops(near, start, lambda v: self.box[v] < 0).items():
             if self.box[v] >= 0:
-                found.setdefault(self.box[v], far - 1)
-        return found
+                distances.setdefault(self.box[v], far - 1)
+        return distances

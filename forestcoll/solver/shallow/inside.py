@@ -164,7 +164,7 @@ class Interior:
         out: dict[int, list[int]] = defaultdict(list)
         for t, h in self._links:
             out[t].append(h)
-        found: dict[int, list[Spread]] = {}
+        stars: dict[int, list[Spread]] = {}
         for rank, units in starts.items():
             if not units:
                 continue
@@ -176,8 +176,8 @@ class Interior:
                 if taken is None:
                     return None
                 ways.append(taken)
-            found[rank] = [Spread.of(rank, *star) for star in _slices(ways, units)]
-        return found
+            stars[rank] = [Spread.of(rank, *star) for star in _slices(ways, units)]
+        return stars
 
     def _hops(
         self,
@@ -265,13 +265,13 @@ def _slices(
 ) -> list[tuple[int, tuple[Path, ...]]]:
     """`units` stars out of the ways to each mate, as few different ones as their amounts allow."""
     left = [list(reversed(way)) for way in ways]
-    found = []
+    stars = []
     while units:
         weight = min(way[-1][0] for way in left)
-        found.append((weight, tuple(way[-1][1] for way in left)))
+        stars.append((weight, tuple(way[-1][1] for way in left)))
         for way in left:
             amount, path = way.pop()
             if amount > weight:
                 way.append((amount - weight, path))
         units -= weight
-    return found
+    return stars

@@ -65,7 +65,7 @@ def _ways(graph: CapacityGraph) -> Ways:
 
 def _reach(graph: CapacityGraph, near: Wide, start: int) -> dict[int, tuple[Fraction, Path]]:
     ranks = set(graph.ranks)
-    found: dict[int, tuple[Fraction, Path]] = {}
+    reach: dict[int, tuple[Fraction, Path]] = {}
     done: set[int] = set()
     queue: list[tuple[int, int, Path]] = [(-sum(c for _, c in near.get(start, ())), 0, (start,))]
     while queue:
@@ -76,12 +76,12 @@ def _reach(graph: CapacityGraph, near: Wide, start: int) -> dict[int, tuple[Frac
         done.add(node)
         if node != start and graph.gpu[node]:
             if node in ranks:
-                found[node] = (-width * graph.unit, path)
+                reach[node] = (-width * graph.unit, path)
             continue
         for head, capacity in near.get(node, ()):
             if head not in done:
                 heapq.heappush(queue, (max(width, -capacity), length + 1, (*path, head)))
-    return found
+    return reach
 
 
 def _tree(

@@ -114,18 +114,18 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     if chosen is None:
         return None
     weights: dict[tuple[int, ...], int] = {}
-    made: dict[tuple[int, ...], tuple[Path, ...]] = {}
+    trees_inside: dict[tuple[int, ...], tuple[Path, ...]] = {}
     for root, tree, inside in zip(hung.roots, hung.trees, chosen, strict=True):
         key = (root, *tree[1::2], *map(id, inside))
         weights[key] = weights.get(key, 0) + 1
-        if key in made:
+        if key in trees_inside:
             continue
         edges: list[Path] = list(inside[0].paths)
         for number, spread in zip(tree[1::2], inside[1:], strict=True):
             edges.append(hung.paths[number])
             edges += spread.paths
-        made[key] = tuple(edges)
-    return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in made.items()]
+        trees_inside[key] = tuple(edges)
+    return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in trees_inside.items()]
 
 
 @dataclass(frozen=True, slots=True)

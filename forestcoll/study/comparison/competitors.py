@@ -50,7 +50,7 @@ class Ours:
         progress: Progress | None,
     ) -> None:
         low, high = max(1, min(sizes) // 2), min(2 * max(sizes), plan_set.LARGEST)
-        made = plan_set.make(
+        whole_set = plan_set.make(
             topology, collective, low, high, root=root, progress=progress, write=False
         )
         self.plans = [
@@ -61,7 +61,7 @@ class Ours:
                 entry.low,
                 entry.high,
             )
-            for plans in made.plans
+            for plans in whole_set.plans
             for entry in plans.entries
         ]
         try:
@@ -106,13 +106,13 @@ class Theirs:
         topology: Topology,
     ) -> Theirs:
         """Raises UnsupportedError where the baseline does not serve the machine."""
-        found: list[Forest] = []
+        forests: list[Forest] = []
         for forest in baseline.forests(graph, collective, root):
             check(forest)
-            if all(forest.trees != other.trees for other in found):
-                found.append(forest)
-        lowest = min(found, key=lambda forest: forest.height)
-        kept = found[:FORESTS] + [f for f in (lowest,) if f not in found[:FORESTS]]
+            if all(forest.trees != other.trees for other in forests):
+                forests.append(forest)
+        lowest = min(forests, key=lambda forest: forest.height)
+        kept = forests[:FORESTS] + [f for f in (lowest,) if f not in forests[:FORESTS]]
         return Theirs(baseline, kept, topology.latencies(), topology.name)
 
     @property
@@ -150,8 +150,8 @@ class Theirs:
         return runtimes_for(self.forests[0].graph, self.machine, RCCL, MSCCLPP)
 
     def _ways(self, target: Target, size: int) -> list[tuple[int, Protocol]]:
-        known = [p for p in HOP if target.style == "fifo" or p != "LL128"]
-        ways = [(k, p) for k in range(len(self.forests)) for p in known]
+        protocols = [p for p in HOP if target.style == "fifo" or p != "LL128"]
+        ways = [(k, p) for k in range(len(self.forests)) for p in protocols]
         return sorted(ways, key=lambda way: self._line(*way).time(size))
 
     def _line(self, k: int, protocol: Protocol) -> Line:
@@ -185,10 +185,10 @@ class Theirs:
         """
         way, size = (k, target.style, protocol), race.size
         least = self._least(way, size, race.signal)
-        known = self._known.get(way)
-        if known is not None and known[0] <= size:  # from LONG on a line, as steep as links allow
+        plan = self._known.get(way)
+        if plan is not None and plan[0] <= size:  # from LONG on a line, as steep as links allow
             rate = 1000 * float(self._line(k, protocol).algbw)
-            least = max(least, known[1] + (size - known[0]) / rate)
+            least = max(least, plan[1] + (size - plan[0]) / rate)
         if not race.may_win(least):
             return True
         if protocol in slow and least >= slow[protocol][0]:
@@ -282,13 +282,16 @@ def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
     _check_same(path, (program.collective, program.n), (collective, ranks))
     verify(program)
     beside = predict.forest_beside(path)
-    known = None if beside is None else forest_file.load(beside).expanded()
-    if known is not None and (known.collective, known.n) != (collective, ranks):
-        known = None
+    forest_beside = None if beside is None else forest_file.load(beside).expanded()
+    if forest_beside is not None and (forest_beside.collective, forest_beside.n) != (
+        collective,
+        ranks,
+    ):
+        forest_beside = None
     high = program.max_bytes or 2**62
     label = f"{plans.detect(text, str(path))}, {program.protocol}"
     low = max(1, program.min_bytes)
-    return Fixed((Plan(label, program, known, low, high, proven=True),))
+    return Fixed((Plan(label, program, forest_beside, low, high, proven=True),))
 
 
 def _check_same(path: Path, own: tuple[Collective, int], wanted: tuple[Collective, int]) -> None:
@@ -300,8 +303,8 @@ def _check_same(path: Path, own: tuple[Collective, int], wanted: tuple[Collectiv
 
 def alone(topology: Topology, collective: Collective, root: int | None) -> Fixed:
     """Our forest without a plan: for more ranks than plans are made for in a comparison."""
-    made = synthesize(topology, collective, root=root, formats="forest", compact=False)
-    return Fixed((Plan("trees alone", None, made.forest),))
+    synthesis = synthesize(topology, collective, root=root, formats="forest", compact=False)
+    return Fixed((Plan("trees alone", None, synthesis.forest),))
 
 
 def on_broken(plan: Plan, graph: CapacityGraph) -> Plan:

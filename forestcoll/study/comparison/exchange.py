@@ -30,21 +30,21 @@ def ours(topology: Topology, lowered: bool, notes: list[str]) -> tuple[Plan, ...
 
     Raises UnsupportedError where routes are out of reach.
     """
-    found = route(solve(uniform(topology)), powers=lowered)
-    made = tuple(_ours(found, topology.name, notes)) if lowered else ()
-    return made or (Plan("links alone", None, None, rate=found.algbw, hops=found.hops),)
+    routes = route(solve(uniform(topology)), powers=lowered)
+    own_plans = tuple(_ours(routes, topology.name, notes)) if lowered else ()
+    return own_plans or (Plan("links alone", None, None, rate=routes.algbw, hops=routes.hops),)
 
 
-def _ours(found: Routes, name: str, notes: list[str]) -> Iterator[Plan]:
+def _ours(routes: Routes, name: str, notes: list[str]) -> Iterator[Plan]:
     for target in (RCCL, MSCCLPP):
         for protocol in PROTOCOLS:
             try:
-                made = plans.make(found, target.format, target, name, protocol)
+                plan = plans.make(routes, target.format, target, name, protocol)
             except PlanError as error:
                 if protocol == "Simple":
                     notes.append(f"no {target.format} of ours: {error}")
                 continue
-            yield _plan(made.program, target, protocol)
+            yield _plan(plan.program, target, protocol)
 
 
 def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> tuple[Plan, ...]:
@@ -53,9 +53,9 @@ def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> 
     Raises UnsupportedError where the baseline does not serve the machine.
     """
     if lowered and record.lowered:
-        made = tuple(_theirs(record, graph, name))
-        if made:
-            return made
+        own_plans = tuple(_theirs(record, graph, name))
+        if own_plans:
+            return own_plans
     rate = record.rate(graph)
     return (Plan("links alone", None, None, rate=rate, hops=record.hops(graph)),)
 

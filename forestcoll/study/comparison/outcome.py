@@ -100,8 +100,8 @@ class Comparison(Shown):
 
     def cell(self, name: str, size: int, rule: str) -> Cell | None:
         """The cell of a competitor, None where it has no plan for the size."""
-        found = (c for c in self.cells if (c.name, c.size, c.rule) == (name, size, rule))
-        return next(found, None)
+        cells = (c for c in self.cells if (c.name, c.size, c.rule) == (name, size, rule))
+        return next(cells, None)
 
     def best_baseline(self, size: int, rule: str) -> Cell | None:
         """The fastest of the baselines' plans."""
@@ -119,25 +119,25 @@ class Comparison(Shown):
 
     def leads(self, rule: str) -> list[Lead]:
         """Who is fastest from where to where: crossovers lie between."""
-        found: list[Lead] = []
+        leads: list[Lead] = []
         for size in self.sizes:
             cells = self._plans(size, rule)
             if not cells:
                 continue
             least = min(c.time for c in cells) * (1 + ALIKE)
             alike = [c.name for c in cells if c.time <= least]  # ours is the first of all
-            if found and found[-1].name in alike and OURS not in alike[:1]:
-                alike = [found[-1].name]
-            if found and found[-1].name == alike[0]:
-                last = found.pop()
-                found.append(Lead(rule, last.name, last.low, size))
+            if leads and leads[-1].name in alike and OURS not in alike[:1]:
+                alike = [leads[-1].name]
+            if leads and leads[-1].name == alike[0]:
+                last = leads.pop()
+                leads.append(Lead(rule, last.name, last.low, size))
                 continue
-            low = self._crossing(found[-1], alike[0], size) if found else size
-            if found:
-                last = found.pop()
-                found.append(Lead(rule, last.name, last.low, low))
-            found.append(Lead(rule, alike[0], low, size))
-        return found
+            low = self._crossing(leads[-1], alike[0], size) if leads else size
+            if leads:
+                last = leads.pop()
+                leads.append(Lead(rule, last.name, last.low, low))
+            leads.append(Lead(rule, alike[0], low, size))
+        return leads
 
     def _crossing(self, last: Lead, name: str, size: int) -> int:
         """Bytes at which `name` overtakes the last leader: times are straight between sizes."""
@@ -220,5 +220,5 @@ class Comparison(Shown):
 def sizes_between(low: int, high: int, factor: int) -> tuple[int, ...]:
     """`low` times powers of `factor`, up to `high`, and `high` itself."""
     count = int(math.log(high / low, factor) + 1e-9)
-    found: Sequence[int] = [low * factor**k for k in range(count + 1)]
-    return tuple(dict.fromkeys([*found, high]))
+    sizes: Sequence[int] = [low * factor**k for k in range(count + 1)]
+    return tuple(dict.fromkeys([*sizes, high]))

@@ -60,8 +60,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def _bytes(word: str, text: str) -> int:
-    found = re.fullmatch(r"\s*(\d{1,12})([KMGT]?)(?:iB|B)?\s*", word, re.IGNORECASE)
-    value = 0 if found is None else int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
+    match = re.fullmatch(r"\s*(\d{1,12})([KMGT]?)(?:iB|B)?\s*", word, re.IGNORECASE)
+    value = 0 if match is None else int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
     if not 1 <= value <= simulate.MOST_BYTES:
         raise UnsupportedError(f"sizes '{text}': '{word}' is no size such as 64K, 1M or 4G")
     return value
@@ -154,11 +154,11 @@ class _Maker:
             words = f"ours, made for {self.sound.name}; lost links are gone round"
             try:
                 plans = self._ours(self.sound)
-                found = [competitors.on_broken(plan, self.graph) for plan in plans.plans]
+                plans_here = [competitors.on_broken(plan, self.graph) for plan in plans.plans]
             except UnsupportedError as error:
                 self.entrants.append(Entrant(OLD, "old", words, str(error)))
                 return
-            self._add(OLD, "old", words, competitors.Fixed(tuple(found)))
+            self._add(OLD, "old", words, competitors.Fixed(tuple(plans_here)))
             self.notes.append(
                 "the old plan's way round a lost link costs links alone: GPUs on it pass data on "
                 "as switches do, at no cost to them"
@@ -188,15 +188,15 @@ class _Maker:
     def add_baseline(self, baseline: baselines.Baseline) -> None:
         """The baseline, or why it stays out."""
         try:
-            made = competitors.Theirs.of(
+            competitor = competitors.Theirs.of(
                 baseline, self.graph, self.collective, self.root, self.here
             )
         except ForestCollError as error:
             self.entrants.append(Entrant(baseline.name, "baseline", baseline.words, str(error)))
             return
-        source: Source = made
+        source: Source = competitor
         if self.alone:
-            plans = (Plan(f.name, None, f) for f in made.ends)
+            plans = (Plan(f.name, None, f) for f in competitor.ends)
             source = competitors.Fixed(tuple(plans))
         self._add(baseline.name, "baseline", baseline.words, source)
 
@@ -206,8 +206,8 @@ class _Maker:
         while name in {OURS, OLD, *baselines.BASELINES, *exchange.EXCHANGES, *self.sources}:
             name += "'"
         ranks = len(self.graph.ranks)
-        found = competitors.of_file(path, self.collective, ranks)
-        self._add(name, "file", str(path), found)
+        source = competitors.of_file(path, self.collective, ranks)
+        self._add(name, "file", str(path), source)
 
     def _add(self, name: str, kind: Kind, words: str, source: Source) -> None:
         self.entrants.append(Entrant(name, kind, words))
@@ -314,8 +314,8 @@ class _Game:
         """Whether under all rules another baseline is known to be faster."""
         if not self.player.quick:
             return False
-        found = self.outcome()
-        best = [found.best_baseline(size, rule) for rule in self.player.rules]
+        outcome = self.outcome()
+        best = [outcome.best_baseline(size, rule) for rule in self.player.rules]
         return all(cell is not None and cell.time <= least for cell in best)
 
     def _add(self, name: str, rule: Rule, timing: Timing, plan: Plan | None = None) -> None:

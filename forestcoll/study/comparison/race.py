@@ -146,8 +146,8 @@ class Player:
         ones.
         """
         mine, theirs = self._times.get(id(plan), {}), self._times.get(id(other), {})
-        before = sorted(known for known in mine if LONG <= known < size)[-2:]
-        if len(before) < 2 or any(known not in theirs for known in before):
+        before = sorted(earlier for earlier in mine if LONG <= earlier < size)[-2:]
+        if len(before) < 2 or any(earlier not in theirs for earlier in before):
             return False
         first, second = before
         return all(

@@ -150,13 +150,13 @@ def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict
 def _read_record(path: Path) -> dict[str, Any]:
     """The record in a file; ForestCollError where it is none, or not as it was written."""
     try:
-        found: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
-        if found["format"] != FORMAT:
+        record: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
+        if record["format"] != FORMAT:
             raise ForestCollError(f"{path}: is not of format {FORMAT}")
-        check_seal(found, path, ForestCollError)
+        check_seal(record, path, ForestCollError)
     except (ValueError, TypeError, KeyError, RecursionError) as error:  # not JSON, no object
         raise ForestCollError(f"{path}: is no record of a bundle ({error})") from None
-    return found
+    return record
 
 
 def check_bundle(folder: Path) -> list[str]:
@@ -169,9 +169,9 @@ def check_bundle(folder: Path) -> list[str]:
     try:
         for entry in index["failures"]:
             _check_entry(folder / Path(entry["folder"]).name, index["problem"], entry)
-        made = sum(bool(entry["files"]) for entry in index["failures"])
+        with_files = sum(bool(entry["files"]) for entry in index["failures"])
         title = f"{index['collective']} on {index['topology']}"
-        return [f"{title}: {len(index['failures'])} failures, files for {made} of them"]
+        return [f"{title}: {len(index['failures'])} failures, files for {with_files} of them"]
     except (TypeError, KeyError, AttributeError) as error:
         raise ForestCollError(f"{folder / INDEX}: is no index of a bundle ({error})") from None
 
@@ -183,10 +183,10 @@ def _check_entry(here: Path, digest: str, entry: dict[str, Any]) -> None:
         raise ForestCollError(f"{here}: {NOTE} is not what {INDEX} says of it")
     for name in entry["files"]:
         if name.endswith(FORMATS["forest"]):
-            found = str(forest_file.load(here / Path(name).name).plain_algbw)
-            if found != entry["algbw"]:
+            algbw = str(forest_file.load(here / Path(name).name).plain_algbw)
+            if algbw != entry["algbw"]:
                 raise ForestCollError(
-                    f"{here / name}: its algbw is {found}; {NOTE} says {entry['algbw']}"
+                    f"{here / name}: its algbw is {algbw}; {NOTE} says {entry['algbw']}"
                 )
 
 
@@ -213,10 +213,10 @@ def make_bundle(
     resumed = sum(note is not None for note in notes.values())
     todo = [failure for failure, note in notes.items() if note is None]
     done = resumed
-    for failure, made in (spread or one_by_one)(request, todo):
-        note = made.note(failure, digest)
+    for failure, result in (spread or one_by_one)(request, todo):
+        note = result.note(failure, digest)
         place = folder / folder_of(failure)
-        texts = {place / name: text for name, text in made.texts.items()}
+        texts = {place / name: text for name, text in result.texts.items()}
         write({**texts, place / NOTE: dump_record(note)})
         notes[failure] = note
         done += 1

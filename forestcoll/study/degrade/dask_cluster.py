@@ -102,14 +102,14 @@ def _gather(
         future = _next(done, client)
         failure = waiting.pop(future)
         try:
-            made = future.result()
+            result = future.result()
         except (distributed.KilledWorker, MemoryError):
             killed.append(failure)
             continue
         except ImportError as error:
             raise UnsupportedError(_other_package([_describe("a worker", error)])) from error
         future.release()
-        yield failure, made
+        yield failure, result
     if killed:
         raise ForestCollError(
             f"{len(killed)} of {len(failures)} failures were not made, as each of them ended "
@@ -150,8 +150,8 @@ def _check_package(client: Any, address: str) -> None:
     except TimeoutError:
         raise UnsupportedError(_no_worker(address)) from None
     # A function of the standard library: it is there to be asked whether ours are.
-    found = client.run(pydoc.locate, "forestcoll.__version__", on_error="return")
-    wrong = [entry for entry in sorted(found.items()) if entry[1] != forestcoll.__version__]
+    versions = client.run(pydoc.locate, "forestcoll.__version__", on_error="return")
+    wrong = [entry for entry in sorted(versions.items()) if entry[1] != forestcoll.__version__]
     if wrong:
         raise UnsupportedError(_other_package([_describe(f"worker {w}", has) for w, has in wrong]))
 

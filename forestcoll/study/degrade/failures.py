@@ -62,15 +62,15 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     """
     wanted = set(kinds)
     bandwidth = topology.directed()
-    found: dict[Kind, list[Failure]] = {kind: [] for kind in KINDS}
+    failures: dict[Kind, list[Failure]] = {kind: [] for kind in KINDS}
     ports = _network_ports(topology.links)
     if "adapter" in wanted:
-        found["adapter"] = [_adapter(node, links) for node, links in ports.items()]
+        failures["adapter"] = [_adapter(node, links) for node, links in ports.items()]
     if "link" in wanted:
         lone = {id(links[0]) for links in ports.values() if len(links) == 1 == links[0].count}
         for link in topology.links:
             if "adapter" not in wanted or id(link) not in lone:
-                found["link"].append(_cable(link, bandwidth))
+                failures["link"].append(_cable(link, bandwidth))
     arcs: dict[str, list[Arc]] = defaultdict(list)
     for arc in bandwidth:
         for end in arc:
@@ -78,8 +78,8 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     for name, node in topology.nodes.items():
         if node.kind in wanted and (node.kind == "switch" or len(topology.gpus) > 1):
             left = tuple((arc, Fraction(0)) for arc in arcs[name])
-            found[node.kind].append(Failure(node.kind, name, left, (name,), node=name))
-    return [failure for kind in KINDS for failure in _merge(found[kind])]
+            failures[node.kind].append(Failure(node.kind, name, left, (name,), node=name))
+    return [failure for kind in KINDS for failure in _merge(failures[kind])]
 
 
 def _network_ports(links: Sequence[Link]) -> dict[str, list[Link]]:
@@ -122,18 +122,18 @@ def _cable(link: Link, bandwidth: dict[Arc, Fraction]) -> Failure:
 
 def _merge(failures: Iterable[Failure]) -> list[Failure]:
     """Failures that leave the same links behind, as one that counts them."""
-    found: dict[object, Failure] = {}
+    merged: dict[object, Failure] = {}
     for failure in failures:
         key = frozenset(failure.left), failure.node
-        known = found.get(key)
-        if known is None:
-            found[key] = failure
+        first = merged.get(key)
+        if first is None:
+            merged[key] = failure
         else:
-            copies = known.copies + failure.copies
-            found[key] = Failure(
-                known.kind, known.name, known.left, known.without, known.scale, known.node, copies
+            copies = first.copies + failure.copies
+            merged[key] = Failure(
+                first.kind, first.name, first.left, first.without, first.scale, first.node, copies
             )
-    return list(found.values())
+    return list(merged.values())
 
 
 def check_kinds(words: Sequence[str]) -> tuple[Kind, ...]:

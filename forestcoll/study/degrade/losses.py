@@ -44,8 +44,8 @@ class Workload:
 
     def problem(self) -> Problem:
         """What is solved. GPUs copy and add, as in most plans: switches only pass on."""
-        found = Problem.of(self.topology, self.collective, self.root, self.ranks, self.relays)
-        return found.plain
+        problem = Problem.of(self.topology, self.collective, self.root, self.ranks, self.relays)
+        return problem.plain
 
     def after(self, failure: Failure) -> Workload:
         """The same collective on what is left; a GPU that is gone is no rank any more.
@@ -200,21 +200,21 @@ def _of_forest(forest: Forest, failures: Sequence[Failure]) -> list[Fraction | N
         if load
     }
     whole, ranks = plain.algbw, {names[v] for v in graph.ranks}
-    found: list[Fraction | None] = []
+    algbws: list[Fraction | None] = []
     for failure in failures:
         rates = [left / loads[arc] for arc, left in failure.left if arc in loads]
         lost = failure.node in ranks
         least = min(rates, default=whole)
-        found.append(None if lost or not least else min(whole, least))
-    return found
+        algbws.append(None if lost or not least else min(whole, least))
+    return algbws
 
 
 def _least(old: Sequence[Fraction | None], members: Sequence[int]) -> dict[int, Fraction]:
     """First failure of each class -> what the forest in use leaves of the best of its failures."""
-    found: dict[int, Fraction] = {}
+    rates: dict[int, Fraction] = {}
     for rate, member in zip(old, members, strict=True):
-        found[member] = max(rate or Fraction(0), found.get(member, Fraction(0)))
-    return found
+        rates[member] = max(rate or Fraction(0), rates.get(member, Fraction(0)))
+    return rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,19 +238,19 @@ def _of_optimum(
     `least`: what the forest in use leaves of one of them. Where a GPU stays and that is `best`, the
     whole fabric's optimum, there is nothing to solve: a fabric gets no faster by a failure.
     """
-    found: dict[int, _New] = {}
+    optima: dict[int, _New] = {}
     for done, (member, kept) in enumerate(sorted(least.items())):
         say(done / len(least))
         if kept >= best:
-            found[member] = _New(kept)
+            optima[member] = _New(kept)
             continue
         try:
             problem = workload.after(failures[member]).problem()
             new = solver.optimum(problem.graph, problem.collective, problem.root, patient=False)
-            found[member] = _New(max(kept, new.algbw), note=new.note)
+            optima[member] = _New(max(kept, new.algbw), note=new.note)
         except (InfeasibleError, UnsupportedError) as error:
-            found[member] = _New(None, str(error))
-    return found
+            optima[member] = _New(None, str(error))
+    return optima
 
 
 # --- the worst of them in simulated time ----------------------------------------------------------
@@ -278,12 +278,12 @@ def play_whole(report: Report) -> Band | None:
 
 def play_worst(report: Report, count: int, progress: Progress | None = None) -> list[Worst]:
     """The `count` worst failures, simulated."""
-    found = []
+    worst = []
     for done, (loss, alike) in enumerate(report.worst(count)):
         if progress is not None:
             progress("simulate", done / count)
-        found.append(_play(report, loss, alike))
-    return found
+        worst.append(_play(report, loss, alike))
+    return worst
 
 
 def _play(report: Report, loss: Loss, alike: int) -> Worst:

@@ -129,11 +129,11 @@ def _amounts_to(demand: Demand, node: int) -> list[int]:
         amounts: list[int] = demand.amounts(node).tolist()
         return amounts
     ranks = demand.graph.ranks
-    found = [0] * demand.graph.n
+    sent = [0] * demand.graph.n
     column = ranks.index(node)
     for number, v in enumerate(ranks):
-        found[v] = 0 if v == node else demand.matrix[number][column]
-    return found
+        sent[v] = 0 if v == node else demand.matrix[number][column]
+    return sent
 
 
 def _near(best: Optimum) -> Iterator[Cut]:
@@ -146,7 +146,7 @@ def _near(best: Optimum) -> Iterator[Cut]:
     if len(parts) * len(graph.ranks) > MOST_SETS and demand.matrix is not None:
         parts = [part for part in parts if len(part) > 1]
     limiting = {e for e, length in enumerate(best.lengths) if length}
-    found = []
+    cuts = []
     for number, part in enumerate(parts):
         inside = [v in part for v in range(graph.n)]
         for leaves in (True, False):
@@ -161,8 +161,8 @@ def _near(best: Optimum) -> Iterator[Cut]:
             room = sum(graph.capacity[e] for e in links)
             algbw = Fraction(room, needed) * graph.unit * demand.scale
             if algbw <= NEAR * best.algbw:
-                found.append((algbw, number, Cut(part, leaves, algbw)))
-    yield from (cut for _, _, cut in sorted(found, key=lambda entry: entry[:2]))
+                cuts.append((algbw, number, Cut(part, leaves, algbw)))
+    yield from (cut for _, _, cut in sorted(cuts, key=lambda entry: entry[:2]))
 
 
 def _across(demand: Demand, inside: Sequence[bool], leaves: bool) -> int:
@@ -211,5 +211,5 @@ def _static(demand: Demand, even: Optimum) -> Static | str:
     except UnsupportedError as error:
         return str(error)
     assert demand.matrix is not None
-    slowest, found = waits(routes, demand.matrix)
-    return Static(boxes, slowest, found)
+    slowest, waiting = waits(routes, demand.matrix)
+    return Static(boxes, slowest, waiting)

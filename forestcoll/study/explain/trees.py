@@ -96,13 +96,13 @@ def inward(problem: Problem) -> bool | None:
 
 def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[int]:
     """The links that cross a bound's sets, in the direction that counts."""
-    found = []
+    links = []
     for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
         enters = any(v in part and u not in part for part in bound.parts)
         leaves = any(u in part and v not in part for part in bound.parts)
         if (enters and into is not False) or (leaves and into is not True):
-            found.append(e)
-    return found
+            links.append(e)
+    return links
 
 
 def _line(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Line | None:

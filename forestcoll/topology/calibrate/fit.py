@@ -106,14 +106,14 @@ class _Fit:
 
     def find_ratios(self) -> dict[Arc, float]:
         """Measured over nominal of each link that limits some pair: the median over the pairs."""
-        found: dict[Arc, list[float]] = defaultdict(list)
+        ratios: dict[Arc, list[float]] = defaultdict(list)
         for pair, rate in self.measured.rates.items():
             sums = [sum(self.nominal[arc] for arc in layer) for layer in self.layers[pair]]
             for layer, total in zip(self.layers[pair], sums, strict=True):
                 if total == min(sums):
                     for arc in layer:
-                        found[arc].append(rate / float(total))
-        return {arc: median(values) for arc, values in found.items()}
+                        ratios[arc].append(rate / float(total))
+        return {arc: median(values) for arc, values in ratios.items()}
 
     def settle(self, arc: Arc) -> Fraction:
         """GB/s of a link: its class's, or its own where that is further off than the tolerance."""
@@ -126,14 +126,14 @@ class _Fit:
 
     def find_latencies(self) -> dict[Class, Fraction]:
         """Microseconds of each class: the pairs' times, shared out as the nominal ones are."""
-        found: dict[Class, list[float]] = defaultdict(list)
+        shares: dict[Class, list[float]] = defaultdict(list)
         for pair, time in self.measured.latencies.items():
             hops = [layer[0] for layer in self.layers[pair]]
             total = float(sum(self.late[arc] for arc in hops))
             for arc in hops:
                 share = float(self.late[arc]) / total if total else 1 / len(hops)
-                found[self.class_of[arc]].append(time * share)
-        return {name: _round(median(times), 2) for name, times in found.items()}
+                shares[self.class_of[arc]].append(time * share)
+        return {name: _round(median(times), 2) for name, times in shares.items()}
 
     def rebuild(self) -> Topology:
         links: list[Link] = []
@@ -177,22 +177,22 @@ class _Fit:
                 yield Odd(gpus[pair[0]], gpus[pair[1]], rate, min(sums))
 
     def notes(self, lost: list[Pair]) -> list[str]:
-        found = []
+        notes = []
         if lost:
-            found.append(f"{len(lost)} pairs have no way over the links without other GPUs between")
+            notes.append(f"{len(lost)} pairs have no way over the links without other GPUs between")
         filled = sum(
             arc not in self.ratios and name in self.medians for arc, name in self.class_of.items()
         )
         if filled:
-            found.append(f"{filled} links were not measured themselves and take their class's rate")
+            notes.append(f"{filled} links were not measured themselves and take their class's rate")
         never = sorted(
             {f"{c[0]} -> {c[1]}" for c in self.class_of.values() if c not in self.medians}
         )
         if never:
-            found.append(f"not limiting any measured pair, at nominal: {', '.join(never[:6])}")
+            notes.append(f"not limiting any measured pair, at nominal: {', '.join(never[:6])}")
         if self.measured.together:
-            found.append("all pairs were measured at once: shared links show what is left of them")
-        return found
+            notes.append("all pairs were measured at once: shared links show what is left of them")
+        return notes
 
 
 class _Ways:
@@ -221,36 +221,36 @@ class _Ways:
         layers: list[list[Arc]] = [[] for _ in range(length)]
         level = {src}
         for step in range(length):
-            found = [
+            links_between = [
                 (node, other)
                 for node in sorted(level)
                 for other in self.ahead[node]
                 if back.get(other) == length - step - 1 and (other not in self.gpus or other == dst)
             ]
-            widest = max(self.rates[arc] for arc in found)
-            layers[step] = [arc for arc in found if 2 * self.rates[arc] >= widest]
+            widest = max(self.rates[arc] for arc in links_between)
+            layers[step] = [arc for arc in links_between if 2 * self.rates[arc] >= widest]
             level = {other for _, other in layers[step]}
         return layers
 
     def distances(self, start: str, back: bool) -> dict[str, int]:
         """Links from `start` (or to it) by node, going on from switches alone."""
-        found = self.known.get((start, back))
-        if found is not None:
-            return found
+        distances = self.known.get((start, back))
+        if distances is not None:
+            return distances
         near = self.behind if back else self.ahead
-        found, level = {start: 0}, [start]
+        distances, level = {start: 0}, [start]
         while level:
             after = []
             for node in level:
                 if node != start and node in self.gpus:
                     continue
                 for other in near[node]:
-                    if other not in found:
-                        found[other] = found[node] + 1
+                    if other not in distances:
+                        distances[other] = distances[node] + 1
                         after.append(other)
             level = after
-        self.known[start, back] = found
-        return found
+        self.known[start, back] = distances
+        return distances
 
 
 def _class(arc: Arc, rate: Fraction) -> Class:

@@ -85,7 +85,7 @@ class _Cluster:
 
     def find_targets(self, host: str, ports: Sequence[Port]) -> dict[Port, Uplink]:
         """What each port of a host is on the machine; ports that are to stay unused are absent."""
-        found: dict[Port, Uplink] = {}
+        uplinks: dict[Port, Uplink] = {}
         taken: dict[str, Port] = {}
         gpus = self.machine.gpus
         for port in ports:
@@ -105,13 +105,13 @@ class _Cluster:
                     f"{other} and {port} are both port '{uplink.name}' of {self.machine.name}; a "
                     "port has one cable: map one of them elsewhere, or to none"
                 )
-            found[port] = uplink
+            uplinks[port] = uplink
             self.used[uplink.name] += 1
-        if not found:
+        if not uplinks:
             raise self.error(
                 f"host {host} has no cable to its {self.machine.name}; leave it out with --hosts"
             )
-        return found
+        return uplinks
 
     def say_unknown(self, port: Port) -> str:
         own = [uplink.name for uplink in self.uplinks]
@@ -135,8 +135,8 @@ class _Cluster:
         """The fabric's cables, at their nodes; each shared port becomes a switch."""
         ends: dict[Port, str] = {}
         rates = {port: cable.bandwidth for cable in self.fabric.cables for port in cable.ports}
-        for host, found in targets.items():
-            for port, uplink in found.items():
+        for host, uplinks in targets.items():
+            for port, uplink in uplinks.items():
                 rate = self.rate(uplink, rates[port])
                 end, nodes, links = uplink.attach(f"{host}/", rate)
                 if nodes.keys() & self.nodes.keys():

@@ -43,9 +43,9 @@ class Cluster:
 
 def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """(settings of the dump's reader, settings of the network)."""
-    known = {setting.name for setting in SETTINGS}
-    own = {name: value for name, value in settings.items() if name in known}
-    return {name: value for name, value in settings.items() if name not in known}, own
+    network_settings = {setting.name for setting in SETTINGS}
+    own = {name: value for name, value in settings.items() if name in network_settings}
+    return {name: value for name, value in settings.items() if name not in network_settings}, own
 
 
 def compose_boxes(machine: Topology, settings: Mapping[str, str]) -> Topology:

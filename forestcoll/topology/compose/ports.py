@@ -103,8 +103,8 @@ class PortMap:
     def find(self, port: Port) -> str | None:
         """The target of a port; None where no entry matches."""
         name = port_name(port)
-        found = (target for glob, target in self.entries if matcher(glob)(name))
-        return next(found, None)
+        matches = (target for glob, target in self.entries if matcher(glob)(name))
+        return next(matches, None)
 
     def unused(self, ports: Sequence[Port]) -> list[str]:
         """Globs that match none of `ports`."""
@@ -136,8 +136,8 @@ def find_uplink(target: str, name: str, uplinks: Sequence[Uplink], gpus: Sequenc
     near = tuple(part.strip() for part in target.split("+"))
     for gpu in near:
         if gpu not in gpus:
-            known = [*(uplink.name for uplink in uplinks), *gpus]
-            hint = did_you_mean(gpu, known) or f"; it has {list_some(known)}"
+            candidates = [*(uplink.name for uplink in uplinks), *gpus]
+            hint = did_you_mean(gpu, candidates) or f"; it has {list_some(candidates)}"
             raise TopologyError(f"port {name}={target[:60]}: the machine has no '{gpu[:60]}'{hint}")
     if len(set(near)) < len(near):
         raise TopologyError(f"port {name}={target[:60]}: a GPU stands there twice")

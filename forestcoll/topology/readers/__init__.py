@@ -239,7 +239,11 @@ def read(
 
     form = form or format_of(text)
     if form is None:
-        listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS if known.command)
+        listed = ", ".join(
+            f"{form_listed.name} ({form_listed.what})"
+            for form_listed in FORMATS
+            if form_listed.command
+        )
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = _reader(form)
     values = check_settings(settings, reader.settings, source, reader.title, machines)

@@ -40,17 +40,17 @@ def note_unlike(
     for name, value in values.items():
         kinds["" if mixed else kind_of(name)][name] = value
     notes = []
-    for found in kinds.values():
-        counts = Counter(found.values())
+    for of_kind in kinds.values():
+        counts = Counter(of_kind.values())
         usual = max(counts, key=lambda word: (counts[word], int(word) if fewer else 0))
         often = counts[usual]
         odd = [
             f"{name} {value}"
-            for name, value in found.items()
+            for name, value in of_kind.items()
             if value != usual and (not fewer or int(value) < int(usual))
         ]
-        if odd and not (fewer and 2 * often <= len(found) and "0" in counts):
-            usually = f"{often} of {len(found)} have {usual}"
+        if odd and not (fewer and 2 * often <= len(of_kind) and "0" in counts):
+            usually = f"{often} of {len(of_kind)} have {usual}"
             notes.append(f"{what} are not alike: {list_some(odd)}; {usually}")
     return notes
 
@@ -115,9 +115,9 @@ def note_gaps(names: Iterable[str]) -> list[str]:
     """Notes where the numbers at the end of names of one kind have a gap: gpu0, gpu1, gpu3."""
     kinds: dict[str, list[int]] = defaultdict(list)
     for name in names:
-        found = re.fullmatch(r"(.*?)([0-9]{1,9})", name)
-        if found:
-            kinds[found[1]].append(int(found[2]))
+        match = re.fullmatch(r"(.*?)([0-9]{1,9})", name)
+        if match:
+            kinds[match[1]].append(int(match[2]))
     return [
         f"{kind}{min(numbers)} to {kind}{max(numbers)} are {len(numbers)} GPUs: the others between "
         "are not in the file"

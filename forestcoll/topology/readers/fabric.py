@@ -60,11 +60,11 @@ class Fabric:
 
     def ports(self) -> dict[str, list[Port]]:
         """Host -> its ports that have a cable, in the order of the file."""
-        found: dict[str, list[Port]] = {host: [] for host in self.hosts}
+        ports: dict[str, list[Port]] = {host: [] for host in self.hosts}
         for cable in self.cables:
             for port in cable.ports:
-                found[port.host].append(port)
-        return found
+                ports[port.host].append(port)
+        return ports
 
     def choose_hosts(self, patterns: Patterns | None) -> Fabric:
         """The same with only the hosts that `patterns` match, and their cables."""
@@ -117,8 +117,8 @@ def merge_cables(cables: Iterable[tuple[str, str, Fraction]]) -> tuple[Link, ...
     """Links both ways; cables of one rate between the same two nodes become one link's `count`."""
     counts: Counter[tuple[str, str, Fraction]] = Counter()
     for one, two, rate in cables:
-        known = (two, one, rate)
-        counts[known if known in counts else (one, two, rate)] += 1
+        opposite = (two, one, rate)
+        counts[opposite if opposite in counts else (one, two, rate)] += 1
     return tuple(Link(one, two, rate, None, n) for (one, two, rate), n in counts.items())
 
 
@@ -129,13 +129,13 @@ def make_ids(names: Sequence[tuple[str, str]]) -> list[str]:
         re.sub(r"[^\w.+#-]+", "-", name, flags=re.ASCII).strip("-.")[:120] for name, _ in names
     ]
     often = Counter(plain)
-    made = [
+    ids = [
         word if word and often[word] == 1 else f"{word or 'node'}@{key}"
         for word, (_, key) in zip(plain, names, strict=True)
     ]
-    if len(set(made)) < len(made):  # a name that looks like another's name with its key
-        made = [f"{word}#{i}" for i, word in enumerate(made)]
-    return made
+    if len(set(ids)) < len(ids):  # a name that looks like another's name with its key
+        ids = [f"{word}#{i}" for i, word in enumerate(ids)]
+    return ids
 
 
 def list_some(words: Sequence[str]) -> str:

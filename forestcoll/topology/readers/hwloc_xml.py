@@ -124,8 +124,8 @@ class _Machine:
                 if not re.fullmatch(r"[0-9]{1,12}", word):
                     raise matrix.error(f"'{word[:20]}' is not a number of MB/s")
                 if one != two and int(word):
-                    known = rates.get((one, two), Fraction(0))
-                    rates[one, two] = known + Fraction(int(word), 1000)
+                    rate_before = rates.get((one, two), Fraction(0))
+                    rates[one, two] = rate_before + Fraction(int(word), 1000)
         switches = [end for end in dict.fromkeys(ends) if end not in self.nodes]
         self.nodes |= {name: Node("switch") for name in switches}
         order = {end: i for i, end in enumerate(dict.fromkeys(ends))}
@@ -230,8 +230,8 @@ def _is_gpu(element: Element) -> bool:
 def _make(element: Element) -> str:
     """Vendor and device of a PCI device, "[10de:1db8]"; the bare type where it has none."""
     text = element.get("pci_type")
-    found = re.search(r"\[[0-9a-f]{4}:[0-9a-f]{4}\]", text, re.IGNORECASE)
-    return found[0] if found else text
+    match = re.search(r"\[[0-9a-f]{4}:[0-9a-f]{4}\]", text, re.IGNORECASE)
+    return match[0] if match else text
 
 
 def _words(matrix: Element, tag: str) -> list[str]:

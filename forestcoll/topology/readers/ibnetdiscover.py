@@ -124,9 +124,9 @@ def _read(text: str, values: Values) -> _Dump:
 def _device(dump: _Dump, match: re.Match[str], number: int) -> Device:
     kind, _, guid, rest = match.groups()
     about = _QUOTED.search(rest)
-    known = dump.devices.get(guid)
-    if known is not None and known.own:
-        raise dump.error(number, f"{guid} has a block already, in line {known.line}")
+    earlier = dump.devices.get(guid)
+    if earlier is not None and earlier.own:
+        raise dump.error(number, f"{guid} has a block already, in line {earlier.line}")
     dump.devices[guid] = Device(guid, kind, about[1] if about else "", number)
     dump.abouts.setdefault(guid, {}).setdefault(dump.devices[guid].about, number)
     return dump.devices[guid]
@@ -141,12 +141,12 @@ def _port(dump: _Dump, here: Device, line: str, number: int) -> None:
     if one == two:
         raise dump.error(number, f"port {port} of {here.guid} is cabled to itself")
     for end, other in ((one, two), (two, one)):
-        known = dump.far.setdefault(end, (other, number))
-        if known[0] != other:
+        far_end = dump.far.setdefault(end, (other, number))
+        if far_end[0] != other:
             raise dump.error(
                 number,
                 f"port {end[1]} of {end[0]} is cabled to {other[0]}[{other[1]}] here and to "
-                f"{known[0][0]}[{known[0][1]}] in line {known[1]}; a port has one cable",
+                f"{far_end[0][0]}[{far_end[0][1]}] in line {far_end[1]}; a port has one cable",
             )
     quoted = _QUOTED.search(rest)
     kind = {"S": "Switch", "H": "Ca", "R": "Rt"}[guid[0]]
@@ -202,9 +202,9 @@ class _Builder:
         self.names = {s.guid: name for s, name in zip(switches, ids, strict=True)}
         self.place([device for device in devices if device.kind == "Ca"])
         renamed = [
-            f"{guid} " + " and ".join(f"'{text[:40]}' in line {at}" for text, at in found.items())
-            for guid, found in self.dump.abouts.items()
-            if len(found) > 1
+            f"{guid} " + " and ".join(f"'{text[:40]}' in line {at}" for text, at in about.items())
+            for guid, about in self.dump.abouts.items()
+            if len(about) > 1
         ]
         if renamed:
             self.notes.append(

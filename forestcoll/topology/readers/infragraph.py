@@ -306,11 +306,11 @@ class _Graph:
                 if end not in self.kinds:
                     raise entry.error(f"'{end[:60]}' is a device, not a component")
             key = min(one, two), max(one, two)
-            known = self.edges.setdefault(key, rate)
-            if known != rate:
+            rate_before = self.edges.setdefault(key, rate)
+            if rate_before != rate:
                 self.unequal.setdefault(f"{one} - {two}", f"line {entry.line}")
-            if known is not None and rate is not None:
-                self.edges[key] = max(known, rate)
+            if rate_before is not None and rate is not None:
+                self.edges[key] = max(rate_before, rate)
             if len(self.edges) > LINKS:
                 raise entry.error(f"more than {LINKS:,} edges {LINKS.note}")
 

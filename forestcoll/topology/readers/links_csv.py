@@ -128,13 +128,13 @@ READER = Reader(
 
 def find_columns(header: list[str]) -> dict[str, int]:
     """Column by meaning, for a header that names two devices; {} for another header."""
-    found: dict[str, int] = {}
+    columns: dict[str, int] = {}
     for place, word in enumerate(header):
         plain = re.sub(r"[^a-z0-9]", "", word.lower())
         meaning = next((name for name, words in COLUMNS.items() if plain in words), None)
         if meaning is not None:
-            found.setdefault(meaning, place)
-    return found if all(name in found for name in NEEDED) else {}
+            columns.setdefault(meaning, place)
+    return columns if all(name in columns for name in NEEDED) else {}
 
 
 def _rows(text: str, values: Values) -> Iterator[Row]:
@@ -220,11 +220,11 @@ def _count_once(rows: list[Row]) -> tuple[list[Row], list[str]]:
     kept: dict[frozenset[tuple[str, str]], Row] = {}
     ports: dict[tuple[str, str], Row] = {}
     again: list[str] = []
-    found: list[Row] = []
+    cables: list[Row] = []
     for row in rows:
         ends = (row.src, row.src_port), (row.dst, row.dst_port)
         if not (row.src_port and row.dst_port) or row.src == row.dst:
-            found.append(row)
+            cables.append(row)
             continue
         first = kept.setdefault(frozenset(ends), row)
         if first is not row:
@@ -237,7 +237,7 @@ def _count_once(rows: list[Row]) -> tuple[list[Row], list[str]]:
                 raise row.place.error(
                     f"{end[0]} {end[1]} has a cable already, in line {other.line}; a port has one"
                 )
-        found.append(row)
+        cables.append(row)
     notes = []
     if again:
         rows_name = "1 row names" if len(again) == 1 else f"{len(again)} rows name"
@@ -245,7 +245,7 @@ def _count_once(rows: list[Row]) -> tuple[list[Row], list[str]]:
             f"{rows_name} a cable again, twice or from its other end, and it counts once: "
             f"{list_some(again)}"
         )
-    return _count_pairs_once(found, notes), notes
+    return _count_pairs_once(cables, notes), notes
 
 
 def _doubt_trunks(rows: list[Row], hosts: set[str]) -> list[str]:
@@ -346,8 +346,8 @@ class _Cabling:
     def __init__(self, rows: list[Row], values: Values, notes: list[str]) -> None:
         self.values, self.notes = values, notes
         names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
-        made = make_ids([(name, str(i)) for i, name in enumerate(names)])
-        self.ids = dict(zip(names, made, strict=True))
+        ids = make_ids([(name, str(i)) for i, name in enumerate(names)])
+        self.ids = dict(zip(names, ids, strict=True))
         self.rows = [row for row in rows if row.src != row.dst]
         if len(self.rows) < len(rows):
             own = len(rows) - len(self.rows)
@@ -382,9 +382,9 @@ class _Cabling:
             return dict.fromkeys(name for name in names if patterns.match(name))
         if self.values.has("devices"):
             servers = _servers(self.values.text("devices"))
-            found = [node for name, node in self.ids.items() if name in servers]
-            if found:
-                return dict.fromkeys(found)
+            hosts = [node for name, node in self.ids.items() if name in servers]
+            if hosts:
+                return dict.fromkeys(hosts)
             raise self.values.error(
                 f"none of its devices is a server in "
                 f"{self.values.text('devices')}; name the hosts with --set hosts=NAME,GLOB"

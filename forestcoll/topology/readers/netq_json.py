@@ -62,16 +62,16 @@ class _Graph:
         return value
 
     def items(self, table: dict[str, Any], key: str) -> list[Any]:
-        found = table.get(key)
-        if not isinstance(found, list):
+        items = table.get(key)
+        if not isinstance(items, list):
             raise self.values.error(f"'{key}' is missing or no list; is it NetQ's graph?")
-        return found
+        return items
 
     def text(self, table: dict[str, Any], key: str) -> str:
-        found = table.get(key)
-        if not isinstance(found, str) or not found.strip() or len(found) > 500:
+        text = table.get(key)
+        if not isinstance(text, str) or not text.strip() or len(text) > 500:
             raise self.values.error(f"'{key}' is missing or no name")
-        return found
+        return text
 
     def add_device(self, device: dict[str, Any]) -> None:
         key = self.text(device, "id")
@@ -114,11 +114,11 @@ class _Graph:
         def place(end: End) -> str | Port:
             return ids[end[0]] if end[0] in self.switches else Port(ids[end[0]], end[1])
 
-        made = tuple(Cable(place(one), place(two), rate) for one, two in cables)
+        joined_cables = tuple(Cable(place(one), place(two), rate) for one, two in cables)
         switches = tuple(ids[key] for key in keys if key in self.switches)
         hosts = tuple(ids[key] for key in keys if key in used and key not in self.switches)
         notes = (f"every cable counts {float(rate):g} GB/s, as given: the graph has no rates",)
-        return build_fabric(self.values, switches, hosts, made, notes)
+        return build_fabric(self.values, switches, hosts, joined_cables, notes)
 
     def check_ports(self, cables: list[tuple[End, End]]) -> None:
         far: dict[End, End] = {}

@@ -55,8 +55,8 @@ class Matrix:
 
     def __post_init__(self) -> None:
         self.place = {name: i for i, name in enumerate(self.columns)}
-        found = [name for name in self.columns if _GPU.fullmatch(name)]
-        self.gpus = sorted(found, key=lambda name: int(name[3:]))
+        gpus = [name for name in self.columns if _GPU.fullmatch(name)]
+        self.gpus = sorted(gpus, key=lambda name: int(name[3:]))
 
     def relation(self, one: str, two: str) -> str:
         """What the matrix says of two devices; either may have the row."""
@@ -112,9 +112,9 @@ def _read(text: str, values: Values) -> Matrix:
             continue
         _take_row(matrix, words, number)
     for line in lines:
-        found = _LEGEND.fullmatch(line)
-        if found:
-            matrix.legend[found[1]] = found[2]
+        match = _LEGEND.fullmatch(line)
+        if match:
+            matrix.legend[match[1]] = match[2]
     _check(matrix)
     return matrix
 
@@ -261,11 +261,11 @@ def _pcie_groups(matrix: Matrix) -> tuple[list[list[str]], list[list[str]]]:
                 if level <= 4:
                     sockets.join(one, two)
     gpus = set(matrix.gpus)
-    found = []
+    listed = []
     for groups in (sockets, switches):
         kept = [[n.lower() for n in group if n in gpus] for group in groups.groups()]
-        found.append([group for group in kept if group])
-    return found[0], found[1]
+        listed.append([group for group in kept if group])
+    return listed[0], listed[1]
 
 
 def _doubt_affinity(matrix: Matrix) -> list[str]:
@@ -274,8 +274,8 @@ def _doubt_affinity(matrix: Matrix) -> list[str]:
     for name in matrix.gpus:
         first.setdefault(matrix.affinity.get(name, ""), name)
     spans = {text: _processors(text.partition(" ")[0]) for text in first}
-    odd = [f"{first[text]} '{text[:40]}'" for text, found in spans.items() if not found]
-    ordered = sorted((low, high, text) for text, found in spans.items() for low, high in found)
+    odd = [f"{first[text]} '{text[:40]}'" for text, ranges in spans.items() if not ranges]
+    ordered = sorted((low, high, text) for text, ranges in spans.items() for low, high in ranges)
     shared = [
         f"{first[one[2]]} '{one[2][:40]}' and {first[two[2]]} '{two[2][:40]}'"
         for one, two in pairwise(ordered)
@@ -297,8 +297,8 @@ def _processors(text: str) -> list[tuple[int, int]]:
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text):
         return []
     pairs = [part.partition("-") for part in text.split(",")]
-    found = [(int(low), int(high or low)) for low, _, high in pairs]
-    return found if all(low <= high for low, high in found) else []
+    ranges = [(int(low), int(high or low)) for low, _, high in pairs]
+    return ranges if all(low <= high for low, high in ranges) else []
 
 
 def _adapters(matrix: Matrix, values: Values) -> Iterator[Adapter]:

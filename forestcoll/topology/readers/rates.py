@@ -64,12 +64,12 @@ def link_rate(pci: Element) -> Fraction:
     if speed and not speed.lower().startswith("unknown"):
         match = re.match(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?\s*GT/s", speed)
         fraction = (match[2] or "").rstrip("0") if match else ""
-        known = LANE.get(f"{match[1]}.{fraction}" if fraction else match[1]) if match else None
-        if known is None:
+        lane_rate = LANE.get(f"{match[1]}.{fraction}" if fraction else match[1]) if match else None
+        if lane_rate is None:
             raise pci.error(
                 f'link_speed="{speed[:40]}" is not a PCIe speed: 2.5, 5, 8, 16, 32 or 64 GT/s'
             )
-        lane = known
+        lane = lane_rate
     width = pci.integer("link_width", default=0) or DEFAULT_WIDTH
     if not 1 <= width <= 32:
         raise pci.error(f"link_width {width} is not a number of PCIe lanes")

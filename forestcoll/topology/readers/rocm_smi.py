@@ -64,10 +64,10 @@ def _read(text: str, values: Values) -> tuple[dict[str, Table], list[str], dict[
     gpus: list[str] = []
     title, columns = "", list[str]()
     for number, line in enumerate(text.split("\n"), 1):
-        found = _TITLE.search(line)
+        match = _TITLE.search(line)
         words, where = line.split(), values.at(number)
-        if found or line.startswith("=="):
-            title, columns = (found[1].lower() if found else ""), []
+        if match or line.startswith("=="):
+            title, columns = (match[1].lower() if match else ""), []
         elif title and words and not columns:
             columns = words
             gpus = gpus or columns

@@ -117,14 +117,14 @@ class Patterns:
 
 def check_settings(
     settings: Mapping[str, str],
-    known: Sequence[Setting],
+    settable: Sequence[Setting],
     source: str,
     title: str,
     machines: Machines | None = None,
 ) -> Values:
     """Returns `settings` as values. Raises `TopologyError` for an unknown name or a wrong value."""
     values = Values(source, 0, dict(settings), machines or NO_MACHINES)
-    by_name = {setting.name: setting for setting in known}
+    by_name = {setting.name: setting for setting in settable}
     for name, value in settings.items():
         setting = by_name.get(name)
         if setting is None:

@@ -68,34 +68,34 @@ def read_supplement(root: Element, values: Values) -> Topology:
     """Returns the machine; raises `TopologyError` with what the file has and what to add."""
     devices = [element for element in root.walk() if element.tag == "pci"]
     buses = {element.get("busid").lower() for element in devices}
-    known = next((one for one in KNOWN if buses.issuperset(one.gpus)), None)
-    machine = values.text("machine") or (known.machine if known else "")
-    gpus = _find_gpus(devices, known)
+    cloud = next((one for one in KNOWN if buses.issuperset(one.gpus)), None)
+    machine = values.text("machine") or (cloud.machine if cloud else "")
+    gpus = _find_gpus(devices, cloud)
     if not machine or not gpus:
         raise values.error(_say_what_is_missing(devices, bool(machine)))
     ids = {id(element): f"gpu{i}" for i, element in enumerate(gpus)}
     notes = []
-    if known:
+    if cloud:
         notes.append(
-            f"recognised as {known.name} by its bus ids; what the file lacks is public "
-            f"({known.source})"
+            f"recognised as {cloud.name} by its bus ids; what the file lacks is public "
+            f"({cloud.source})"
         )
-    return put_inside(values, machine, [*ids.values()], _adapters(devices, ids, known), notes)
+    return put_inside(values, machine, [*ids.values()], _adapters(devices, ids, cloud), notes)
 
 
-def _find_gpus(devices: list[Element], known: Known | None) -> list[Element]:
+def _find_gpus(devices: list[Element], cloud: Known | None) -> list[Element]:
     """The elements that are GPUs, or stand for one, in rank order: that of the bus ids."""
     by_bus = {element.get("busid").lower(): element for element in devices}
-    if known:
-        return [by_bus[bus] for bus in known.gpus]
-    found = [d for d in devices if d.get("class").lower().startswith(GPU_CLASSES)]
-    return sorted(found, key=lambda element: element.get("busid").lower())
+    if cloud:
+        return [by_bus[bus] for bus in cloud.gpus]
+    gpus = [d for d in devices if d.get("class").lower().startswith(GPU_CLASSES)]
+    return sorted(gpus, key=lambda element: element.get("busid").lower())
 
 
 def _adapters(
-    devices: list[Element], ids: dict[int, str], known: Known | None
+    devices: list[Element], ids: dict[int, str], cloud: Known | None
 ) -> Iterator[Adapter]:
-    hidden, rate = known is not None and known.hidden, known.port if known else None
+    hidden, rate = cloud is not None and cloud.hidden, cloud.port if cloud else None
     nearest = Nearest(ids)
     seen: dict[str, Element] = {}
     for element in devices:

@@ -176,8 +176,8 @@ class _Machine:
                     self.gpus.append(self.gpu(element, host))
         stray = [e for e in self.root.walk() if e.tag == "gpu"]
         if len(stray) > len(self.gpus):
-            known = {id(gpu.element) for gpu in self.gpus}
-            lost = next(element for element in stray if id(element) not in known)
+            elements = {id(gpu.element) for gpu in self.gpus}
+            lost = next(element for element in stray if id(element) not in elements)
             raise lost.error("<gpu> stands outside a <cpu>")
         seen: dict[tuple[int, int], Gpu] = {}
         for gpu in self.gpus:
@@ -267,8 +267,8 @@ class _Machine:
                 if target is None:
                     outside.append(f"{gpu.id} to {entry.text('target')}, line {entry.line}")
                 elif target and count:
-                    known = stated.get((gpu.id, target), (0, Fraction(0)))[0]
-                    stated[gpu.id, target] = (known + count, self.nvlink_of(gpu.element))
+                    count_back = stated.get((gpu.id, target), (0, Fraction(0)))[0]
+                    stated[gpu.id, target] = (count_back + count, self.nvlink_of(gpu.element))
                     most = entries.setdefault((gpu.id, target), entry)
                     if count > most.integer("count"):
                         entries[gpu.id, target] = entry

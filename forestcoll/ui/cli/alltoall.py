@@ -111,19 +111,19 @@ def synthesize(job: files.Job, needed: bool) -> None:
         progress("routes", 0.3)
         with stages.stage("routes"):
             routes = _routes(best, request, request.files == (ROUTES,), stages.notes)
-        made: list[Plan] = []
+        own_plans: list[Plan] = []
         for form, limits in request.targets(topology.name).items():
             progress(form, 0.6)
             with stages.stage(form):
-                made += _plan(routes, form, limits, topology.name, request, needed, stages)
+                own_plans += _plan(routes, form, limits, topology.name, request, needed, stages)
         progress("simulating", 0.8)
-        bands = _simulate(made, topology, stages)
-    texts: dict[str, str] = {plan.format: plan.text for plan in made}
+        bands = _simulate(own_plans, topology, stages)
+    texts: dict[str, str] = {plan.format: plan.text for plan in own_plans}
     if ROUTES in request.files:
         texts[ROUTES] = file.dumps(routes, topology.name)
     paths = job.write_texts(texts, paths)
     seconds, notes = stages.seconds, stages.notes
-    job.tell(words.routes(routes, topology.name, made, bands, seconds, paths, notes))
+    job.tell(words.routes(routes, topology.name, own_plans, bands, seconds, paths, notes))
 
 
 def _routes(best: Optimum, request: Request, alone: bool, notes: list[str]) -> Routes:
@@ -154,15 +154,15 @@ def _plan(
     from forestcoll.compile import alltoall_plans as plans
 
     try:
-        made = plans.make(routes, form, limit, name, request.protocol)
+        plan = plans.make(routes, form, limit, name, request.protocol)
     except PlanError as error:
         if needed:
             raise
         stages.notes.append(f"no {form}: {error}")
         return []
-    if made.note:
-        stages.notes.append(made.note)
-    return [made]
+    if plan.note:
+        stages.notes.append(plan.note)
+    return [plan]
 
 
 def _simulate(plans: list[Plan], topology: Topology, stages: _Stages) -> dict[str, Band]:

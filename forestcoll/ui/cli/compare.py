@@ -179,7 +179,7 @@ def compare(
                 signal=signal,
                 quick=quick,
                 progress=progress,
-                seen=lambda known: told.take(known, progress),
+                seen=lambda comparison: told.take(comparison, progress),
             )
             told.take(compared, progress)
     finally:  # what is known of a comparison that is cut off is not lost
@@ -197,19 +197,19 @@ class _Answer:
         self.found: Comparison | None = None
         self.seen: set[tuple[str, int]] = set()
 
-    def take(self, found: Comparison, progress: StageProgress) -> None:
+    def take(self, outcome: Comparison, progress: StageProgress) -> None:
         """Keep it, and show what is new."""
         from forestcoll.ui.report import comparison
 
-        self.found = found
+        self.found = outcome
         if self.as_json or self.as_csv or quiet():
             return
         first = not self.seen
-        new = comparison.rows(found, self.seen, self.names)
+        new = comparison.rows(outcome, self.seen, self.names)
         if new.rows:
             with progress.hidden():
                 if first:
-                    draw(comparison.heading(found))
+                    draw(comparison.heading(outcome))
                     say("")
                 draw(new)
                 sys.stdout.flush()
@@ -218,28 +218,28 @@ class _Answer:
         """The tables, or the document; nothing where nothing is known."""
         from forestcoll.ui.report import comparison, facts
 
-        found = self.found
-        if found is None:
+        outcome = self.found
+        if outcome is None:
             return
         if self.as_json:
-            limit = None if found.best is None else facts.limit(found.best)
-            print_json({**found.summary(), "bottleneck": limit})
+            limit = None if outcome.best is None else facts.limit(outcome.best)
+            print_json({**outcome.summary(), "bottleneck": limit})
         elif self.as_csv:
-            put(found.to_csv())
+            put(outcome.to_csv())
         else:
             if not self.seen:
-                draw(comparison.heading(found))
+                draw(comparison.heading(outcome))
             say("")
-            draw(comparison.body(found))
-        if found.partial and (self.as_json or self.as_csv):
+            draw(comparison.body(outcome))
+        if outcome.partial and (self.as_json or self.as_csv):
             note("partial: what was not played yet is missing")
 
 
-def _write_plot(found: Comparison, path: Path, dark: bool, force: bool) -> None:
+def _write_plot(comparison: Comparison, path: Path, dark: bool, force: bool) -> None:
     from forestcoll.ui.report.figures import save
 
     form = path.suffix.lower().removeprefix(".")
-    writing.write_all({path: save(found.plot(dark=dark), form)}, force)
+    writing.write_all({path: save(comparison.plot(dark=dark), form)}, force)
 
 
 @command(
@@ -343,7 +343,7 @@ def _proven_forest(name: str) -> Forest:
 
 
 def _bundle(
-    found: losses.Report,
+    losses_report: losses.Report,
     folder: Path,
     formats: tuple[Format, ...],
     target: TargetName,
@@ -355,8 +355,10 @@ def _bundle(
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is not a directory")
     read = [form for form in FORMATS if target == "any" or form in ("forest", HOLDS[target])]
-    request = bundle.Request(found.workload, tuple(dict.fromkeys(formats)) or tuple(read), target)
-    failures = [loss.failure for loss in found.losses]
+    request = bundle.Request(
+        losses_report.workload, tuple(dict.fromkeys(formats)) or tuple(read), target
+    )
+    failures = [loss.failure for loss in losses_report.losses]
     if dask is None:
         dask = "local" if dask_cluster.installed() and len(failures) > 1 else "none"
         if dask == "none" and len(failures) > 1:
@@ -544,7 +546,7 @@ def _synthesize(topology: Topology) -> tuple[Program, Forest]:
     from forestcoll.compile.synthesize import synthesize
 
     form: PlanFormat = "mscclpp-json"
-    made = synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
-    for text in made.notes:
+    synthesis = synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
+    for text in synthesis.notes:
         note(text)
-    return made.programs[form], made.forest
+    return synthesis.programs[form], synthesis.forest

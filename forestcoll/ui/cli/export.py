@@ -93,12 +93,12 @@ def export(
         subject = source.load()
     settings = exports.Settings(size, pieces, order, reduce_rate, tree)
     with show_progress(f"writing {wanted.what}"):
-        made = exports.export(subject, form, settings)
+        files = exports.export(subject, form, settings)
     if output == "-":
-        put(next(iter(made.values())))
+        put(next(iter(files.values())))
         return
-    texts = {where / name: data for name, data in made.items()} if folder else {}
-    texts = texts or {where: next(iter(made.values()))}
+    texts = {where / name: data for name, data in files.items()} if folder else {}
+    texts = texts or {where: next(iter(files.values()))}
     writing.write_all(texts, force)
     _tell(wanted, subject, where, texts)
 
@@ -199,17 +199,17 @@ def deploy(
         raise OutputError(f"{folder}: is no directory")
     size = size_of(*plans, *(file for folder in plans for file in Path(folder).glob("*")))
     with show_progress("reading plans"), guard("the plans", size):
-        made = deployment.deploy([Path(p) for p in plans], runtime)
+        deployed = deployment.deploy([Path(p) for p in plans], runtime)
     written: list[Path] = []
     if folder is not None:
-        texts = {folder / name: text for name, text in made.files.items()}
+        texts = {folder / name: text for name, text in deployed.files.items()}
         names = {p.name for p in texts}
         writing.write_all(texts, force, partial(_check_alone, folder / "plans", names))
         written = list(texts)
     say = report if written else draw  # what is needed is the result where nothing is written
     if not as_json:
-        say(words.served(made))
-    answer(as_json, words.needs(made, written), say)
+        say(words.served(deployed))
+    answer(as_json, words.needs(deployed, written), say)
 
 
 def _check_alone(plans: Path, ours: set[str]) -> dict[Path, str]:

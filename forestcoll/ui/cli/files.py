@@ -213,8 +213,8 @@ class Source(NamedTuple):
             if machine.topology:
                 raise click.UsageError("flows and routes have their links: leave --topology away")
             with guard(source, len(text)):
-                found, name, _ = exchanges.loads(text, source)
-            return _exchange(found, name)
+                subject, name, _ = exchanges.loads(text, source)
+            return _exchange(subject, name)
         if not verdict.is_plan(text):
             with guard(source, len(text)):
                 forest = forest_file.loads(text, source)
@@ -261,12 +261,12 @@ SOURCE: Any = Several(
 """The argument FILE, `--topology` and `--set`; a topology without a file is the subject."""
 
 
-def _figures(made: Any, program: Program | None = None) -> tuple[tuple[str, str], ...]:
+def _figures(source: Any, program: Program | None = None) -> tuple[tuple[str, str], ...]:
     """What is said of what a forest, flows or routes reach."""
     from forestcoll.study.figures import figures_of
     from forestcoll.ui.report.facts import reached
 
-    figures = reached(figures_of(made, program))
+    figures = reached(figures_of(source, program))
     return tuple(line for fact in figures for line in fact.lines)
 
 
@@ -281,7 +281,7 @@ def _refuse_others(text: str, source: str) -> None:
         )
 
 
-def _exchange(found: Optimum | Routes, name: str) -> Subject:
+def _exchange(exchange: Optimum | Routes, name: str) -> Subject:
     """Flows or routes of an all-to-all."""
     from forestcoll.solver.alltoall.file import word
     from forestcoll.solver.alltoall.routes import Routes, link_loads
@@ -289,9 +289,9 @@ def _exchange(found: Optimum | Routes, name: str) -> Subject:
     from forestcoll.ui.view import Subject
     from forestcoll.ui.view.subject import Exchange
 
-    facts = [("paths", paths_of(found))] if isinstance(found, Routes) else []
-    shown = Exchange(word(found.demand), found.demand.graph, link_loads(found))
-    return Subject(name, "exchange", exchange=shown, said=(*_figures(found), *facts))
+    facts = [("paths", paths_of(exchange))] if isinstance(exchange, Routes) else []
+    shown = Exchange(word(exchange.demand), exchange.demand.graph, link_loads(exchange))
+    return Subject(name, "exchange", exchange=shown, said=(*_figures(exchange), *facts))
 
 
 def _is_plan(text: str) -> bool:

@@ -46,9 +46,9 @@ def of_usage(error: click.UsageError, words: Sequence[str]) -> str:
     if not any(param.name == "settings" for param in error.ctx.command.params):
         return ""
     name = error.option_name.lstrip("-")
-    known = _parameters()
-    if name not in known:
-        near = [] if error.possibilities else difflib.get_close_matches(name, known, 1, 0.7)
+    parameters = _parameters()
+    if name not in parameters:
+        near = [] if error.possibilities else difflib.get_close_matches(name, parameters, 1, 0.7)
         if not near:
             return ""
         name = near[0]

@@ -366,18 +366,18 @@ def command(
                     values[key] = given[key]
             return function(**values)
 
-        made = Command(
+        new_command = Command(
             called,
             callback=run,
             params=[_parameter(key, one) for key, one in options.items()],
             help=inspect.cleandoc(function.__doc__ or ""),
             epilog=hints.examples(*examples),
         )
-        made.options = options
-        add_quiet(made)
+        new_command.options = options
+        add_quiet(new_command)
         if into is not None:
-            into.add_command(made)
-        return made
+            into.add_command(new_command)
+        return new_command
 
     return declare
 

@@ -232,8 +232,8 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
     for each in chosen:
         with guard(str(each.file), len(each.text)):
             program = plans.loads(each.text, source=str(each.file))
-        found = _prediction(program, each.file, options, each.forest)
-        jobs.append(_Job(str(each.file), program, found, list(each.sizes), each.notes, True))
+        prediction = _prediction(program, each.file, options, each.forest)
+        jobs.append(_Job(str(each.file), program, prediction, list(each.sizes), each.notes, True))
     return jobs
 
 
@@ -402,22 +402,22 @@ def measure(
         _tell_pairs(measured, ranks, sink)
 
 
-def _tell_pairs(found: Pairs, ranks: int, sink: Sink) -> None:
+def _tell_pairs(result: Pairs, ranks: int, sink: Sink) -> None:
     from statistics import median
 
     from forestcoll.topology.calibrate import Measured
     from forestcoll.topology.calibrate.measured import dumps_measured
     from forestcoll.ui.report.facts import grid
 
-    measured = Measured("forestcoll measure", ranks, found.rates, found.latencies)
+    measured = Measured("forestcoll measure", ranks, result.rates, result.latencies)
     rows = [
         (name, f"{min(values):.4g}", f"{median(values):.4g}", f"{max(values):.4g}")
         for name, values in (
-            ("GB/s", list(found.rates.values())),
-            ("us", list(found.latencies.values())),
+            ("GB/s", list(result.rates.values())),
+            ("us", list(result.latencies.values())),
         )
     ]
-    pairs = f"{len(found.rates)} pairs"
+    pairs = f"{len(result.rates)} pairs"
     heads = (pairs, "least", "median", "most")
     report(grid(heads, rows), err=sink.path is None)
     sink.write(dumps_measured(measured), lambda: f"{ranks} ranks, {pairs}")
@@ -523,15 +523,15 @@ def _time_plan(
         prediction = predict.by_topology(program, topology, beside)
     else:
         with guard(source, size_of(*([beside] if beside else []))):
-            known, why = predict.beside(program, file)
-        if known is None:
+            site, why = predict.beside(program, file)
+        if site is None:
             raise ForestCollError(why or _no_links(program, source))
-        prediction = known
+        prediction = site
     if prediction.site.note and chosen.latency is None:
         note(prediction.site.note)
     where, links = prediction.site.where, prediction.site.links
     with show_progress(f"simulating {source}"):
-        found = [
+        timings = [
             timing
             for size in sizes
             for timing in simulate.run_each(
@@ -540,7 +540,7 @@ def _time_plan(
         ]
     title = f"{program.collective} on {program.name or source}, {program.n} ranks"
     model = chosen.words([(program.style, program.protocol)], _rules_of(rules), links is not None)
-    return title, prediction.figures, found, model
+    return title, prediction.figures, timings, model
 
 
 def _rules_of(rules: tuple[Rule | None, ...]) -> list[Rule]:
@@ -579,11 +579,11 @@ def _time_forest(
     if topology is None and chosen.latency is None:
         note(predict.NO_LATENCIES)
     with show_progress(f"simulating {source}"):
-        found = [
+        timings = [
             simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)
             for size in sizes
             for rule in rules
         ]
     title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
     model = chosen.words((), _rules_of(rules), topology is not None)
-    return title, figures_of(forest), found, model
+    return title, figures_of(forest), timings, model

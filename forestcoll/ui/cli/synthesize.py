@@ -205,9 +205,9 @@ def _make_one(job: files.Job) -> None:
 
     loaded = job.seconds
     with show_progress() as progress:
-        made = synthesize(topology, job.request, progress=progress)
-    paths = job.write_texts(made.texts, paths)
-    job.tell(words.schedule(made, {"load": loaded, **made.timings}, paths))
+        synthesis = synthesize(topology, job.request, progress=progress)
+    paths = job.write_texts(synthesis.texts, paths)
+    job.tell(words.schedule(synthesis, {"load": loaded, **synthesis.timings}, paths))
 
 
 def _make_groups(job: files.Job) -> None:
@@ -221,7 +221,7 @@ def _make_groups(job: files.Job) -> None:
     loaded, request = job.seconds, job.request
     asked = _groups_of(topology, request)
     with show_progress() as progress:
-        made = together.synthesize(
+        groups = together.synthesize(
             asked,
             trees=request.trees,
             instances=request.instances,
@@ -229,8 +229,8 @@ def _make_groups(job: files.Job) -> None:
             formats=request.files,
             progress=progress,
         )
-    paths = job.write_folder(made.texts)
-    job.tell(synthesis.schedules(asked, made, {"load": loaded, **made.timings}, paths))
+    paths = job.write_folder(groups.texts)
+    job.tell(synthesis.schedules(asked, groups, {"load": loaded, **groups.timings}, paths))
 
 
 def _make_set(job: files.Job, low: int, high: int) -> None:
@@ -250,10 +250,10 @@ def _make_set(job: files.Job, low: int, high: int) -> None:
         earlier()  # an error now is better than one after minutes
     loaded = job.seconds
     with show_progress() as progress:
-        made = plan_set.make(topology, job.request, low, high, progress=progress)
-    texts = plan_set.files_of(made)
+        plans = plan_set.make(topology, job.request, low, high, progress=progress)
+    texts = plan_set.files_of(plans)
     job.write_folder(texts, earlier)
-    job.tell(words.plan_set(made, texts, {"load": loaded, **made.timings}, folder))
+    job.tell(words.plan_set(plans, texts, {"load": loaded, **plans.timings}, folder))
 
 
 def _groups_of(topology: Topology, request: Request) -> GroupsProblem:
@@ -275,19 +275,19 @@ def _earlier(directory: Path, formats: Sequence[str], force: bool) -> dict[Path,
     present = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
     writing.check_free(present, force)
     index = directory / plan_set.INDEX
-    known = plan_set.files_named(index) if index.is_file() else {}
+    hashes = plan_set.files_named(index) if index.is_file() else {}
     for path in present:
-        if path not in known:
+        if path not in hashes:
             raise OutputError(
                 f"{path}: is no plan of the set in {directory}, and a runtime would read it as "
                 "one: take it away"
             )
-        if writing.digest_of(path) != known[path]:
+        if writing.digest_of(path) != hashes[path]:
             raise OutputError(
                 f"{path}: is not the file that the set in {directory} was written with, and a "
                 "runtime would read it: take it away"
             )
-    return known
+    return hashes
 
 
 @command("forestcoll doctor", "forestcoll doctor --json")

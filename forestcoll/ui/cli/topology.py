@@ -173,8 +173,8 @@ def import_(
     sink = Sink.of(output, force)
     given = usage(_with_options, settings, machine=machine, hosts=hosts, ports=ports)
     with guard(sources[0], size_of(*sources)):
-        made = import_topology.import_files(sources, given, form or "", port)
-    _finish(made, f"forestcoll topology import {' '.join(sources)}", sink)
+        imported = import_topology.import_files(sources, given, form or "", port)
+    _finish(imported, f"forestcoll topology import {' '.join(sources)}", sink)
 
 
 @command(
@@ -210,8 +210,8 @@ def compose(
     number = None if boxes is None else str(boxes)
     given = usage(_with_options, settings, boxes=number, hosts=hosts, ports=ports)
     with guard(machine, size_of(machine, fabric)):
-        made = import_topology.compose_cluster(machine, fabric, given, port)
-    _finish(made, f"forestcoll topology compose {machine} --fabric {fabric}", sink)
+        cluster = import_topology.compose_cluster(machine, fabric, given, port)
+    _finish(cluster, f"forestcoll topology compose {machine} --fabric {fabric}", sink)
 
 
 @command(
@@ -332,12 +332,14 @@ def _with_options(settings: Mapping[str, str], **options: str | None) -> dict[st
     return {**settings, **given}
 
 
-def _finish(made: Topology, command: str, sink: Sink, notes: tuple[str, ...] | None = None) -> None:
+def _finish(
+    result: Topology, command: str, sink: Sink, notes: tuple[str, ...] | None = None
+) -> None:
     """Says what was assumed (the topology's `notes`, where no others are given), and writes it."""
     from forestcoll.topology import import_topology
     from forestcoll.ui.report import topologies
 
-    for text in made.notes if notes is None else notes:
+    for text in result.notes if notes is None else notes:
         note(text)
-    text = import_topology.dump_with_notes(made, command)
-    sink.write(text, lambda: f"{made.name}: {topologies.census(made)}")
+    text = import_topology.dump_with_notes(result, command)
+    sink.write(text, lambda: f"{result.name}: {topologies.census(result)}")

@@ -79,9 +79,9 @@ class WordType(_Choice):
         """The word, or a usage error."""
         if value in self.also or value in self.choices:
             return self.also.get(value, value)
-        known = [str(choice) for choice in self.choices]
-        listed = ", ".join(f"'{word}'" for word in known)
-        hint = self.ways.get(str(value).lower()) or did_you_mean(str(value), known)
+        words = [str(choice) for choice in self.choices]
+        listed = ", ".join(f"'{word}'" for word in words)
+        hint = self.ways.get(str(value).lower()) or did_you_mean(str(value), words)
         return self.fail(f"'{value}' is not one of {listed}{hint}", param, ctx)
 
 
@@ -149,8 +149,8 @@ def parse_budget(text: str) -> Budget:
     for entry in text.split(","):
         match = re.fullmatch(rf"\s*({'|'.join(WORDS)})\s*=\s*(\d{{1,9}})\s*", entry)
         if match is None or int(match[2]) < 1:
-            known = ", ".join(f"{name}=N" for name in WORDS)
-            raise ValueError(f"'{entry.strip()}' is none of {known}, N from 1")
+            words = ", ".join(f"{name}=N" for name in WORDS)
+            raise ValueError(f"'{entry.strip()}' is none of {words}, N from 1")
         if match[1] in limits:
             raise ValueError(f"{match[1]} is given twice")
         limits[match[1]] = int(match[2])

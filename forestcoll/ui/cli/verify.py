@@ -193,20 +193,20 @@ def _expand(sources: tuple[str, ...], target: str | None) -> list[str]:
     from forestcoll.compile.plan_set import INDEX
     from forestcoll.execute.deploy.plans import plan_files
 
-    found: list[str] = []
+    names: list[str] = []
     for source in sources:
         path = Path(source)
         if _is_bundle(path):
-            made = [str(file) for file in sorted(path.glob("*/*"))]
-            found += [source, *(file for file in made if file.endswith(tuple(FORMATS.values())))]
+            members = [str(file) for file in sorted(path.glob("*/*"))]
+            names += [source, *(file for file in members if file.endswith(tuple(FORMATS.values())))]
             continue
         if not path.is_dir() or (path / INDEX).is_file() or left_in(path):
-            found.append(source)
+            names.append(source)
             continue
         ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
         inside = sorted(str(file) for file in plan_files(path, list(dict.fromkeys(ends))))
-        found += inside or [source]
-    return found
+        names += inside or [source]
+    return names
 
 
 def _is_bundle(path: Path) -> bool:
@@ -336,10 +336,10 @@ def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Sh
     entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
     figures = dict(verdict.figures)
     if forest is not None:
-        band, found = _known(source, shown, forest)
-        figures |= facts.as_json(facts.reached(found))
-        if found is not None and found.bound is not None:
-            lines.append(f"bottleneck: {facts.limit(found)}")
+        band, rates = _known(source, shown, forest)
+        figures |= facts.as_json(facts.reached(rates))
+        if rates is not None and rates.bound is not None:
+            lines.append(f"bottleneck: {facts.limit(rates)}")
         entry["simulated"] = None if band is None else band.summary()
         if band is not None:
             lines += [f"simulated {words.rates(band)}, the trees alone", f"model: {band.model}"]
@@ -365,13 +365,13 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
         proven = verdict.lines
         entry |= {"figures": dict(verdict.figures)}
         if report.ok:
-            band, known = _known(report.source, shown, report.program)
-            more = [] if known is None else [f"allowed by links: {facts.allowed(known)}"]
-            if known is not None and known.bound is not None:
-                more.append(f"bottleneck: {facts.limit(known)}")
+            band, figures = _known(report.source, shown, report.program)
+            more = [] if figures is None else [f"allowed by links: {facts.allowed(figures)}"]
+            if figures is not None and figures.bound is not None:
+                more.append(f"bottleneck: {facts.limit(figures)}")
             if band is not None:
                 more += [f"simulated {words.band(band)}", f"model: {band.model}"]
-            entry["figures"] = {**verdict.figures, **facts.as_json(facts.reached(known))}
+            entry["figures"] = {**verdict.figures, **facts.as_json(facts.reached(figures))}
             entry |= {"simulated": None if band is None else band.summary()}
     entry |= {"proven": proven}
     if not report.ok:

@@ -273,12 +273,12 @@ def _recover(home: Path, staging: Path) -> None:
 
 def _read(home: Path, staging: Path) -> Journal:
     try:
-        found = json.loads((staging / JOURNAL).read_text(encoding="utf-8"))
-        changes = tuple(Change(**change) for change in found["changes"])
-        folders = tuple(map(str, found["folders"]))
+        journal = json.loads((staging / JOURNAL).read_text(encoding="utf-8"))
+        changes = tuple(Change(**change) for change in journal["changes"])
+        folders = tuple(map(str, journal["folders"]))
         below = [c.path for c in changes] + list(folders)
         names = [n for c in changes for n in (c.new, c.old) if n is not None]
-        if found["format"] != FORMAT or any(_leads_out(home, path) for path in below):
+        if journal["format"] != FORMAT or any(_leads_out(home, path) for path in below):
             raise ValueError("it names what lies elsewhere")
         if any(os.sep in name or name in ("", ".", "..") for name in names):
             raise ValueError("it names what lies elsewhere")
@@ -309,10 +309,10 @@ def claim(home: Path, held: Held) -> Iterator[Path]:
     exception. What a run that was killed has left is undone first. Raises OutputError where another
     run holds the folder for too long, OSError.
     """
-    made: list[Path] = []
+    folders: list[Path] = []
     staging = home / STAGING
     try:
-        lock = _wait(home, made, held)
+        lock = _wait(home, folders, held)
         try:
             yield staging
         finally:
@@ -320,7 +320,7 @@ def claim(home: Path, held: Held) -> Iterator[Path]:
                 remove_staging(staging)
             os.close(lock)
     except BaseException:
-        for folder in reversed(made):
+        for folder in reversed(folders):
             with contextlib.suppress(OSError):  # somebody else's files are in it by now
                 folder.rmdir()
         raise
@@ -335,12 +335,12 @@ def remove_staging(staging: Path) -> None:
         os.rmdir(staging)
 
 
-def _wait(home: Path, made: list[Path], held: Held) -> int:
+def _wait(home: Path, folders: list[Path], held: Held) -> int:
     """A file descriptor of `home`, locked if that can be, with a staging folder of our own."""
     began = time.monotonic()
     while True:
         held.check()
-        _make(home, made)
+        _make(home, folders)
         with contextlib.suppress(FileNotFoundError):  # another run took its empty folder away
             folder = _open(home)
             try:
@@ -362,14 +362,14 @@ def _open(home: Path) -> int:
         return os.open(home, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
 
 
-def _make(home: Path, made: list[Path]) -> None:
+def _make(home: Path, folders: list[Path]) -> None:
     """Make the folder and those above it; `made` gets what was missing, outermost first."""
     missing = [p for p in (home, *home.parents) if not p.exists()]
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-            if folder not in made:
-                made.append(folder)
+            if folder not in folders:
+                folders.append(folder)
 
 
 def _take(home: Path, folder: int, waited: float) -> bool:
@@ -422,8 +422,8 @@ def _left_behind(staging: Path, locked: bool, late: bool) -> bool:
 
 def _owner(staging: Path) -> tuple[int, str] | None:
     try:
-        found = json.loads((staging / OWNER).read_text(encoding="utf-8"))
-        return int(found["process"]), str(found["host"])
+        owner = json.loads((staging / OWNER).read_text(encoding="utf-8"))
+        return int(owner["process"]), str(owner["host"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -126,15 +126,15 @@ def _forest_values(forest: Forest) -> Iterator[Value]:
     trees: dict[int, dict[str, list[Tree]]] = defaultdict(lambda: {"reduce": [], "broadcast": []})
     for tree in forest.trees:
         trees[number[tree.root]][tree.phase].append(tree)
-    made = 0
+    value = 0
     base = 0
     for root in sorted(trees):
         ranges = [*_ranges(trees[root]["reduce"], base), *_ranges(trees[root]["broadcast"], base)]
         borders = sorted({border for low, high, _ in ranges for border in (low, high)})
         for low, high in pairwise(borders):
             over = [tree for a, b, tree in ranges if a <= low and high <= b]
-            values = list(_tree_values(over, number, low, high - low, made))
-            made += len(values)
+            values = list(_tree_values(over, number, low, high - low, value))
+            value += len(values)
             yield from values
         base = borders[-1]
 

@@ -40,15 +40,17 @@ INT32, INT64, UINT64, BOOL = 7, 9, 13, 27
 
 def chakra(subject: Subject, settings: Settings) -> Files:
     """File name -> content."""
-    found = actions(subject, settings)
-    stem = file_name(f"{subject.name}.{found.collective}")
-    kind, name = CALLS[found.collective]
+    listed = actions(subject, settings)
+    stem = file_name(f"{subject.name}.{listed.collective}")
+    kind, name = CALLS[listed.collective]
     files: dict[str, bytes] = {}
-    for rank, own in enumerate(found.ranks):
-        nodes = (_node(index, action, found.messages, settings) for index, action in enumerate(own))
+    for rank, own in enumerate(listed.ranks):
+        nodes = (
+            _node(index, action, listed.messages, settings) for index, action in enumerate(own)
+        )
         files[f"{stem}.{rank}.et"] = _file(nodes)
         if name is not None:
-            call = number(1, 1) + text(2, str(found.collective)) + number(3, COLL)
+            call = number(1, 1) + text(2, str(listed.collective)) + number(3, COLL)
             call += _attribute("is_cpu_op", BOOL, 0)
             call += _attribute("comm_type", INT64, kind)
             call += _attribute("comm_size", INT64, settings.size)
@@ -64,7 +66,7 @@ def _system(name: str, stem: str) -> bytes:
         for _, other in CALLS.values()
         if other
     }
-    made = {
+    system = {
         "scheduling-policy": "FIFO",
         "endpoint-delay": 0,
         "active-chunks-per-dimension": 1,
@@ -73,7 +75,7 @@ def _system(name: str, stem: str) -> bytes:
         **every,
         f"{name}-implementation-custom": [stem],
     }
-    return (json.dumps(made, indent=2) + "\n").encode()
+    return (json.dumps(system, indent=2) + "\n").encode()
 
 
 def _file(nodes: Iterable[bytes]) -> bytes:

@@ -56,7 +56,7 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
     between = [pair for pair in wires if places[pair[0]].instance != places[pair[1]].instance]
     edges = [_edge(places[u], places[v], _name(wires[u, v], links)) for u, v in between]
     outer = {wires[pair]: links[wires[pair]] for pair in between}
-    made = {
+    document = {
         "name": escape(subject.name),
         "devices": list(devices.values()),
         "links": _links(outer),
@@ -66,7 +66,9 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
         "edges": edges,
     }
     return {
-        f"{file_name(subject.name)}.infragraph.json": (json.dumps(made, indent=1) + "\n").encode()
+        f"{file_name(subject.name)}.infragraph.json": (
+            json.dumps(document, indent=1) + "\n"
+        ).encode()
     }
 
 
@@ -76,7 +78,7 @@ def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], Wire
         ends: graph.bandwidth(e) for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))
     }
     latencies = {} if subject.topology is None else subject.topology.latencies()
-    found: dict[tuple[int, int], Wire] = {}
+    wires: dict[tuple[int, int], Wire] = {}
     for (u, v), rate in rates.items():
         back = rates.get((v, u))
         names = graph.names[u], graph.names[v]
@@ -87,8 +89,8 @@ def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], Wire
                 "the other way; links of InfraGraph are the same both ways"
             )
         if u < v:
-            found[u, v] = rate, latencies.get(names)
-    return found
+            wires[u, v] = rate, latencies.get(names)
+    return wires
 
 
 def _components(
@@ -128,15 +130,15 @@ def _name(wire: Wire, links: dict[Wire, str]) -> str:
 
 
 def _links(wires: dict[Wire, str]) -> list[dict[str, Any]]:
-    found = []
+    links = []
     for (rate, latency), name in wires.items():
         physical: dict[str, Any] = {
             "bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": float(rate)}
         }
         if latency is not None:
             physical["latency"] = {"choice": "us", "us": float(latency)}
-        found.append({"name": name, "physical": physical})
-    return found
+        links.append({"name": name, "physical": physical})
+    return links
 
 
 def _device(

@@ -65,8 +65,8 @@ class _Writer:
             yield self._descriptor(processes[rank], data(3, body) + number(11, EXPLICIT))
         for row, entries in groupby(assign_rows(self.timing), key=lambda entry: entry[0]):
             yield from self._row(row, [span for _, span in entries], processes, arrivals)
-        for rank, found in sorted(arrivals.items()):
-            yield from self._arrivals(processes[rank], found)
+        for rank, arrivals_of_rank in sorted(arrivals.items()):
+            yield from self._arrivals(processes[rank], arrivals_of_rank)
         yield from self._counters()
 
     def _intern(self) -> bytes:
@@ -110,18 +110,18 @@ class _Writer:
         return self.rank.get(self.timing.links[span.links[-1]].dst) if span.links else None
 
     def _notes(self, span: Span) -> bytes:
-        found = data(4, number(1, 1) + number(3, span.step))
+        notes = data(4, number(1, 1) + number(3, span.step))
         if span.links:
             source, target = (self.timing.links[link] for link in (span.links[0], span.links[-1]))
-            found += data(4, number(1, 2) + double(5, span.bytes))
-            found += data(4, number(1, 3) + text(6, source.src))
-            found += data(4, number(1, 4) + text(6, target.dst))
-        return found
+            notes += data(4, number(1, 2) + double(5, span.bytes))
+            notes += data(4, number(1, 3) + text(6, source.src))
+            notes += data(4, number(1, 4) + text(6, target.dst))
+        return notes
 
-    def _arrivals(self, process: int, found: list[tuple[Span, int]]) -> Iterator[bytes]:
+    def _arrivals(self, process: int, arrivals: list[tuple[Span, int]]) -> Iterator[bytes]:
         track = self._new_track()
         yield self._descriptor(track, number(5, process) + text(2, "arrivals") + number(12, 0))
-        for span, flow in sorted(found, key=lambda entry: (entry[0].end, entry[1])):
+        for span, flow in sorted(arrivals, key=lambda entry: (entry[0].end, entry[1])):
             source = self.timing.links[span.links[0]].src
             body = text(23, f"from {source}") + fixed64(48, flow)
             yield self._event(span.end, INSTANT, track, body)

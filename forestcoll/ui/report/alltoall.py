@@ -134,13 +134,13 @@ def _needs(plan: Plan, band: Band | None) -> dict[str, object]:
     return {**{key: getattr(plan.needs, key) for key in keys}, "simulated": band}
 
 
-def paths_of(found: Routes) -> str:
+def paths_of(exchange: Routes) -> str:
     """`"63 paths, 4032 with their images by 64 symmetries; at most 6 hops from GPU to GPU"`."""
-    count = words.plural(len(found.routes), "path")
-    if found.group is not None:
-        count += f", {found.total} with their images by "
-        count += words.plural(found.images, "symmetry")
-    return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
+    count = words.plural(len(exchange.routes), "path")
+    if exchange.group is not None:
+        count += f", {exchange.total} with their images by "
+        count += words.plural(exchange.images, "symmetry")
+    return f"{count}; at most {words.plural(exchange.hops, 'hop')} from GPU to GPU"
 
 
 WORDS: dict[Reference, str] = {
@@ -186,7 +186,7 @@ def _proof(best: Optimum) -> str:
 
 
 def _values(best: Optimum) -> str:
-    found = sorted(set(best.lengths))
-    if len(found) <= 3:
-        return " and ".join(map(str, found)) if len(found) < 3 else ", ".join(map(str, found))
-    return f"from {found[0]} to {found[-1]}"
+    values = sorted(set(best.lengths))
+    if len(values) <= 3:
+        return " and ".join(map(str, values)) if len(values) < 3 else ", ".join(map(str, values))
+    return f"from {values[0]} to {values[-1]}"

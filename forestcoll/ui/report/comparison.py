@@ -66,18 +66,18 @@ def rows(result: Comparison, seen: set[tuple[str, int]], names: Sequence[str]) -
 
     `names`: of all schedules that may come.
     """
-    made = []
+    rows_made = []
     for name, size in dict.fromkeys((cell.name, cell.size) for cell in result.cells):
         if (name, size) not in seen:
             cells = [cell for r in result.rules if (cell := result.cell(name, size, r)) is not None]
             rates = [text for cell in cells for text in _rate(cell)]
-            made.append([name, words.size(size), *rates, cells[0].plan or "what links allow"])
+            rows_made.append([name, words.size(size), *rates, cells[0].plan or "what links allow"])
     heads = ["schedule", "size"]
     wide = [max(map(len, (*names, "schedule"))), 8]
     for rule in result.rules:
         heads += [f"{RULE_WORDS[rule]}, us", "GB/s"]
         wide += [len(heads[-2]), 6]
-    table = grid([*heads, "plan"], made, range(1, len(heads)))
+    table = grid([*heads, "plan"], rows_made, range(1, len(heads)))
     table = replace(table, wide=[*wide, 16], headed=not seen)
     seen.update((cell.name, cell.size) for cell in result.cells)
     return table

@@ -138,20 +138,20 @@ def _few(lines: Sequence[str], what: str) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
-def _ranks(found: Exchange, ranks: Sequence[int]) -> str:
-    graph = found.best.demand.graph
+def _ranks(exchange: Exchange, ranks: Sequence[int]) -> str:
+    graph = exchange.best.demand.graph
     if len(ranks) == len(graph.ranks):
         return f"all {len(ranks)} ranks"
     return words.join_names(graph.names[graph.ranks[number]] for number in ranks)
 
 
-def _share(found: Exchange, share: Share) -> str:
+def _share(exchange: Exchange, share: Share) -> str:
     """`"box0/gpu0-7: 6.25 % each of what limits, 1.4 us"`."""
     each = " each" * (len(share.ranks) > 1)
-    text = f"{_ranks(found, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
+    text = f"{_ranks(exchange, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
     text += " of what the limiting links carry"
-    if found.best.demand.matrix is not None:
-        text += f", {words.in_time(share.of_all / found.best.theta)}{each}"
+    if exchange.best.demand.matrix is not None:
+        text += f", {words.in_time(share.of_all / exchange.best.theta)}{each}"
     return text
 
 

@@ -82,15 +82,15 @@ Result = Part | Sequence[Part]
 
 def as_table(result: Result) -> tables.Table:
     """What people see: the parts below each other, each as its own table."""
-    found = []
+    parts = []
     for part in _parts(result):
         if isinstance(part, Rows):
             heads, rows, right = part.cells
             if rows:
-                found.append(tables.columns(heads, rows, right, part.wide, part.headed))
+                parts.append(tables.columns(heads, rows, right, part.wide, part.headed))
         elif lines := [line for fact in part for line in fact.lines]:
-            found.append(tables.facts(lines))
-    return tables.stack(found)
+            parts.append(tables.facts(lines))
+    return tables.stack(parts)
 
 
 def as_json(result: Result) -> Any:

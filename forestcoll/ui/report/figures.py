@@ -76,11 +76,11 @@ def style(axes: Axes, colours: dict[str, str], title: str, x: str, y: str) -> No
 
 def comparison(result: Comparison, *, dark: bool = False, width: float = 10.0) -> Figure:
     """algbw over size for each rule of links, and below how many times as fast ours is."""
-    made, colours = new_figure(width, 2 * HEIGHT + 1.3, dark)
+    figure, colours = new_figure(width, 2 * HEIGHT + 1.3, dark)
     title = f"{result.collective} on {result.name}, {result.ranks} ranks, simulated"
-    made.suptitle(title, color=colours["text"], fontsize=12, x=0.01, ha="left")
+    figure.suptitle(title, color=colours["text"], fontsize=12, x=0.01, ha="left")
     columns = len(result.rules)
-    grid = made.subplots(2, columns, sharex=True, sharey="row", squeeze=False)
+    grid = figure.subplots(2, columns, sharex=True, sharey="row", squeeze=False)
     for column, rule in enumerate(result.rules):
         above, below = grid[0][column], grid[1][column]
         style(above, colours, f"Links {RULE_WORDS[rule]}: bandwidth", "", "algbw (GB/s)")
@@ -97,7 +97,7 @@ def comparison(result: Comparison, *, dark: bool = False, width: float = 10.0) -
             above.set_ylabel("")
             below.set_ylabel("")
     handles, labels = grid[0][0].get_legend_handles_labels()
-    made.legend(
+    figure.legend(
         handles,
         labels,
         loc="outside lower center",
@@ -106,7 +106,7 @@ def comparison(result: Comparison, *, dark: bool = False, width: float = 10.0) -
         labelcolor=colours["text"],
         fontsize=9,
     )
-    return made
+    return figure
 
 
 def _line(number: int) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def _speedups(axes: Axes, result: Comparison, rule: str, colours: dict[str, str]
     shown += [(e.name, COLOURS[0], "s") for e in result.present if e.kind == "old"]
     for name, colour, marker in shown:
         rates = [(s, result.speedup(s, rule, name)) for s in result.sizes]
-        known = [(size, rate) for size, rate in rates if rate is not None]
-        xs, ys = [size for size, _ in known], [rate for _, rate in known]
+        measured = [(size, rate) for size, rate in rates if rate is not None]
+        xs, ys = [size for size, _ in measured], [rate for _, rate in measured]
         axes.plot(xs, ys, color=colour, marker=marker, markersize=4, linewidth=2)
     axes.set_ylim(bottom=0)
     _name_sizes(axes, result)
@@ -168,8 +168,8 @@ def fabric(
 
     layout = lay_out(graph)
     height = max(2.6, width * min(1.2, (layout.height + 1) / max(layout.width, 1)))
-    made, colours = new_figure(width, height, dark)
-    axes = made.subplots()
+    figure, colours = new_figure(width, height, dark)
+    axes = figure.subplots()
     axes.set_axis_off()
     what = f"{len(graph.ranks)} ranks" if forest is None else f"{forest.collective}, {forest.name}"
     lines, values, label = _strokes(graph, layout, forest, tree)
@@ -187,13 +187,13 @@ def fabric(
     axes.invert_yaxis()
     axes.set_aspect("equal")
     axes.margins(0.05)
-    bar = made.colorbar(strokes, ax=axes, shrink=0.8, ticks=MaxNLocator(integer=True))
+    bar = figure.colorbar(strokes, ax=axes, shrink=0.8, ticks=MaxNLocator(integer=True))
     bar.set_label(label, color=colours["text"])
     bar.ax.tick_params(colors=colours["text"])
-    made.legend(
+    figure.legend(
         loc="outside lower center", ncols=2, frameon=False, labelcolor=colours["text"], fontsize=9
     )
-    return made
+    return figure
 
 
 def _strokes(

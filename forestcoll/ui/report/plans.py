@@ -54,10 +54,10 @@ def title(report: Report) -> str:
 
 def lines(report: Report) -> list[str]:
     """A line for each finding, worst first, and one for those that are not listed."""
-    found = [str(finding) for finding in report.findings]
+    lines_listed = [str(finding) for finding in report.findings]
     if report.more:
-        found.append(f"... and {report.more} more of these")
-    return found
+        lines_listed.append(f"... and {report.more} more of these")
+    return lines_listed
 
 
 def target(report: Report) -> str:

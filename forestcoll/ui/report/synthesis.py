@@ -356,8 +356,8 @@ def _needs(need: Usage | str) -> dict[str, object]:
 def _height(row: Row, ranks: int) -> str:
     """Hops, and behind them the lower bound where it is not met."""
     least = row.least_height
-    known = least in (None, row.height) or ranks <= words.BOUNDED_FROM
-    return str(row.height) if known else f"{row.height} (>= {least})"
+    is_exact = least in (None, row.height) or ranks <= words.BOUNDED_FROM
+    return str(row.height) if is_exact else f"{row.height} (>= {least})"
 
 
 def _need(need: Usage | str) -> str:

@@ -61,11 +61,11 @@ class Block:
 
     def put(self, name: str, values: Iterable[float], kind: str) -> None:
         """An array of type u1, u2, u4, i4 or f4; u: the narrowest that holds the values."""
-        found = np.asarray(list(values))
+        array = np.asarray(list(values))
         if kind == "u":
-            most = int(found.max(initial=0))
+            most = int(array.max(initial=0))
             kind = "u1" if most < 1 << 8 else "u2" if most < 1 << 16 else "u4"
-        self.arrays[name] = found.astype(f"<{kind}")
+        self.arrays[name] = array.astype(f"<{kind}")
 
     def pack(self) -> bytes:
         """The whole of it, deflated."""
@@ -282,10 +282,13 @@ def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
 
 def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     entries = assign_rows(timing)
-    rows = [(row, [s for _, s in found]) for row, found in groupby(entries, key=lambda e: e[0])]
+    rows = [
+        (row, [s for _, s in entries_of_row])
+        for row, entries_of_row in groupby(entries, key=lambda e: e[0])
+    ]
     shown = _first_ranks([(row, len(spans)) for row, spans in rows])
-    spans = [span for row, found in rows for span in found if row.rank < shown]
-    kept = [(row, found) for row, found in rows if row.rank < shown]
+    spans = [span for row, entries_of_row in rows for span in entries_of_row if row.rank < shown]
+    kept = [(row, entries_of_row) for row, entries_of_row in rows if row.rank < shown]
     ways = _number(span.links for span in spans)
     words = _number(span.what for span in spans)
     amounts = _number(span.bytes for span in spans)
@@ -306,15 +309,15 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     }
     tick = TICKS / timing.time if timing.time else 0.0
     gaps, lengths = [], []
-    for _, found in kept:
+    for _, entries_of_row in kept:
         before = 0
-        for span in found:
+        for span in entries_of_row:
             start, end = round(span.start * tick), round(span.end * tick)
             gaps.append(max(0, start - before))
             lengths.append(max(0, end - max(start, before)))
             before = max(before, end)
     block.put("rowRank", (row.rank for row, _ in kept), "u")
-    block.put("rowBars", (len(found) for _, found in kept), "u")
+    block.put("rowBars", (len(entries_of_row) for _, entries_of_row in kept), "u")
     block.put("gap", gaps, "u")
     block.put("length", lengths, "u")
     block.put("phase", (phases[phase(span)] for span in spans), "u")
@@ -365,8 +368,8 @@ def _parts(graph: CapacityGraph, layout: Layout) -> list[list[str]]:
     facts = []
     sizes = Counter(sum(graph.gpu[v] for v in box.nodes) for box in layout.boxes)
     if sizes:
-        made = [f"{count:,} of {size} GPU{'s' * (size > 1)}" for size, count in sizes.items()]
-        facts.append(["boxes", ", ".join(made)])
+        parts = [f"{count:,} of {size} GPU{'s' * (size > 1)}" for size, count in sizes.items()]
+        facts.append(["boxes", ", ".join(parts)])
     tiers = Counter(layout.layers[v] for v in range(graph.n) if not graph.gpu[v])
     if tiers:
         places = [f"{tiers[k]:,} {f'in tier {k}' if k else 'in boxes'}" for k in sorted(tiers)]

@@ -107,8 +107,8 @@ def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
         x = [at + aside for at in x]
         frames = tuple(replace(f, left=f.left + aside, right=f.right + aside) for f in frames)
     for inner in boxes.values():
-        known = [rank[v] for v in inner if v in rank]
-        rank |= {v: fmean(known) for v in inner if known and v not in rank}
+        ranks_inside = [rank[v] for v in inner if v in rank]
+        rank |= {v: fmean(ranks_inside) for v in inner if ranks_inside and v not in rank}
     _place_layers(outer, layers, near, rank, wide, x, y)
     return Layout(tuple(x), tuple(y), tuple(layers), frames, wide, bottom)
 
@@ -288,8 +288,8 @@ def find_twins(graph: CapacityGraph, kinds: Sequence[int]) -> list[int]:
 
 
 def _number(values: Sequence[Hashable]) -> list[int]:
-    known: dict[Hashable, int] = {}
-    return [known.setdefault(value, len(known)) for value in values]
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _pick(

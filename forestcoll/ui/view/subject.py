@@ -103,11 +103,11 @@ class Subject:
 
     def band(self, size: int) -> Band | None:
         """What so many bytes reach, as reports have it; None where it takes long, or is nothing."""
-        known = self.topology or self.machine
+        links = self.topology or self.machine
         if self.program is not None and self.program.n <= RANKS:
-            return band(self.program, self._where(), size, links=known)
+            return band(self.program, self._where(), size, links=links)
         if self.program is None and self.forest is not None:
-            return simulated_band(self.forest, None if known is None else known.latencies(), size)
+            return simulated_band(self.forest, None if links is None else links.latencies(), size)
         return None
 
     def simulate(self, size: int, *, options: Options | None = None, pieces: int = 1) -> Timing:
@@ -115,10 +115,10 @@ class Subject:
 
         Of a forest alone every tree is cut into so many `pieces`.
         """
-        options, known = options or Options(), self.topology or self.machine
+        options, links = options or Options(), self.topology or self.machine
         if self.program is not None:
             where = self._where()
-            timing = run(self.program, where, size, links=known, options=options, timeline=True)
+            timing = run(self.program, where, size, links=links, options=options, timeline=True)
             return _renumber(timing, self.graph())
         if self.exchange is not None:
             raise UnsupportedError(f"{self.name}: {NO_ORDER}")
@@ -127,7 +127,7 @@ class Subject:
         return run_forest(
             self.forest,
             size,
-            topology=known,
+            topology=links,
             options=options,
             pieces=pieces,
             timeline=True,

@@ -105,8 +105,8 @@ def _links(
     for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
         percent = 0.0 if rows is None else float(rows[e].percent)
         pair = min(u, v), max(u, v)
-        known = busy.get(pair, (0.0, 0.0))
-        busy[pair] = max(known[0], percent), max(known[1], float(graph.bandwidth(e)))
+        busiest = busy.get(pair, (0.0, 0.0))
+        busy[pair] = max(busiest[0], percent), max(busiest[1], float(graph.bandwidth(e)))
     widest = max(rate for _, rate in busy.values())
     for (u, v), (percent, rate) in busy.items():
         width = 1.2 + 2.2 * math.sqrt(rate / widest)
@@ -148,11 +148,11 @@ def _tree(layout: Layout, tree: Tree) -> Iterator[str]:
 def hops(tree: Tree) -> list[int]:
     """Per edge of a tree the number of its hop, in time: 1 for those that wait for no other."""
     arrived: dict[int, int] = {}
-    found = []
+    numbers = []
     for path in tree.edges:
-        found.append(1 + arrived.get(path[0], 0))
-        arrived[path[-1]] = max(found[-1], arrived.get(path[-1], 0))
-    return found
+        numbers.append(1 + arrived.get(path[0], 0))
+        arrived[path[-1]] = max(numbers[-1], arrived.get(path[-1], 0))
+    return numbers
 
 
 def _nodes(graph: CapacityGraph, layout: Layout, root: int | None) -> Iterator[str]:

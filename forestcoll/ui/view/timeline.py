@@ -37,7 +37,7 @@ class Row(NamedTuple):
 def assign_rows(timing: Timing) -> list[tuple[Row, Span]]:
     """Every span with its row, in the order of rows and times; spans of a row do not overlap."""
     ordered = sorted(timing.timeline, key=lambda s: (s.rank, s.proxy, s.block, s.start, s.end))
-    found: list[tuple[Row, Span]] = []
+    assigned: list[tuple[Row, Span]] = []
     ends: list[float] = []  # per lane of the thread block at hand
     place: tuple[int, bool, int] | None = None
     for span in ordered:
@@ -45,9 +45,9 @@ def assign_rows(timing: Timing) -> list[tuple[Row, Span]]:
             place, ends = (span.rank, span.proxy, span.block), []
         lane = next((k for k, end in enumerate(ends) if end <= span.start), len(ends))
         ends[lane : lane + 1] = [span.end]
-        found.append((Row(*place, lane), span))
-    found.sort(key=lambda entry: (entry[0], entry[1].start, entry[1].end))
-    return found
+        assigned.append((Row(*place, lane), span))
+    assigned.sort(key=lambda entry: (entry[0], entry[1].start, entry[1].end))
+    return assigned
 
 
 def name_row(row: Row, *, trees: bool) -> str:
@@ -71,14 +71,14 @@ def rates(spans: Sequence[Span], links: int) -> list[list[tuple[float, float]]]:
                 at = changes[link]
                 at[span.start] = at.get(span.start, 0.0) + rate
                 at[span.end] = at.get(span.end, 0.0) - rate
-    found = []
+    loads = []
     for at in changes:
         total, steps = 0.0, []
         for time in sorted(at):
             total += at[time]
             steps.append((time, max(0.0, total) if abs(total) > 1e-9 else 0.0))
-        found.append(steps)
-    return found
+        loads.append(steps)
+    return loads
 
 
 def find_phases(subject: Subject) -> Callable[[Span], str]:

@@ -83,8 +83,8 @@ def band(
     options: Options = DEFAULTS,
 ) -> Band:
     """The figures of a plan; the arguments are those of `run`."""
-    known = links is not None or isinstance(where, Topology)
-    model = options.words([(program.style, program.protocol)], latencies=known)
+    has_latencies = links is not None or isinstance(where, Topology)
+    model = options.words([(program.style, program.protocol)], latencies=has_latencies)
     fifo, fair = run_each(program, where, size, links=links, options=options)
     return _band(fifo, fair, model)
 

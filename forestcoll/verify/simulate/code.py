@@ -82,11 +82,11 @@ class Coder:
 
         `reads`: the target asks for data. `after`: microseconds until there is something to send.
         """
-        found = []
+        routes = []
         for one, weight in self.fabric.ways(source, target):
             way = self.fabric.answer(one.stages) if reads else replace(one, lead=after)
-            found.append((self.route(way), weight))
-        return found
+            routes.append((self.route(way), weight))
+        return routes
 
     def bytes(self, count: int, parts: int) -> float:
         """Bytes of so many chunks, cut in so many parts."""

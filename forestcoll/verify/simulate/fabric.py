@@ -72,12 +72,12 @@ class Fabric:
 
     def way(self, path: Path) -> Way:
         """The way over these nodes."""
-        found = self._ways.get(path)
-        if found is None:
+        way = self._ways.get(path)
+        if way is None:
             links = [self.number[ends] for ends in pairwise(path)]
-            found = self.over(tuple((link,) for link in links))
-            self._ways[path] = found
-        return found
+            way = self.over(tuple((link,) for link in links))
+            self._ways[path] = way
+        return way
 
     def over(self, stages: Stages) -> Way:
         """The way over these links; its latency is also that of what tells of the end."""
@@ -176,9 +176,9 @@ def _rules(graph: CapacityGraph, topology: Topology | None, rule: Rule | None) -
 
 
 def _latencies(
-    graph: CapacityGraph, known: Latencies | None, topology: Topology | None, options: Options
+    graph: CapacityGraph, given: Latencies | None, topology: Topology | None, options: Options
 ) -> list[float]:
-    stated = known or (topology.latencies() if topology is not None else None)
+    stated = given or (topology.latencies() if topology is not None else None)
     if options.latency is not None or stated is None:
         return [options.latency or 0.0] * len(graph.tail)
     names = graph.names

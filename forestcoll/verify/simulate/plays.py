@@ -45,10 +45,10 @@ def run(
 
     Raises PlanError where ranks do not fit, or the program gets stuck.
     """
-    (found,) = run_each(
+    (timing,) = run_each(
         program, topology, size, (rule,), links=links, options=options, timeline=timeline
     )
-    return found
+    return timing
 
 
 def run_each(
@@ -63,14 +63,14 @@ def run_each(
 ) -> list[Timing]:
     """The same under several rules, one after the other, for little more than the time of one."""
     size = whole("size", size, 1, MOST_BYTES)
-    found = fabric(program, topology, rules[0], options, links)
-    coder = Coder(found, options)
+    network = fabric(program, topology, rules[0], options, links)
+    coder = Coder(network, options)
     first = program.ranks[0]
     chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
     coder.write(program, chunk)
     timings = []
     for rule in rules:
-        found.set_rule(rule)
+        network.set_rule(rule)
         timings.append(_timing(coder, size, rule, program.collective, program.n, timeline))
     return timings
 
@@ -92,8 +92,8 @@ def run_forest(
     """
     size, pieces = whole("size", size, 1, MOST_BYTES), whole("pieces", pieces, 1, 2**20)
     forest = forest.expanded()
-    found = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
-    coder = Coder(found, options)
+    network = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
+    coder = Coder(network, options)
     write_trees(forest, coder, size, pieces)
     return _timing(coder, size, rule, forest.collective, forest.n, timeline)
 

@@ -129,11 +129,11 @@ def _heights(tree: Tree) -> dict[int, int]:
     after: dict[int, list[int]] = defaultdict(list)
     for path in tree.edges:
         after[path[0]].append(path[-1])
-    found: dict[int, int] = {}
+    heights: dict[int, int] = {}
     order = [path[-1] for path in tree.edges]
     for node in [*reversed(order), tree.edges[0][0]] if tree.edges else []:
-        found[node] = max((1 + found.get(child, 0) for child in after[node]), default=0)
-    return found
+        heights[node] = max((1 + heights.get(child, 0) for child in after[node]), default=0)
+    return heights
 
 
 def _all_of(
@@ -156,7 +156,7 @@ def _links(forest: Forest, coder: Coder, tree: Tree) -> list[list[int]]:
     graph, down = forest.graph, tree.phase == "broadcast"
     able = graph.multicast if down else graph.aggregation
     seen: set[int] = set()
-    found = []
+    loaded = []
     for path in tree.edges:
         links = []
         for u, v in pairwise(path):
@@ -166,5 +166,5 @@ def _links(forest: Forest, coder: Coder, tree: Tree) -> list[list[int]]:
                 links.append(link)
             if shared:
                 seen.add(link)
-        found.append(links)
-    return found
+        loaded.append(links)
+    return loaded

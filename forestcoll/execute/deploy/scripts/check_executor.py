@@ -47,7 +47,7 @@ def main():
         for in_place in modes(entry):
             given, result = buffers(entry, in_place, source, expected, rank, memory)
             check_whole(entry, given.data_ptr(), result.data_ptr())
-            found = 0
+            faults = 0
             for _ in range(LAUNCHES):
                 result.fill_(-1)  # nothing of an earlier launch may pass for this one's
                 given.copy_(source)
@@ -64,9 +64,9 @@ def main():
                     stream.cuda_stream,
                 )
                 torch.cuda.synchronize()
-                found += wrong(entry, rank, result, expected)
-            bad += found
-            report(rank, entry, in_place, found)
+                faults += wrong(entry, rank, result, expected)
+            bad += faults
+            report(rank, entry, in_place, faults)
     dist.barrier()
     dist.destroy_process_group()
     sys.exit(1 if bad else 0)

@@ -54,9 +54,9 @@ def check(plan, rank, device):
             plan, in_place, source, expected, rank, lambda n: torch.zeros(n, device=device)
         )
         call(plan, given, result)
-        found = wrong(plan, rank, result, expected)
-        report(rank, plan, in_place, found)
-        bad += found
+        wrong_elements = wrong(plan, rank, result, expected)
+        report(rank, plan, in_place, wrong_elements)
+        bad += wrong_elements
     return bad
 
 
