@@ -139,12 +139,9 @@ def test_short_slices_keep_the_links_busy_in_a_short_call(
     link_loads(program, forest)
 
 
-@pytest.mark.parametrize(
-    ("collective", "blocks"), [(Collective.ALLGATHER, 0), (Collective.BROADCAST, 6)]
-)
-def test_finer_chunks_take_more_thread_blocks_only_where_lists_are_full(
-    collective: Collective, blocks: int
-) -> None:
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.BROADCAST])
+def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None:
+    """A broadcast in six more is 4 % faster at 64 MB, and 6 % slower at 1 GB."""
     forest = solver.solve(
         capacity_graph(catalog.load("dgx2-v100")), collective, 0 if collective.rooted else None
     )
@@ -152,8 +149,7 @@ def test_finer_chunks_take_more_thread_blocks_only_where_lists_are_full(
     first, _ = search(forest, RCCL, plain, (add_blocks,))
     program, _ = search(forest, RCCL, plain)
     before, after = usage(first), usage(program)
-    assert after.thread_blocks == before.thread_blocks + blocks
-    assert after.steps == RCCL.steps or not blocks
+    assert after.thread_blocks == before.thread_blocks
     assert after.instances > before.instances
     chunks = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
     assert chunks <= 64 * 10**6 // 62_500

@@ -40,8 +40,8 @@ LOWERINGS: Final = 10
 """Programs of a forest that are lowered at most, ..."""
 RANKS: Final = 64
 """... and ranks up to which they are played: more take seconds."""
-SURE: Final = 1.02
-"""Cost up to which nothing else is tried."""
+SURE: Final = 1.015
+"""Cost up to which nothing else is tried, or of a long call up to which work is not spread."""
 GAIN: Final = 1.01
 """How many times as fast a candidate has to be, ..."""
 MORE: Final = 0.058
@@ -297,13 +297,14 @@ def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     finer, wider = 1, []
     while finer < max(2, wanted) and 2 * finer <= most:
         finer *= 2
-    for times in (finer, finer // 2):
-        other = replace(one, instances=times * one.instances)
-        if times > 1 and judge.program(other) is not None:
+    while finer > 1:
+        other = replace(one, instances=finer * one.instances)
+        finer //= 2
+        if judge.program(other) is not None:
             if judge.blocks(other) <= used.thread_blocks:
                 yield other
-            else:
-                wider.append(other)
+                break
+            wider.append(other)
     yield from sorted(wider, key=lambda other: (round(judge.cost(other), 3), judge.blocks(other)))
 
 
