@@ -143,7 +143,7 @@ BUDGETS: dict[str, int] = {
     "verify": 54_250,
     "plans": 37_600,
     "lower": 34_200,
-    "compile": 35_550,
+    "compile": 35_950,
     "study": 21_200,
     "execute": 84_100,
     "ui": 90_500,

@@ -94,7 +94,11 @@ def judge(
     best: Fraction,
     links: Latencies | None,
 ) -> Judged:
-    """The plans with what they reach of `best` GB/s. Not simulated beyond `simulate.RANKS`."""
+    """The plans with what they reach of `best` GB/s. Not simulated beyond `simulate.RANKS`.
+
+    With the links' latencies, which tell chains of many hops from stars; without a root as much as
+    without them, as the search that made the plans counts.
+    """
     if not programs or forest.n > simulate.RANKS:
         return Judged(programs, notes)
     size = min(simulate.longest(p, size_of(forest.collective)) for p in programs.values())
@@ -102,7 +106,13 @@ def judge(
         form: simulate.band(program, forest, size, links=links, options=simulate.LINKS_ALONE)
         for form, program in programs.items()
     }
-    times = [1 / band.share(best) for band in bands.values()]
+    counted = [*bands.values()]
+    if not forest.collective.rooted and links is not None:
+        counted += [
+            simulate.band(program, forest, size, options=simulate.LINKS_ALONE)
+            for program in programs.values()
+        ]
+    times = [1 / band.share(best) for band in counted]
     return Judged(programs, notes, bands, len(times) / sum(times))
 
 

@@ -62,6 +62,8 @@ OPERATIONS: Final = 160_000
 ROOTED_OPERATIONS: Final = 80_000
 """... and to no more operations of all ranks: larger programs take minutes, and with a root those
 of several forests are cut."""
+SUMS: Final = 128_000
+"""Operations of all ranks at most where sums have thread blocks of their own."""
 SLICES: Final = (2**17, 2**16)
 SHORTEST: Final = (3 * 2**14, 2**15)
 """Bytes of shorter slices, and of the shortest; ..."""
@@ -84,6 +86,7 @@ class Candidate:
     spread: Spread = TOGETHER
     unit_bytes: int = UNIT_BYTES
     partners: Partners = "shift"
+    adders: bool = False
 
 
 class Judge:
@@ -135,6 +138,7 @@ class Judge:
                 protocol=self.first.protocol,
                 spread=one.spread,
                 partners=one.partners,
+                adders=one.adders,
             )
         except PlanError as error:
             self.refusals[one] = str(error).split(": ", 1)[-1].split("; ")[0]
@@ -281,38 +285,66 @@ def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Smaller chunks, which a rank hands on sooner: at once as many as the short call asks for.
 
-    What is lost is as long as a chunk, or as a message of it. In more thread blocks, as full lists
-    need, only where all others are worse.
+    What is lost is as long as a chunk, or as a message of it.
     """
-    forest, served, used = judge.forest, judge.served, judge.facts(one)[1]
-    chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
-    most = Fraction(chunks, served.chunks) * judge.start.instances / one.instances
+    for other in _finer(judge, one):
+        if judge.blocks(other) <= judge.blocks(one):
+            yield other
+            return
+
+
+def sum_apart(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Sums of a reduce in thread blocks of their own, where lists are full of them; and finer."""
+    forest, used = judge.forest, judge.facts(one)[1]
+    reduces = forest.collective.rooted and forest.collective.reduces
+    if not reduces or one.adders or judge.stretch(one, SHORT) <= SLOW:
+        return
+    most, times = min(_most(judge, one), Fraction(SUMS, used.operations * forest.n)), 1
+    while 2 * times <= most:
+        times *= 2
+    if times > 1 and 2 * used.steps > judge.target.steps:
+        yield replace(one, adders=True, instances=times * one.instances)
+
+
+def cut_wider(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Smaller chunks in more thread blocks, as full lists need: the fastest of them first."""
+    yield from sorted(
+        (other for other in _finer(judge, one) if judge.blocks(other) > judge.blocks(one)),
+        key=lambda other: (round(judge.cost(other), 3), judge.blocks(other)),
+    )
+
+
+def _finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """The candidates of smaller chunks that the target holds, the smallest first."""
+    forest, used = judge.forest, judge.facts(one)[1]
     largest = ROOTED_OPERATIONS if forest.collective.rooted else OPERATIONS
-    most = min(most, Fraction(largest, used.operations * forest.n))
+    most = min(_most(judge, one), Fraction(largest, used.operations * forest.n))
     lost = judge.stretch(one, SHORT) - 1
     once = 1 if lost < CROWDED - 1 else 4  # times that lists may be too full
     most = min(most, Fraction(once * judge.target.steps, used.steps))
-    messages = SHORT * judge.start.instances / (served.chunks * one.instances * judge.message)
+    messages = SHORT * judge.start.instances / (judge.served.chunks * one.instances * judge.message)
     wanted = max(1.0, messages) * lost / (FLUENT - 1)
-    finer, wider = 1, []
-    while finer < max(2, wanted) and 2 * finer <= most:
-        finer *= 2
-    while finer > 1:
-        other = replace(one, instances=finer * one.instances)
-        finer //= 2
+    times = 1
+    while times < max(2, wanted) and 2 * times <= most:
+        times *= 2
+    while times > 1:
+        other = replace(one, instances=times * one.instances)
+        times //= 2
         if judge.program(other) is not None:
-            if judge.blocks(other) <= used.thread_blocks:
-                yield other
-                break
-            wider.append(other)
-    yield from sorted(wider, key=lambda other: (round(judge.cost(other), 3), judge.blocks(other)))
+            yield other
+
+
+def _most(judge: Judge, one: Candidate) -> Fraction:
+    """How many times as many chunks sizes in use leave."""
+    chunks = min(most_chunks(judge.forest.n) if judge.served.powers else RARE, SHORT // FINEST)
+    return Fraction(chunks, judge.served.chunks) * judge.start.instances / one.instances
 
 
 Action = Callable[[Judge, Candidate], Iterator[Candidate]]
 SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
 """What gives links thread blocks enough."""
 ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
-    "fifo": (add_blocks, cut_finer, order_equals),
+    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals),
     "onesided": (add_blocks, shorten_slices, join_parts, spread_work, shorten_further),
 }
 """All actions of a style, in the order in which they are tried."""
