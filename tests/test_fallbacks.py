@@ -27,9 +27,9 @@ from random_graphs import random_graph, starved_graph
 from random_problems import Problem, feasible, proven, random_problem
 
 from forestcoll import solver
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile import together
-from forestcoll.compile.clock import Clock
 from forestcoll.compile.problem import Problem as Asked
 from forestcoll.compile.request import Request
 from forestcoll.compile.synthesize import make, synthesize

@@ -12,10 +12,10 @@ import pytest
 from graphs import build, dgx_a100, mi250, perturbed, ring, torus
 from random_graphs import judge, random_graph
 
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.compile.budget import Budget, different_trees
 from forestcoll.compile.choose import Choice, Chooser
-from forestcoll.compile.clock import Clock
 from forestcoll.compile.front import PLANS_QUICK
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.request import Request
@@ -291,7 +291,7 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
 
 
 def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.compile.powers_of_two.most_chunks", lambda n: n)
+    monkeypatch.setattr("forestcoll.compile.choose.most_chunks", lambda n: n)
     graph = torus(3, 2)
     choice = chosen(graph, Request(), MSCCLPP, collective=Collective.ALLREDUCE)
     assert not Sizes.of(choice.programs["mscclpp-json"]).powers

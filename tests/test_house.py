@@ -133,17 +133,39 @@ def test_files_and_functions_are_short() -> None:
                 assert length <= 70, f"{path}:{node.lineno}: {node.name} has {length} lines"
 
 
+def test_no_folder_holds_more_than_fifteen_files() -> None:
+    ends = {".py", ".cpp", ".hpp", ".cu", ".js", ".css", ".html"}
+    for folder in {path.parent for path in PACKAGE.rglob("*") if path.suffix in ends}:
+        files = [path.name for path in folder.iterdir() if path.suffix in ends]
+        assert len(files) <= 15, (folder, files)
+
+
+VAGUE = {"found", "made", "known"}
+"""Words that say how one came by a value, and not what it is."""
+
+
+def test_values_have_names_of_their_own() -> None:
+    """The few that stay are names of fields; a value that is only `found` has a term."""
+    uses = 0
+    for path in modules():
+        for node in everything(path):
+            name = getattr(node, "id", None) or getattr(node, "arg", None)
+            name = name or getattr(node, "attr", None)
+            uses += isinstance(name, str) and name.strip("_") in VAGUE
+    assert uses <= 150, uses
+
+
 BUDGETS: dict[str, int] = {
-    "common": 3_800,
+    "common": 4_000,
     "program": 10_400,
-    "topology": 54_400,
+    "topology": 54_350,
     "graph": 61_400,
     "schedule": 15_500,
     "solver": 76_250,
     "verify": 54_250,
     "plans": 37_600,
-    "lower": 34_200,
-    "compile": 35_950,
+    "lower": 34_000,
+    "compile": 35_450,
     "study": 21_200,
     "execute": 84_100,
     "ui": 90_500,

@@ -9,8 +9,7 @@ import pytest
 from hand_forests import chain, of_shape, star
 
 from forestcoll.common.errors import PlanError, UnsupportedError
-from forestcoll.compile.formats import Place
-from forestcoll.compile.plan_text import serve_place
+from forestcoll.compile.formats import Place, serve_place
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.execute import cpu
 from forestcoll.lower import lower, serve

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from forestcoll import solver
+from forestcoll.common.clock import Clock
 from forestcoll.compile import rivals
 from forestcoll.compile.choose import Chooser
-from forestcoll.compile.clock import Clock
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.request import Request
 from forestcoll.compile.rivals import Judged

@@ -13,7 +13,7 @@ from graphs import build, dgx_a100, mi250, torus
 from random_graphs import random_graph
 
 from forestcoll.common.errors import ForestCollError
-from forestcoll.compile.powers_of_two import why_rounded
+from forestcoll.compile.choose import why_rounded
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Forest, check

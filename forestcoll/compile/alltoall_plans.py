@@ -41,8 +41,8 @@ def routes_beside(plan: Path) -> Routes | None:
         for suffix in (about.suffix, Path(about.suffix).suffix):
             path = plan.with_name(plan.name.removesuffix(suffix) + ROUTES_SUFFIX)
             if plan.name.endswith(suffix) and path.is_file():
-                found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
-                return found if isinstance(found, Routes) else None
+                routes, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+                return routes if isinstance(routes, Routes) else None
     return None
 
 
@@ -52,7 +52,7 @@ def targets_of(target: TargetName, topology: str) -> dict[PlanFormat, Target]:
 
 
 def make(
-    found: Routes,
+    routes: Routes,
     form: PlanFormat,
     target: Target,
     name: str,
@@ -62,16 +62,16 @@ def make(
 
     Raises PlanError where the target cannot hold it, with the figure and a way out.
     """
-    shares = shares_of(found)
-    program, note = fill(found, shares, target, name, protocol)
+    shares = shares_of(routes)
+    program, note = fill(routes, shares, target, name, protocol)
     text = plans.dumps(program, form, target)
     _check(shares, plans.loads(text, f"the plan of {name}", form))
     return Plan(form, text, program, usage(program), note)
 
 
-def check(found: Routes, program: Program) -> None:
+def check(routes: Routes, program: Program) -> None:
     """PlanError unless the program delivers every block, over the routes and nothing else."""
-    _check(shares_of(found), program)
+    _check(shares_of(routes), program)
 
 
 def _check(shares: Mapping[tuple[int, int], Fraction], program: Program) -> None:

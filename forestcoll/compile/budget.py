@@ -103,13 +103,13 @@ class Costs:
         faster = sorted(quick.values(), key=_algbw)
         said = ", ".join(f"{limit} {_counted(name, limit)}" for name, limit in limits.items())
         text = f"{_number(taken)} of {_number(best)} GB/s: {said}"
-        found = [
+        lifted = [
             (name, *step) for name in limits if (step := self._step((name,), faster)) is not None
         ]
-        for name, needs, algbw in found:
+        for name, needs, algbw in lifted:
             unit = "" if len(limits) == 1 else f" {_counted(name, needs[name])}"
             text += f"; {needs[name]}{unit} would give {_number(algbw)}"
-        if not found and len(limits) > 1:
+        if not lifted and len(limits) > 1:
             step = self._step(tuple(limits), faster)
             if step is not None:
                 needs, algbw = step

@@ -11,28 +11,29 @@ that the same call gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import Costs, different_trees
-from forestcoll.compile.clock import Clock
-from forestcoll.compile.planner import Planner
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.request import Request
-from forestcoll.program.sizes import Sizes
+from forestcoll.program.sizes import Sizes, is_power, most_chunks
 from forestcoll.program.targets import PlanFormat, Target
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.compile.rivals import Judged
-    from forestcoll.program import Program
+    from forestcoll.program import Program, Protocol
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
+
 
 ENOUGH = Fraction(99, 100)
 """Share of the optimum at which fewer trees per root count for more than the rest."""
@@ -130,9 +131,9 @@ class Chooser:
             return self._explained(quick, self._plans.judge(quick.forest, quick.programs))
         lowest = self.wishes.lowest
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
-            found = self._first(points, powers)
-            if found is not None:
-                return self._explained(*self._fastest(found))
+            candidate = self._first(points, powers)
+            if candidate is not None:
+                return self._explained(*self._fastest(candidate))
         raise self._failure()
 
     @property
@@ -155,10 +156,12 @@ class Chooser:
         from forestcoll import solver
 
         with self.stage("solve"):
-            found = None
+            compact = None
             if self.wishes.compact:
-                found = solver.solve_compact(self.graph, self.collective, trees, self.problem.name)
-            return found or solver.solve(
+                compact = solver.solve_compact(
+                    self.graph, self.collective, trees, self.problem.name
+                )
+            return compact or solver.solve(
                 self.graph,
                 self.collective,
                 self.problem.root,
@@ -249,13 +252,13 @@ class Chooser:
         exact = self._exact()
         most = max(FEW, min(SMALL, 2048 // len(self.graph.ranks)))
         points = [exact, *(self.front.point(k) for k in range(1, most + 1) if k != exact.trees)]
-        found = []
+        forests = []
         for point in points:
             forest = self.forest_of(point)
-            found.append((forest.height, -forest.plain_algbw, point.trees, point))
+            forests.append((forest.height, -forest.plain_algbw, point.trees, point))
             if forest.height == 1:
                 break
-        return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
+        return [point for *_, point in sorted(forests, key=lambda entry: entry[:3])]
 
     def _first(self, points: Iterable[Point], powers: bool) -> _Found | None:
         """The first that suits; what surely does not fit costs no try."""
@@ -270,9 +273,9 @@ class Chooser:
             if left == 0:
                 return None
             left -= 1
-            found = self._fitting(point, powers)
-            if found is not None:
-                return found
+            candidate = self._fitting(point, powers)
+            if candidate is not None:
+                return candidate
         return None
 
     def _fitting(self, point: Point, powers: bool) -> _Found | None:
@@ -315,7 +318,6 @@ class Chooser:
         wishes = self.wishes
         if not self.targets or wishes.exact:
             return forest
-        from forestcoll.compile.powers_of_two import round_forest
 
         algbw = forest.plain_algbw
         least = max(ENOUGH * algbw, min(algbw, ENOUGH * self.best.algbw))
@@ -351,9 +353,9 @@ class Chooser:
             return first, judged
         if judged.share >= rivals.SURE:
             return self._ringed(first, judged)
-        found, best = (first, judged) if self.wishes.lowest else self._rounds(first, judged)
+        candidate, best = (first, judged) if self.wishes.lowest else self._rounds(first, judged)
         if best.share >= rivals.SURE:
-            return found, self._explain_speed(first, judged, found, best)
+            return candidate, self._explain_speed(first, judged, candidate, best)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
         made = ((p, self.forest_of(p)) for p in others if p.trees != point.trees)
@@ -370,20 +372,22 @@ class Chooser:
             self._clock.subject = f"candidate {number + 2} of {len(others) + 1} at most"
             if other := self._fitting(rival, powers):
                 theirs = self._plans.judge(other.forest, other.programs)
-                leaner = found is not first and theirs.blocks <= best.blocks
+                leaner = candidate is not first and theirs.blocks <= best.blocks
                 ahead = theirs.share > (1 if leaner else rivals.GAIN) * best.share
-                found, best = (other, theirs) if ahead else (found, best)
+                candidate, best = (other, theirs) if ahead else (candidate, best)
         self._clock.subject = ""
-        return found, self._explain_speed(first, judged, found, best)
+        return candidate, self._explain_speed(first, judged, candidate, best)
 
-    def _explain_speed(self, first: _Found, judged: Judged, found: _Found, best: Judged) -> Judged:
+    def _explain_speed(
+        self, first: _Found, judged: Judged, candidate: _Found, best: Judged
+    ) -> Judged:
         """What was found, with a note where it is not the first choice."""
         from forestcoll.compile.rivals import speed_note
 
-        if found is not first:
+        if candidate is not first:
             trees = first.point.trees
-            ours = "rings" if found.rings else _words(found.point.trees)
-            option = "--exact" if found.rings and first.point.exact else f"--trees {trees}"
+            ours = "rings" if candidate.rings else _words(candidate.point.trees)
+            option = "--exact" if candidate.rings and first.point.exact else f"--trees {trees}"
             best.notes.append(speed_note(ours, best, _words(trees), judged, option))
         return best
 
@@ -391,34 +395,36 @@ class Chooser:
         """The first choice; or rings whose plans are faster, be they below the optimum."""
         from forestcoll.compile import rivals
 
-        found, best = first, judged
+        candidate, best = first, judged
         least = rivals.RING_GAIN * judged.share
         with self.stage("solve"):
-            made = rivals.rings_of(self.graph, self.collective, self.best, self.problem.name, least)
-        for forest in made:
+            forests = rivals.rings_of(
+                self.graph, self.collective, self.best, self.problem.name, least
+            )
+        for forest in forests:
             other = self._held(forest, self._powers(first))
             if other:
                 theirs = self._plans.judge(other.forest, other.programs)
                 leaner = theirs.blocks <= best.blocks
                 if theirs.share > (rivals.RING_GAIN if leaner else rivals.GAIN) * best.share:
-                    found, best = other, theirs
-        return found, best
+                    candidate, best = other, theirs
+        return candidate, best
 
     def _ringed(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
         """The first choice; or rings where a mesh has some whose plans are faster."""
         from forestcoll.compile import rivals
 
-        found, best = first, judged
+        candidate, best = first, judged
         if judged.share * rivals.RING_GAIN < 1 and not self.wishes.lowest:
             with self.stage("solve"):
-                made = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
-            other = made and self._held(made, self._powers(first))
+                rings = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
+            other = rings and self._held(rings, self._powers(first))
             if other:
                 theirs = self._plans.judge(other.forest, other.programs)
                 faster = theirs.share > rivals.RING_GAIN * judged.share
                 if faster and theirs.blocks <= judged.blocks:
-                    found, best = other, theirs
-        return found, self._explain_speed(first, judged, found, best)
+                    candidate, best = other, theirs
+        return candidate, self._explain_speed(first, judged, candidate, best)
 
     def _held(self, solved: Forest, powers: bool) -> _Found | None:
         """Rings, rounded where they can be, with programs that fit, or None."""
@@ -432,42 +438,41 @@ class Chooser:
                     continue
         return None
 
-    def _powers(self, found: _Found) -> bool:
+    def _powers(self, candidate: _Found) -> bool:
         """Whether all its plans serve powers of two."""
-        return all(Sizes.of(program).powers for program in found.programs.values())
+        return all(Sizes.of(program).powers for program in candidate.programs.values())
 
-    def _explained(self, found: _Found, judged: Judged) -> Choice:
+    def _explained(self, candidate: _Found, judged: Judged) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
-        point, forest = found.point, found.forest
+        point, forest = candidate.point, candidate.forest
         programs = judged.programs
         notes = [*self._written_out(forest), *judged.notes]
         exact = self._exact()
-        if found.solved.plain_algbw < self.best.algbw and not found.rings:
+        if candidate.solved.plain_algbw < self.best.algbw and not candidate.rings:
             why = self._tried.get(exact.trees)
-            share = percent(self._share(found.solved))
+            share = percent(self._share(candidate.solved))
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} per root"
                 + (f" ({why})" if why else "")
             )
         if programs:
-            notes += self._sizes(found, programs)
+            notes += self._sizes(candidate, programs)
         cost = Costs(self.wishes.budget, self._roomy, self._plans.plan, different_trees).words(
-            found.solved.plain_algbw, self.best.algbw, self._refused
+            candidate.solved.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
             notes.append(cost)
         return Choice(forest, programs, exact.trees, notes)
 
-    def _sizes(self, found: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
+    def _sizes(self, candidate: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
         """What rounding did, or why plans serve no powers of two."""
-        from forestcoll.compile.powers_of_two import why_odd, why_rounded
 
         odd = [p for p in programs.values() if not Sizes.of(p).powers]
-        if found.forest is not found.solved:
-            exact = self.wishes.min_percent is None and found.point == self._exact()
-            option = "--exact" if exact else f"--trees {found.point.trees}"
-            return [why_rounded(found.forest, found.solved, option)]
+        if candidate.forest is not candidate.solved:
+            exact = self.wishes.min_percent is None and candidate.point == self._exact()
+            option = "--exact" if exact else f"--trees {candidate.point.trees}"
+            return [why_rounded(candidate.forest, candidate.solved, option)]
         return [why_odd(Sizes.of(odd[0]))] if odd and not self.wishes.exact else []
 
     def _share(self, forest: Forest) -> Fraction:
@@ -482,3 +487,132 @@ class Chooser:
 
 def _words(trees: int) -> str:
     return f"{trees} {'tree' if trees == 1 else 'trees'} per root"
+
+
+Programs = dict[PlanFormat, "Program"]
+
+
+class Planner:
+    """Makes the programs of one forest after the other.
+
+    `targets`: per format the target that its program must fit. `stage`: times what is done.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        targets: Mapping[PlanFormat, Target],
+        wishes: Request,
+        best: Optimum,
+        stage: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self.problem = problem
+        self.targets = targets
+        self.wishes = wishes
+        self.best = best
+        self.stage = stage
+
+    def hopeless(self, trees: int) -> str | None:
+        """Why no target can hold so many trees per root, as far as their number tells; or None."""
+        if not self.targets:
+            return None
+        from forestcoll.lower import hopeless
+
+        problem, parts = self.problem, trees * self.wishes.parts
+        n = len(problem.graph.ranks)
+        reasons = (hopeless(t, problem.collective, n, parts) for t in self.targets.values())
+        return next((reason for reason in reasons if reason), None)
+
+    def plan(self, forest: Forest, target: Target) -> Program:
+        """The program for one target; PlanError where it cannot hold it."""
+        from forestcoll.lower import lower
+
+        wishes = self.wishes
+        return lower(forest, target, instances=wishes.parts, protocol=wishes.protocol)
+
+    def lower(self, forest: Forest) -> Programs:
+        """Those for all targets; PlanError where one cannot hold it."""
+        with self.stage("lower"):
+            return {form: self.plan(forest, target) for form, target in self.targets.items()}
+
+    def search(self, forest: Forest, programs: Programs) -> tuple[Programs, list[str]]:
+        """The fastest programs that these lead to, and where thread blocks do not suffice."""
+        if self.wishes.instances != "auto" or not programs:
+            return programs, []
+        from forestcoll.compile.search import search
+
+        best, notes = {}, []
+        with self.stage("lower"):
+            for form, program in programs.items():
+                best[form], note = search(forest, self.targets[form], program)
+                notes += [note] if note else []
+        return best, notes
+
+    def judge(self, forest: Forest, programs: Programs) -> Judged:
+        """The fastest programs that these lead to, with what they reach."""
+        from forestcoll.compile.rivals import judge
+
+        programs, short = self.search(forest, programs)
+        with self.stage("simulate"):
+            return judge(forest, programs, short, self.best.algbw, self.problem.links)
+
+
+def round_forest(
+    forest: Forest,
+    least: Fraction,
+    targets: Collection[Target],
+    instances: int = 1,
+    protocol: Protocol | None = None,
+) -> Forest | None:
+    """The forest with weights such that plans of the targets serve powers of two.
+
+    The forest as it is where they do so already; None where no such weights reach `least` GB/s.
+    Raises PlanError where no plan can be made of the forest.
+    """
+    if is_power(units_of(forest, targets)):
+        return forest
+    from forestcoll.solver.rounding import round_to_power
+
+    most = min(most_chunks(forest.n), *(target.chunks for target in targets)) // instances
+    # few bytes want few chunks
+    best = least if protocol == "LL" else forest.plain_algbw
+    return round_to_power(forest, best, least, most)
+
+
+def units_of(forest: Forest, targets: Iterable[Target]) -> int:
+    """Chunks of a plan per part of the data: of all of it, or of each rank's.
+
+    Raises PlanError where no plan can be made of the forest.
+    """
+    from forestcoll.lower.layout import layout, no_parity, parity_of
+
+    fifo = any(target.style == "fifo" for target in targets)
+    chunks = layout(forest, 1, parity_of(forest.graph) if fifo else no_parity).chunks
+    return chunks // forest.collective.parts(forest.n)
+
+
+def why_rounded(forest: Forest, solved: Forest, option: str) -> str:
+    """What the weights of `solved` were rounded to, and what these bring: `option` asks for them.
+
+    Rounded weights of few rings may fit the links better than the rings' own: nothing is offered.
+    """
+    parts = forest.collective.parts(forest.n)
+    unit = "the data" if parts == 1 else "a rank's part"
+    rounded = (
+        f"shares are rounded to 1/{forest.total // parts} of {unit}, so that every power of two is "
+        "served"
+    )
+    algbw = float(solved.plain_algbw)
+    more = 100 * float(solved.plain_algbw / forest.plain_algbw - 1)
+    if more <= 0:
+        return rounded
+    units = units_of(solved, ())
+    return f"{rounded}; {option} takes 1/{units} and {algbw:.6g} GB/s ({more:.2f} % more)"
+
+
+def why_odd(sizes: Sizes) -> str:
+    """Why plans of a default choice serve no powers of two."""
+    return (
+        f"no power of two is served ({sizes.words()}): no weights of its trees in powers of two "
+        "that fit reach 99 % of its algbw"
+    )

@@ -1,4 +1,4 @@
-"""Formats and targets: the files a schedule is written to, the runtimes that plans are for."""
+"""Formats: what can be asked for, whose limits each keeps, and a program written as a plan file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from forestcoll.program.targets import (
 )
 
 if TYPE_CHECKING:
+    from forestcoll.common.clock import Clock
     from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.program import Program
+    from forestcoll.schedule.forest import Forest
+
 
 Format = Literal["forest"] | PlanFormat
 Place = Literal["in-place", "out-of-place"]
@@ -38,10 +42,10 @@ FORMATS: dict[Format, str] = {
 def formats_of(formats: Any, target: TargetName, first: str = "forest") -> tuple[Any, ...]:
     """The formats that are asked for, or forest (routes: `first`) and what the target reads."""
     read = runtimes(target)
-    known = (first, *plans.FORMATS)
+    forms = (first, *plans.FORMATS)
     if formats is None:
-        return tuple(form for form in known if form == first or form in read)
-    asked = arguments.words("format", formats, known)
+        return tuple(form for form in forms if form == first or form in read)
+    asked = arguments.words("format", formats, forms)
     for form in asked:
         if form != first and form not in read:
             raise UnsupportedError(f"target {target} reads {', '.join(read)}, not {form}")
@@ -52,8 +56,8 @@ def targets_of(
     formats: Iterable[Format], target: TargetName, sms: int = DEFAULT_SMS
 ) -> dict[PlanFormat, Target]:
     """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
-    known = NARROWEST | runtimes(target)
-    return {form: known[form].on(sms) for form in formats if form in known}
+    runtime_targets = NARROWEST | runtimes(target)
+    return {form: runtime_targets[form].on(sms) for form in formats if form in runtime_targets}
 
 
 def seat(
@@ -83,3 +87,36 @@ def seat(
                 raise
             notes.append(f"no {plans.FORMATS[form].title}: {error}")
     return left, notes
+
+
+def serve_place(program: Program, place: Place | None) -> Program:
+    """The program for calls of that kind; PlanError where there is none. MSCCL's serve both."""
+    from forestcoll.lower import serve
+
+    if place is None or program.style == "fifo":
+        return program
+    return serve(program, in_place=place == "in-place")
+
+
+def write_plan(
+    program: Program,
+    form: PlanFormat,
+    target: Target,
+    forest: Forest,
+    clock: Clock,
+    place: Place | None = None,
+) -> str:
+    """The plan's text, after it was read back, compared and verified."""
+    from forestcoll import plans
+    from forestcoll.verify import link_loads, verify
+
+    with clock.stage("write"):
+        in_place = None if place is None else place == "in-place"
+        text = plans.dumps(program, form, target, in_place=in_place)
+    with clock.stage("verify"):
+        back = plans.loads(text, source=f"<{form}>", format=form)
+        if back != program:
+            raise PlanError(f"the {form} plan does not read back as it was written (a defect)")
+        verify(back)
+        link_loads(back, forest)
+    return text

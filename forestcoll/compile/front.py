@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from forestcoll.common.clock import Clock, Progress
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.budget import different_trees
 from forestcoll.compile.choose import Chooser
-from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.request import STATEMENT, Request, keywords
 from forestcoll.program.targets import TARGETS, Target
 

@@ -43,10 +43,10 @@ def choose_by_percent(
     bound = problem.optimum().bound.algbw
     wanted = wishes.min_percent / 100 * bound
     share = wanted / best.algbw
-    found = find_forest(problem)
-    reached = max(best.algbw, Fraction(0) if found is None else found.algbw)
+    forest = find_forest(problem)
+    reached = max(best.algbw, Fraction(0) if forest is None else forest.algbw)
     refusal = f"the best has {float(reached):.6g} GB/s, {percent(reached / bound)}"
-    enough = found if found is not None and found.algbw >= wanted else None
+    enough = forest if forest is not None and forest.algbw >= wanted else None
     if enough is not None and (share > 1 or enough.trees_per_root <= fewest(share)):
         problems = wishes.refusal(enough)
         if problems is None:
@@ -75,10 +75,10 @@ def prefer_switches(problem: Problem, forest: Forest, best: Optimum) -> tuple[Fo
     def worth(f: Forest) -> tuple[Fraction, int, int]:
         return f.algbw, -f.height, -len(f.trees) * f.images
 
-    found = other if other is not None and other.bound and worth(other) > worth(same) else same
+    better = other if other is not None and other.bound and worth(other) > worth(same) else same
     return (
-        (found, optimum_in_switches(found, best))
-        if worth(found) > worth(forest)
+        (better, optimum_in_switches(better, best))
+        if worth(better) > worth(forest)
         else (forest, best)
     )
 

@@ -76,7 +76,7 @@ def topology_of(given: Topology | str | PathLike[str]) -> Topology:
 
 def parse_collective(name: Collective | str) -> Collective:
     """The collective of that name, or UnsupportedError with the nearest one."""
-    known = [c.value for c in BY_TREES]
+    names = [c.value for c in BY_TREES]
     if name == Collective.ALLTOALL:
         raise UnsupportedError(
             "no trees carry an alltoall; 'forestcoll optimum' and 'forestcoll synthesize' take it "
@@ -86,8 +86,8 @@ def parse_collective(name: Collective | str) -> Collective:
         collective = Collective(name)
     except ValueError:
         raise UnsupportedError(
-            f"unknown collective {str(name)!r}{did_you_mean(str(name), known)} "
-            f"(known: {', '.join(known)})"
+            f"unknown collective {str(name)!r}{did_you_mean(str(name), names)} "
+            f"(known: {', '.join(names)})"
         ) from None
     if not collective.phases:
         raise UnsupportedError(f"{collective}: no trees carry it, so no forest is made for it")

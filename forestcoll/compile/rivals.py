@@ -131,12 +131,12 @@ def points(front: Front, exact: Point, collective: Collective, n: int, share: fl
     With a root `promising` says which are worth a plan. Among them is the optimum in more trees: in
     as many as there are other ranks each can be a star behind a switch.
     """
-    found = {k: front.point(k) for k in TREES}
+    by_trees = {k: front.point(k) for k in TREES}
     if collective.rooted:
         for k in (exact.trees * times for times in (2, 4, 8, n - 1)):
-            found[k] = front.point(k)
-    found.pop(exact.trees, None)
-    return [point for point in found.values() if float(point.share) > GAIN * share]
+            by_trees[k] = front.point(k)
+    by_trees.pop(exact.trees, None)
+    return [point for point in by_trees.values() if float(point.share) > GAIN * share]
 
 
 def distinct(
@@ -170,13 +170,13 @@ def promising(
 
     Their trees alone reach more than GAIN times `share` of `best` GB/s.
     """
-    found: list[tuple[float, int, int, Point, Forest]] = []
+    fast: list[tuple[float, int, int, Point, Forest]] = []
     for point, forest in forests:
         size = size_of(forest.collective)
         reached = simulate.forest_band(forest, size, links=links, pieces=PIECES).least
         if reached / float(best) > GAIN * share:
-            found.append((-reached, forest.height, point.trees, point, forest))
-    ordered = sorted(found, key=lambda entry: entry[:3])
+            fast.append((-reached, forest.height, point.trees, point, forest))
+    ordered = sorted(fast, key=lambda entry: entry[:3])
     return ((point, forest) for *_, point, forest in ordered)
 
 
@@ -204,9 +204,9 @@ def rings_of(
     if collective.rooted:
         return []
     try:
-        made = named("rings").forests(graph, collective)
+        forests = named("rings").forests(graph, collective)
     except UnsupportedError:
         return []
     slowest = Fraction(least) * best.algbw
-    fast = [forest for forest in made if forest.plain_algbw >= slowest]
+    fast = [forest for forest in forests if forest.plain_algbw >= slowest]
     return [replace(forest, name=name, bound=best.bound) for forest in fast]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from forestcoll.common.clock import Clock, Progress
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.choose import Choice, Chooser
-from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import Format
+from forestcoll.compile.formats import Format, serve_place, write_plan
 from forestcoll.compile.in_switches import (
     choose_by_percent,
     nvls_note,
@@ -18,18 +18,17 @@ from forestcoll.compile.in_switches import (
     prefer_switches,
     require_forest,
 )
-from forestcoll.compile.notes import forest_notes, plan_notes
 from forestcoll.compile.optimum import in_switches
-from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.request import IN_PYTHON, Request, keywords
 from forestcoll.plans import FORMATS
 from forestcoll.program.targets import WIDER, PlanFormat
+from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.lower import Usage
     from forestcoll.program import Program
-    from forestcoll.program.targets import Target
+    from forestcoll.program.targets import PlanFormat, Target
     from forestcoll.schedule.forest import Bound, Forest
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
@@ -142,13 +141,13 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     if request.min_percent is not None and request.forest_alone and problem.graph.copies:
         points = Chooser(plain, {}, request, best, clock).front
         with clock.stage("solve"):
-            found = choose_by_percent(problem, request, best, lambda s: points.fewest(s).trees)
-        if not isinstance(found, Request):
+            chosen = choose_by_percent(problem, request, best, lambda s: points.fewest(s).trees)
+        if not isinstance(chosen, Request):
             forest_alone = Request(formats=("forest",))
             return _finish(
-                problem, found, optimum_in_switches(found, best), {}, {}, clock, forest_alone
+                problem, chosen, optimum_in_switches(chosen, best), {}, {}, clock, forest_alone
             )
-        request = found
+        request = chosen
     choice, targets, narrowed = _choose(plain, request, best, clock)
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
     free = replace(request, exact=False).free  # a forest alone is the optimum anyway
@@ -255,12 +254,12 @@ def _bands(
         if not programs:
             alone = simulate.simulated_band(forest, problem.links)
             return {} if alone is None else {"forest": alone}
-        found: dict[Format, Band] = {}
+        bands: dict[Format, Band] = {}
         for form, program in programs.items():
             band = simulate.plan_band(program, forest, problem.links)
             if band is not None:
-                found[form] = band
-        return found
+                bands[form] = band
+        return bands
 
 
 def _usages(programs: Mapping[PlanFormat, Program]) -> dict[PlanFormat, Usage]:
@@ -270,3 +269,46 @@ def _usages(programs: Mapping[PlanFormat, Program]) -> dict[PlanFormat, Usage]:
     from forestcoll.lower import usage
 
     return {form: usage(program) for form, program in programs.items()}
+
+
+def forest_notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[str]:
+    """`plain`: the figures are not those of plans."""
+    notes = []
+    if plain and forest.graph.copies:
+        notes.append(
+            "algbw counts copies and sums in the switches (NVLS) once; plans copy and add on the "
+            "GPUs, but those of --nvls"
+        )
+    if best.bound.algbw > forest.algbw and forest.trees_per_root == best.trees_per_root:
+        share = percent(forest.algbw / best.bound.algbw)
+        notes.append(f"proven within {share} of any schedule")
+    if best.note:
+        notes.append(best.note)
+    return notes
+
+
+def plan_notes(programs: Mapping[PlanFormat, Program]) -> list[str]:
+    """What to know of plans of packets, and of those that ports allow for one kind of calls."""
+    program = programs.get("mscclpp-json")
+    if program is None:
+        return []
+    if program.double_scratch:
+        return _packet_notes(program)
+    if program.in_place and program.out_of_place:
+        return []
+    if program.in_place:
+        return ["the MSCCL++ plan serves calls in place only (--place out-of-place: the others)"]
+    return [
+        "the MSCCL++ plan serves calls out of place only: its ports read the input from where its "
+        "allocation begins (--place in-place: the others)"
+    ]
+
+
+def _packet_notes(program: Program) -> list[str]:
+    notes = [
+        f"the MSCCL++ plan is of packets (LL), for up to {program.max_bytes >> 10} KiB; all "
+        "ranks must launch all their plans in one order"
+    ]
+    if not program.in_place:
+        notes.append("it serves out-of-place calls only: sums on their way lie in the output")
+    return notes

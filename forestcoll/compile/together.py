@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.clock import Clock, Progress
 from forestcoll.common.errors import PlanError, TopologyError, UnsupportedError
-from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import FORMATS, Format, seat, targets_of
-from forestcoll.compile.plan_text import write_plan
+from forestcoll.compile.formats import FORMATS, Format, seat, targets_of, write_plan
 from forestcoll.compile.problem import parse_collective
 from forestcoll.program import Collective
 from forestcoll.program.targets import PlanFormat, TargetName, sms_of
@@ -76,7 +75,7 @@ def problem(
     """
     from forestcoll.graph.capacity_graph import CapacityGraph, select_ranks
 
-    known = parse_collective(collective)
+    parsed = parse_collective(collective)
     if not groups:
         raise TopologyError("groups: none is given")
     machine = CapacityGraph.from_topology(topology, relays="all").plain
@@ -90,9 +89,9 @@ def problem(
         if len(names) < 2:
             raise TopologyError(f"group {g} ('{','.join(patterns)}') is one rank; it needs two")
         members.append([number[name] for name in names])
-    roots = [_root(known, root, g, len(own)) for g, own in enumerate(members)]
+    roots = [_root(parsed, root, g, len(own)) for g, own in enumerate(members)]
     return GroupsProblem(
-        topology.name, machine, members, roots, known, relays, topology.latencies()
+        topology.name, machine, members, roots, parsed, relays, topology.latencies()
     )
 
 
@@ -221,7 +220,7 @@ def _choose(
         shares = optimum(asked)
     views = _views(asked)
 
-    def made(k: int | Literal["auto"]) -> Together:
+    def pack(k: int | Literal["auto"]) -> Together:
         with clock.stage("solve"):
             return pack_forests(
                 asked.machine, views, shares, asked.collective, asked.relays, k, asked.name
@@ -229,23 +228,23 @@ def _choose(
 
     parts = 1 if instances == "auto" else instances
 
-    def lowered(done: Together) -> Programs:
+    def lower_all(done: Together) -> Programs:
         with clock.stage("lower"):
             return [
                 {form: lower(forest, t, instances=parts) for form, t in targets.items()}
                 for forest in done.forests
             ]
 
-    best = made(trees)
+    best = pack(trees)
     try:
-        return best, lowered(best), []
+        return best, lower_all(best), []
     except PlanError:
         if trees != "auto":
             raise
         reason: PlanError | None = None
-    for done in sorted((made(k) for k in FEWER), key=lambda done: -done.algbw):
+    for done in sorted((pack(k) for k in FEWER), key=lambda done: -done.algbw):
         try:
-            programs = lowered(done)
+            programs = lower_all(done)
         except PlanError as error:
             reason = error
             continue

@@ -94,13 +94,13 @@ def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
         lines.append(f"optimal: the bound ({forest.bound and forest.bound.method}) equals it")
     else:
         lines.append(bound_line(algbw, bound))
-    known = catalogued(forest.graph, forest.name)
-    if known is False:
+    machine = catalogued(forest.graph, forest.name)
+    if machine is False:
         lines.append(differs(forest.name))
     figures: dict[str, object] = {
         "collective": forest.collective.value,
         "topology": forest.name,
-        "catalogue": known,
+        "catalogue": machine,
         "ranks": forest.n,
         "trees": len(forest.trees) * forest.images,
         "representatives": len(forest.trees),
@@ -200,15 +200,15 @@ def _verify_groups(text: str, source: str) -> Verdict:
     return Verdict("groups", lines, figures)
 
 
-def _how(found: Optimum | Routes) -> str:
+def _how(exchange: Optimum | Routes) -> str:
     """What brings every rank what it is sent."""
-    if isinstance(found, Routes):
-        units = "1 unit" if found.units == 1 else f"{found.units} units"
-        listed = f"{len(found.routes)} paths"
-        if found.group is not None:
-            listed += f", moved by {found.images} symmetries,"
+    if isinstance(exchange, Routes):
+        units = "1 unit" if exchange.units == 1 else f"{exchange.units} units"
+        listed = f"{len(exchange.routes)} paths"
+        if exchange.group is not None:
+            listed += f", moved by {exchange.images} symmetries,"
         return f"{listed} give every pair {units}"
-    count, ranks = len(found.flows), len(found.demand.graph.ranks)
+    count, ranks = len(exchange.flows), len(exchange.demand.graph.ranks)
     flows = "1 flow" if count == 1 else f"{count} flows"
     if count < ranks:
         flows += f" (the images of which are those of all {ranks})"
@@ -218,37 +218,41 @@ def _how(found: Optimum | Routes) -> str:
 def _verify_alltoall(text: str, source: str) -> Verdict:
     from forestcoll.solver.alltoall import file
 
-    found, name, bound = file.loads(text, source)
-    demand, graph = found.demand, found.demand.graph
+    exchange, name, bound = file.loads(text, source)
+    demand, graph = exchange.demand, exchange.demand.graph
     ranks = len(graph.ranks)
     what = file.word(demand)
     where = f"{what} on {name}: {ranks} ranks"
     if demand.groups:
         where += f" in {len(demand.groups)} groups"
     lines = [
-        f"{where}; {_how(found)}",
-        f"algbw {found.algbw} = {decimal(found.algbw)} GB/s, recomputed from the links",
+        f"{where}; {_how(exchange)}",
+        f"algbw {exchange.algbw} = {decimal(exchange.algbw)} GB/s, recomputed from the links",
     ]
-    if bound == found.algbw:
+    if bound == exchange.algbw:
         lines.append("optimal: the bound (lengths of links, shortest ways recomputed) equals it")
     else:
-        lines.append(bound_line(found.algbw, bound))
-    known = catalogued(graph, name)
-    if known is False:
+        lines.append(bound_line(exchange.algbw, bound))
+    machine = catalogued(graph, name)
+    if machine is False:
         lines.append(differs(name))
     figures: dict[str, object] = {
         "collective": what,
         "topology": name,
-        "catalogue": known,
+        "catalogue": machine,
         "ranks": ranks,
-        "algbw": str(found.algbw),
+        "algbw": str(exchange.algbw),
         "bound": str(bound),
-        "optimal": bound == found.algbw,
+        "optimal": bound == exchange.algbw,
     }
-    if isinstance(found, Routes):
-        figures |= {"paths": len(found.routes), "images": found.images, "units": found.units}
+    if isinstance(exchange, Routes):
+        figures |= {
+            "paths": len(exchange.routes),
+            "images": exchange.images,
+            "units": exchange.units,
+        }
     else:
-        figures["flows"] = len(found.flows)
+        figures["flows"] = len(exchange.flows)
     return Verdict("alltoall", lines, figures)
 
 

@@ -229,16 +229,16 @@ def serve(program: Program, *, in_place: bool) -> Program:
 
 def _moved(program: Program, rank: int, steps: tuple[Step, ...]) -> list[Step]:
     """The steps with the shorter buffer named as part of the longer, without copies onto itself."""
-    found: list[Step] = []
+    steps_left: list[Step] = []
     for step in steps:
         if isinstance(step, Pipeline):
             body = [_instruction(program, rank, i) for i in step.body]
             kept = tuple(i for i in body if i is not None)
             if kept:
-                found.append(replace(step, body=kept))
+                steps_left.append(replace(step, body=kept))
         elif (moved := _instruction(program, rank, step)) is not None:
-            found.append(moved)
-    return found
+            steps_left.append(moved)
+    return steps_left
 
 
 def _instruction(program: Program, rank: int, i: Instruction) -> Instruction | None:

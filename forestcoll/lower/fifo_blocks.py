@@ -162,10 +162,10 @@ class RankWriter:
         return RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, self.scratch)
 
 
-def _latest(known: dict[int, int], more: dict[int, int]) -> None:
+def _latest(latest: dict[int, int], more: dict[int, int]) -> None:
     """Takes in, of each thread block, the later step."""
     for block, step in more.items():
-        known[block] = max(step, known.get(block, -1))
+        latest[block] = max(step, latest.get(block, -1))
 
 
 def pair_ports(

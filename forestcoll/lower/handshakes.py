@@ -82,12 +82,12 @@ class Shakes(NamedTuple):
 
     def steps(self, near: int, peers: int) -> int:
         """Operations that they take: a kind of channel and `peers` of it an operation."""
-        found = bool(self.ready_from) + bool(self.done_to)  # barriers
+        steps = bool(self.ready_from) + bool(self.done_to)  # barriers
         for mask in self:
             if mask:
                 inside = (mask & near).bit_count()
-                found += -(-inside // peers) - (inside - mask.bit_count()) // peers
-        return found
+                steps += -(-inside // peers) - (inside - mask.bit_count()) // peers
+        return steps
 
     def around(self, steps: Iterable[Step], near: int, peers: int) -> Iterator[Step]:
         """What they do before and after the steps of a thread block."""

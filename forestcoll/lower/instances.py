@@ -104,14 +104,14 @@ def hardest(forest: Forest, program: Program) -> Work:
     block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     moved = _moved_fifo if program.style == "fifo" else _moved_onesided
-    found = (
+    most = (
         Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
         for number, rank in enumerate(program.ranks)
         for total in (max(rank.input_chunks, rank.output_chunks),)
         for chunks in moved(number, rank, boxes)
         if chunks
     )
-    return max(found, key=lambda work: work.ratio, default=IDLE)
+    return max(most, key=lambda work: work.ratio, default=IDLE)
 
 
 def _moved_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:

@@ -83,19 +83,19 @@ def planes_of(graph: CapacityGraph) -> dict[int, int]:
             entrances.add(tail)
         elif head in outside:
             entrances.add(head)
-    found: dict[int, int] = {}
+    planes: dict[int, int] = {}
     plane = 0
     for switch in sorted(entrances):
-        if switch in found:
+        if switch in planes:
             continue
-        found[switch] = plane
+        planes[switch] = plane
         reached = [switch]
         for node in reached:
-            for other in sorted(near[node] - found.keys()):
-                found[other] = plane
+            for other in sorted(near[node] - planes.keys()):
+                planes[other] = plane
                 reached.append(other)
         plane += 1
-    return found if plane == 2 else {}
+    return planes if plane == 2 else {}
 
 
 # --- chunks
@@ -295,8 +295,8 @@ def _merge(trees: Iterable[RankTree]) -> list[RankTree]:
     merged: dict[tuple[int, Phase, tuple[int, ...], tuple[int, ...]], RankTree] = {}
     for tree in trees:
         key = (tree.root, tree.phase, tree.parent, tree.parities)
-        known = merged.get(key)
-        merged[key] = replace(known, count=known.count + tree.count) if known else tree
+        alike = merged.get(key)
+        merged[key] = replace(alike, count=alike.count + tree.count) if alike else tree
     return list(merged.values())
 
 

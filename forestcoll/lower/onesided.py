@@ -109,13 +109,16 @@ def lower_onesided(
     channels = channels_of(classes, blocks, boxes)
     ranks = tuple(
         RankProgram(
-            tuple(_block(rank, own, classes, channels, target.peers, unit_bytes) for own in found),
+            tuple(
+                _block(rank, own, classes, channels, target.peers, unit_bytes)
+                for own in blocks_of_rank
+            ),
             layout.input_chunks,
             layout.output_chunks,
             pipelines.scratch[rank],
             (0,) * pipelines.semaphores[rank],
         )
-        for rank, found in enumerate(blocks)
+        for rank, blocks_of_rank in enumerate(blocks)
     )
     return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
 
@@ -130,13 +133,13 @@ def _block(
 ) -> ThreadBlock:
     """A thread block of a rank: pipelines in the order of their keys, between handshakes."""
     works = [(block, classes[block[0]][rank, block[1]]) for block in members]
-    found = {(b, x): channels[rank, b, x] for b, work in works for x in bits_of(work.lanes)}
-    own = sorted(set(found.values()), key=lambda c: (c.kind, c.peer, c.index))
+    channel_of = {(b, x): channels[rank, b, x] for b, work in works for x in bits_of(work.lanes)}
+    own = sorted(set(channel_of.values()), key=lambda c: (c.kind, c.peer, c.index))
     near = sum(1 << number for number, c in enumerate(own) if c.kind == "memory")
     place = {channel: number for number, channel in enumerate(own)}
     shakes, pipes = [0] * 4, []
     for block, work in works:
-        number = {x: place[found[block, x]] for x in bits_of(work.lanes)}
+        number = {x: place[channel_of[block, x]] for x in bits_of(work.lanes)}
         for kind, mask in enumerate(work.shakes):
             for x in bits_of(mask):
                 shakes[kind] |= 1 << number[x]

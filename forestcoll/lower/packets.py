@@ -623,12 +623,12 @@ def write_packets(
                     writer.add(rank, 0, put, peers=peers)
         for run in far:  # packets that are made together
             first, count = run[0].source, sum(t.count for t in run)
-            made = writer.slot(rank, count)
-            copy = Instruction(Op.COPY_PACKETS, (replace(first, count=count),), (made,))
+            slot = writer.slot(rank, count)
+            copy = Instruction(Op.COPY_PACKETS, (replace(first, count=count),), (slot,))
             writer.add(rank, 0, copy)
             for t in run:
                 packets = replace(
-                    made, offset=made.offset + t.source.offset - first.offset, count=t.count
+                    slot, offset=slot.offset + t.source.offset - first.offset, count=t.count
                 )
                 writer.forward(rank, 2 * t.level + 1, packets, {t.dst: arrival(t)})
         for low, high in _parts(layout, rank):

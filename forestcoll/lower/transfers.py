@@ -96,16 +96,16 @@ def transfers_of(
     Each comes after those that it needs. Sums of more than one part have none yet that opens them.
     """
     sums, scratch = _partial_sums(trees, layout.n)
-    made: list[Transfer] = []
+    transfers: list[Transfer] = []
     home: dict[int, list[int]] = defaultdict(list)  # chunk: the transfers that bring its sum home
     groups = _groups(layout, trees, apart)
     for number, tree in enumerate(trees):
         if tree.phase == "reduce":
-            _reduce(layout, number, tree, sums, groups[number], made, home)
+            _reduce(layout, number, tree, sums, groups[number], transfers, home)
     for number, tree in enumerate(trees):
         if tree.phase == "broadcast":
-            _broadcast(layout, number, tree, early, groups[number], made, home)
-    return made, scratch
+            _broadcast(layout, number, tree, early, groups[number], transfers, home)
+    return transfers, scratch
 
 
 def _partial_sums(
@@ -149,7 +149,7 @@ def _reduce(
     tree: RankTree,
     sums: dict[tuple[int, int], int],
     group: int,
-    made: list[Transfer],
+    transfers: list[Transfer],
     home: dict[int, list[int]],
 ) -> None:
     first, count = tree.first, tree.count
@@ -165,9 +165,11 @@ def _reduce(
             source = own_ref(Buffer.SCRATCH, sums[number, rank], count)
         else:
             source = layout.input(rank, first, count)
-        needs.setdefault(parent, []).append(len(made))
+        needs.setdefault(parent, []).append(len(transfers))
         parity = tree.parities[rank]
-        made.append(Transfer(rank, parent, source, total, "add", first, number, own, group, parity))
+        transfers.append(
+            Transfer(rank, parent, source, total, "add", first, number, own, group, parity)
+        )
     for chunk in range(first, first + count):
         home[chunk] += needs[tree.root]
 
@@ -178,7 +180,7 @@ def _broadcast(
     tree: RankTree,
     early: frozenset[int],
     group: int,
-    made: list[Transfer],
+    transfers: list[Transfer],
     home: dict[int, list[int]],
 ) -> None:
     first, count, root = tree.first, tree.count, tree.root
@@ -190,8 +192,8 @@ def _broadcast(
         parent = tree.parent[rank]
         source = own if parent == root else outputs[parent]
         needs, parity = bringing[parent], tree.parities[rank]
-        bringing[rank] = [len(made)]
-        made.append(
+        bringing[rank] = [len(transfers)]
+        transfers.append(
             Transfer(
                 parent, rank, source, outputs[rank], "final", first, number, needs, group, parity
             )

@@ -22,11 +22,10 @@ from pathlib import Path
 
 from catalogue import machines
 
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError, UnsupportedError
-from forestcoll.compile.choose import ENOUGH, Chooser
-from forestcoll.compile.clock import Clock
+from forestcoll.compile.choose import ENOUGH, Chooser, units_of
 from forestcoll.compile.formats import Format, seat, targets_of
-from forestcoll.compile.powers_of_two import units_of
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.request import Request
 from forestcoll.program import BY_TREES, Collective

@@ -80,8 +80,8 @@ def check(directory: Path) -> Verdict:
         raise PlanError(f"{where}: names no {FORESTS if collective.phases else ROUTES}")
     claims.check_one_machine(str(directory), sources)
     proven: list[Proven] = []
-    known = verdict.catalogued(next(iter(sources.values())).graph, index.topology)
-    if known is False:
+    machine = verdict.catalogued(next(iter(sources.values())).graph, index.topology)
+    if machine is False:
         lines.append(verdict.differs(index.topology))
     for runtime in index.runtimes:
         for plan in runtime.plans:
@@ -122,10 +122,10 @@ def files_named(index: Path) -> dict[Path, str]:
 
     What it names elsewhere is no file of a set. Raises PlanError where the file is no index.
     """
-    known = loads(read_text(index, PLAN_BYTES, PlanError), str(index), sealed=False)
-    listed = [(FORESTS, forest.file, forest.sha256) for forest in known.forests]
-    listed += [(ROUTES, routes.file, routes.sha256) for routes in known.routes]
-    listed += [(r.format, plan.file, plan.sha256) for r in known.runtimes for plan in r.plans]
+    index_read = loads(read_text(index, PLAN_BYTES, PlanError), str(index), sealed=False)
+    listed = [(FORESTS, forest.file, forest.sha256) for forest in index_read.forests]
+    listed += [(ROUTES, routes.file, routes.sha256) for routes in index_read.routes]
+    listed += [(r.format, plan.file, plan.sha256) for r in index_read.runtimes for plan in r.plans]
     return {
         index.parent / file: sha256
         for folder, file, sha256 in listed
@@ -177,12 +177,12 @@ def _check_alone(directory: Path, runtime: Runtime) -> None:
     folder = directory / runtime.directory
     named = {(directory / plan.file).name for plan in runtime.plans}
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        files = sorted(path.name for path in folder.iterdir())
     except ValueError:  # a null character, half of a surrogate pair
         raise PlanError(f"{folder}: cannot be the name of a directory") from None
     except OSError as error:
         raise PlanError(f"{folder}: {error.strerror or error}") from None
-    for name in found:
+    for name in files:
         if name not in named:
             raise PlanError(
                 f"{folder / name}: is not in {INDEX}; the runtime would read every file of this "
@@ -205,11 +205,11 @@ def _check_routes(directory: Path, index: Index, stated: RoutesFile) -> Routes:
     source = str(directory / stated.file)
     if PurePosixPath(stated.file).parent.as_posix() != ROUTES:
         raise PlanError(f"{source}: does not lie in {ROUTES}")
-    found, name, _ = load_exchange(read_same(directory, stated.file, stated.sha256), source)
-    if not isinstance(found, Routes):
+    routes, name, _ = load_exchange(read_same(directory, stated.file, stated.sha256), source)
+    if not isinstance(routes, Routes):
         raise PlanError(f"{source}: holds flows, no routes")
-    claims.compare(source, claims.of_routes(index, stated, found, name))
-    return found
+    claims.compare(source, claims.of_routes(index, stated, routes, name))
+    return routes
 
 
 def _check_plan(
@@ -231,9 +231,9 @@ def _check_plan(
     report = lint(text, source, runtime.target, told=told, sms=index.sms)
     if not report.ok or report.program is None or report.verified is None:
         raise PlanError(f"{source}: {report.findings[0]}")
-    made = claims.of_plan_and_source(index, plan, report.program, report.verified, made_from)
+    plan_claims = claims.of_plan_and_source(index, plan, report.program, report.verified, made_from)
     try:
-        claims.compare(source, made)
+        claims.compare(source, plan_claims)
     except PlanError as error:
         raise PlanError(str(error) if source in str(error) else f"{source}: {error}") from None
     return program

@@ -39,9 +39,9 @@ Claim = tuple[str, object, object]
 
 def compare(source: str, claims: Iterator[Claim]) -> None:
     """PlanError for the first claim of the index that is not so."""
-    for what, said, found in claims:
-        if said != found:
-            raise PlanError(f"{source}: {what} is {_shown(found)}; {INDEX} says {_shown(said)}")
+    for what, said, value in claims:
+        if said != value:
+            raise PlanError(f"{source}: {what} is {_shown(value)}; {INDEX} says {_shown(said)}")
 
 
 def _shown(value: object) -> str:
@@ -78,14 +78,14 @@ def of_forest(
     yield "its number of trees per root", stated.trees_per_root, forest.trees_per_root
 
 
-def of_routes(index: Index, stated: RoutesFile, found: Routes, name: str) -> Iterator[Claim]:
+def of_routes(index: Index, stated: RoutesFile, routes: Routes, name: str) -> Iterator[Claim]:
     """Of routes: what they are for, and their figures."""
     yield "the topology", index.topology, name
-    yield "the number of ranks", index.ranks, len(found.graph.ranks)
+    yield "the number of ranks", index.ranks, len(routes.graph.ranks)
     yield "the root", index.root, None
-    yield "its algbw", stated.algbw, str(found.algbw)
-    yield "its number of hops", stated.hops, found.hops
-    yield "its number of units", stated.units, found.units
+    yield "its algbw", stated.algbw, str(routes.algbw)
+    yield "its number of hops", stated.hops, routes.hops
+    yield "its number of units", stated.units, routes.units
 
 
 def check_one_machine(directory: str, sources: Mapping[str, Forest | Routes]) -> None:
@@ -101,23 +101,29 @@ def check_one_machine(directory: str, sources: Mapping[str, Forest | Routes]) ->
 
 def of_runtime(index: Index, collective: Collective, runtime: Runtime) -> Iterator[Claim]:
     """Of a runtime: whose it is, where its plans lie, what it can do, what it does not serve."""
-    known = [name for name, target in TARGETS.items() if target.format == runtime.format]
-    yield f"one of {', '.join(known)}: the target", runtime.target, _one_of(runtime.target, known)
+    runtimes = [name for name, target in TARGETS.items() if target.format == runtime.format]
+    yield (
+        f"one of {', '.join(runtimes)}: the target",
+        runtime.target,
+        _one_of(runtime.target, runtimes),
+    )
     yield "the directory", runtime.directory, runtime.format
     able = FORMATS[runtime.format].operations if collective.reduces else ()
     yield "the list of operations", runtime.operations, able
     yield "the list of types", runtime.types, TYPES
     yield "the way plans are looked up", runtime.lookup, FORMATS[runtime.format].lookup
     first, last = runtime.plans[0], runtime.plans[-1]
-    found = gaps(index.min_bytes, index.max_bytes, first.min_bytes, first.multiple, last.max_bytes)
+    not_served = gaps(
+        index.min_bytes, index.max_bytes, first.min_bytes, first.multiple, last.max_bytes
+    )
     said = tuple((gap.min_bytes, gap.max_bytes) for gap in runtime.not_served)
-    yield "what is not served (bytes)", said, tuple((low, high) for low, high, _ in found)
+    yield "what is not served (bytes)", said, tuple((low, high) for low, high, _ in not_served)
     silent = [gap.min_bytes for gap in runtime.not_served if not gap.why.strip()]
     yield "the size that is not served without a reason", next(iter(silent), None), None
 
 
-def _one_of(word: str, known: list[str]) -> str:
-    return word if word in known else known[0]
+def _one_of(word: str, choices: list[str]) -> str:
+    return word if word in choices else choices[0]
 
 
 def of_plan(

@@ -68,9 +68,9 @@ def line_of(made_from: Forest | Routes, protocol: Protocol, links: Latencies, ma
     return Line(latency(made_from, links, HOP[protocol]), made_from.plain_algbw / wire)
 
 
-def _longest_route(found: Routes, protocol: Protocol, links: Latencies) -> Fraction:
+def _longest_route(routes: Routes, protocol: Protocol, links: Latencies) -> Fraction:
     """Microseconds of the slowest way, a hop's own with them."""
-    graph, orbit = found.graph, orbit_of(found.graph, found.group)
+    graph, orbit = routes.graph, orbit_of(routes.graph, routes.group)
     slowest: dict[int, Fraction] = {}  # of each orbit: images of a path may take any of its links
     number = {}
     for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
@@ -80,7 +80,7 @@ def _longest_route(found: Routes, protocol: Protocol, links: Latencies) -> Fract
     return max(
         sum((slowest[number[hop]] for hop in pairwise(route.path)), start=Fraction(0))
         + HOP[protocol] * sum(graph.gpu[v] for v in route.path[1:])
-        for route in found.routes
+        for route in routes.routes
     )
 
 

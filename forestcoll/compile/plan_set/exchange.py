@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from forestcoll import plans
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.compile.alltoall_plans import check_loads
-from forestcoll.compile.clock import Clock
 from forestcoll.compile.formats import seat
 from forestcoll.compile.plan_set.estimate import WORTH, Range, abut, line_of
 from forestcoll.compile.plan_set.served import check_served, last_begin, most_served, unserved_above
@@ -108,24 +108,24 @@ def make_exchange(
 def find_ways(best: Optimum, notes: list[str]) -> Iterator[Routes]:
     """The candidates' routes, none twice; where some serve powers of two, no others."""
     graph = best.demand.graph
-    found: list[Routes] = []
+    ways: list[Routes] = []
     for name in OTHERS:
         try:
-            found.append(routes_over(best, named(name).flows(graph)))
+            ways.append(routes_over(best, named(name).flows(graph)))
         except ForestCollError:  # no boxes, or a way that meets itself
             continue
     fastest = route(best, powers=True)
-    found.append(fastest)
-    found += [route(best, k) for k in _fewer(fastest.units)]
-    most = max((w for w in found if is_power(w.units)), key=lambda w: w.algbw, default=fastest)
+    ways.append(fastest)
+    ways += [route(best, k) for k in _fewer(fastest.units)]
+    most = max((w for w in ways if is_power(w.units)), key=lambda w: w.algbw, default=fastest)
     if fastest.algbw > most.algbw:
         notes.append(
             f"{float(most.algbw):.6g} of {float(fastest.algbw):.6g} GB/s: what is faster serves no "
             "power of two; synthesize without --sizes makes it"
         )
-        found.remove(fastest)
+        ways.remove(fastest)
     seen: set[object] = set()
-    for one in found:
+    for one in ways:
         carried = one.units, frozenset(write_out(one))
         if carried not in seen:
             seen.add(carried)
@@ -190,28 +190,28 @@ class _Race:
             if len(worth) == 1 or worth[least] >= WORTH:
                 break
             out.add(least)
-        found = [Range(low, high, winners[0])]
+        ranges = [Range(low, high, winners[0])]
         for (a, b), (i, j) in zip(pairwise(sizes), pairwise(winners), strict=True):
             if i != j:
-                found.append(Range(self._border(a, b, i, j), high, j))
-        return abut(found, high)
+                ranges.append(Range(self._border(a, b, i, j), high, j))
+        return abut(ranges, high)
 
     def _fastest(self, size: int, out: set[int]) -> int:
         """The fastest candidate; those that the estimate alone rules out are not made."""
-        best, found = NEVER, -1
+        best, fastest = NEVER, -1
         number = range(len(self.candidates))
         for i in sorted(set(number) - out, key=lambda i: (self._estimate(i, size), i)):
             if self._estimate(i, size) >= best * float(WORTH):
                 break
             time = self._time(i, size)
             if time < best:
-                best, found = time, i
-        if found < 0:  # too few bytes for any, or too many: what comes nearest
-            made = [i for i in number if i not in out and self._program(i) is not None]
-            if not made:
+                best, fastest = time, i
+        if fastest < 0:  # too few bytes for any, or too many: what comes nearest
+            candidates = [i for i in number if i not in out and self._program(i) is not None]
+            if not candidates:
                 raise PlanError(self._refused)
-            return min(made, key=lambda i: self._distance(i, size))
-        return found
+            return min(candidates, key=lambda i: self._distance(i, size))
+        return fastest
 
     def _distance(self, i: int, size: int) -> int:
         """Bytes from `size` to what a plan serves."""

@@ -29,7 +29,7 @@ def contest(
 
     `make`: makes the plan of a range's candidate, and says whether it serves all of it.
     """
-    found: list[Range] = []
+    ranges_left: list[Range] = []
     taken = {place.index for place in ranges}
     for place in ranges:
         other = rival(place, candidates, taken)
@@ -38,11 +38,11 @@ def contest(
             or _reaches(place, candidates[place.index], time)
             or not make(Range(place.low, place.high, other))
         ):
-            found.append(place)
+            ranges_left.append(place)
             continue
         taken.add(other)
-        found += _decide(place, other, time)
-    return found
+        ranges_left += _decide(place, other, time)
+    return ranges_left
 
 
 def rival(place: Range, candidates: Sequence[Candidate], taken: set[int]) -> int | None:

@@ -129,15 +129,15 @@ class Index(_Model):
     sha256: str = ""  # of all of the above: `text_file.seal`
 
 
-def files_of(made: PlanSet) -> dict[str, str]:
+def files_of(plan_set: PlanSet) -> dict[str, str]:
     """Path below the set's directory -> text, of every file; the index comes last."""
-    stem = f"{made.name}.{made.collective}"
+    stem = f"{plan_set.name}.{plan_set.collective}"
     files: dict[str, str] = {}
-    sources = dict(_source_files(made, stem))
+    sources = dict(_source_files(plan_set, stem))
     files |= {file: text for file, (_, text) in sources.items()}
     names = {id(source): file for file, (source, _) in sources.items()}
     runtimes = []
-    for plans in made.plans:
+    for plans in plan_set.plans:
         listed = []
         for number, entry in enumerate(plans.entries):
             word = entry.program.protocol.lower()
@@ -145,16 +145,16 @@ def files_of(made: PlanSet) -> dict[str, str]:
             files[file] = entry.text
             source = names[id(entry.candidate.made_from)]
             listed.append(_plan(file, entry, source, plans))
-        runtimes.append(_runtime(made, plans, tuple(listed)))
+        runtimes.append(_runtime(plan_set, plans, tuple(listed)))
     index = Index(
         format=FORMAT,
-        topology=made.name,
-        collective=made.collective.value,
-        ranks=made.plans[0].entries[0].program.n,
-        root=made.root,
-        sms=made.sms,
-        min_bytes=made.low,
-        max_bytes=made.high,
+        topology=plan_set.name,
+        collective=plan_set.collective.value,
+        ranks=plan_set.plans[0].entries[0].program.n,
+        root=plan_set.root,
+        sms=plan_set.sms,
+        min_bytes=plan_set.low,
+        max_bytes=plan_set.high,
         forests=tuple(
             _forest_file(file, source, text)
             for file, (source, text) in sources.items()
@@ -203,14 +203,16 @@ def place_of(
     return in_place, not in_place
 
 
-def _source_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest | Routes, str]]]:
+def _source_files(
+    plan_set: PlanSet, stem: str
+) -> Iterator[tuple[str, tuple[Forest | Routes, str]]]:
     from forestcoll.schedule import forest_file
     from forestcoll.solver.alltoall import file as routes_file
 
-    for number, source in enumerate(made.sources):
+    for number, source in enumerate(plan_set.sources):
         if isinstance(source, Routes):
             name = f"{ROUTES}/{stem}.{number:02d}{routes_file.ROUTES_SUFFIX}"
-            yield name, (source, routes_file.dumps(source, made.name))
+            yield name, (source, routes_file.dumps(source, plan_set.name))
         else:
             name = f"{FORESTS}/{stem}.{number:02d}{FOREST_SUFFIX}"
             yield name, (source, forest_file.dumps(source))
@@ -226,13 +228,13 @@ def _forest_file(file: str, forest: Forest, text: str) -> ForestFile:
     )
 
 
-def _routes_file(file: str, found: Routes, text: str) -> RoutesFile:
+def _routes_file(file: str, routes: Routes, text: str) -> RoutesFile:
     return RoutesFile(
         file=file,
         sha256=digest(text),
-        algbw=str(found.algbw),
-        hops=found.hops,
-        units=found.units,
+        algbw=str(routes.algbw),
+        hops=routes.hops,
+        units=routes.units,
     )
 
 
@@ -271,26 +273,26 @@ def gaps(
     `multiple`, the last one ends at `end`.
     """
     outside = "outside of --sizes"
-    found: list[tuple[int, int | None, str]] = [(1, low - 1, outside)] if low > 1 else []
+    unserved: list[tuple[int, int | None, str]] = [(1, low - 1, outside)] if low > 1 else []
     if multiple.count > first:
         why = f"fewer than the {multiple.count} {multiple.unit} that the first plan needs"
-        found.append((first, multiple.count - 1, why))
+        unserved.append((first, multiple.count - 1, why))
     if end < high:
-        found.append((end + 1, high, "beyond what the runtime's plans serve"))
-    return [*found, (high + 1, None, outside)]
+        unserved.append((end + 1, high, "beyond what the runtime's plans serve"))
+    return [*unserved, (high + 1, None, outside)]
 
 
-def _runtime(made: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runtime:
+def _runtime(plan_set: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runtime:
     first = plans.entries[0]
     in_place, out_of_place = place_of(
         plans.format, first.text, first.program.in_place, first.program.out_of_place
     )
-    reduces = Collective(made.collective).reduces
+    reduces = Collective(plan_set.collective).reduces
     why = {(gap.low, gap.high): gap.why for gap in plans.unserved}
     multiple, end = multiple_of(plans.format, chunks_of(first)), plans.entries[-1].high
     missing = [
         NotServed(min_bytes=low, max_bytes=high, why=why.get((low, high), text))
-        for low, high, text in gaps(made.low, made.high, first.low, multiple, end)
+        for low, high, text in gaps(plan_set.low, plan_set.high, first.low, multiple, end)
     ]
     return Runtime(
         format=plans.format,

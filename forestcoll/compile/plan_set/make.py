@@ -16,11 +16,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from forestcoll.common.clock import Clock, Progress
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import different_trees
 from forestcoll.compile.choose import Chooser
-from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import Place
+from forestcoll.compile.formats import Place, serve_place, write_plan
 from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_set.estimate import Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
@@ -32,7 +32,6 @@ from forestcoll.compile.plan_set.served import (
 )
 from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet
-from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, parse_planned
 from forestcoll.compile.request import Request, keywords
 from forestcoll.plans import FORMATS
@@ -87,7 +86,7 @@ def make(
     maker = _Maker(request, clock, topology, write)
     chooser = Chooser(problem, {}, Request(budget=request.budget), best, clock)
     forests = maker.forests(chooser, tuple(targets.values()))
-    found = maker.all_plans(targets, wider, forests, problem.links, low, high)
+    plans = maker.all_plans(targets, wider, forests, problem.links, low, high)
     return PlanSet(
         name=topology.name,
         collective=problem.collective,
@@ -97,7 +96,7 @@ def make(
         high=high,
         bound=best.bound.algbw,
         in_switches=None if other is None else other.algbw,
-        plans=tuple(found),
+        plans=tuple(plans),
         timings=clock.seconds,
         notes=[*left_out, *dict.fromkeys(maker.notes)],
     )
@@ -142,20 +141,22 @@ class _Maker:
                 problem.graph, problem.collective, problem.root, chooser.best, problem.name
             )
             middle = None if low is None else central(low)
-        found = [forest for forest in (low, middle) if forest is not None]
+        forests = [forest for forest in (low, middle) if forest is not None]
         exact = chooser.front.exact
         best = Fraction(0)
         for trees in sorted({*TREES, exact.trees}):
             algbw = chooser.front.point(trees).algbw
             if algbw > best:  # else fewer trees are as good
                 same = exact.trees == trees and exact.exact
-                found.append(chooser.forest("auto" if same else trees))
+                forests.append(chooser.forest("auto" if same else trees))
                 best = algbw
         with self.clock.stage("round"):
-            found += [rounded for f in found if (rounded := self._rounded(f, targets)) is not None]
+            forests += [
+                rounded for f in forests if (rounded := self._rounded(f, targets)) is not None
+            ]
         most = self.budget.trees
         kept: list[Forest] = []
-        for forest in found:
+        for forest in forests:
             with self.clock.stage("check"):
                 certificate.check(forest)
             if forest not in kept and (most is None or different_trees(forest) <= most):
@@ -233,13 +234,13 @@ class _Maker:
             stage, topology = self.clock.stage, self.topology
             plays = Plays(lambda i: (programs[i], candidates[i].forest), topology, stage)
             end = min(reach, ranges[-1].high)
-            found = settle(ranges, plays.time, until, low, end)
-            settled = contest(found, candidates, make, plays.time)
+            ranges_served = settle(ranges, plays.time, until, low, end)
+            settled = contest(ranges_served, candidates, make, plays.time)
         chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
         end = min(high, served[settled[-1].index])
-        made = self._written(form, target, limits, chosen, end, high, plays)
+        plans_made = self._written(form, target, limits, chosen, end, high, plays)
         self.clock.subject = ""
-        return made
+        return plans_made
 
     def _try(
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
@@ -279,7 +280,7 @@ class _Maker:
     def _candidates(self, forests: Sequence[Forest], links: Latencies) -> list[Candidate]:
         from forestcoll.lower.layout import layout
 
-        found = []
+        candidates = []
         for forest in forests:
             try:
                 chunks = layout(forest, self.instances).chunks
@@ -287,13 +288,12 @@ class _Maker:
                 self._refused = str(error)
                 continue
             lines = ((p, line_of(forest, p, links, forest.name)) for p in HOP)
-            found += [Candidate(forest, protocol, line, chunks) for protocol, line in lines]
-        return found
+            candidates += [Candidate(forest, protocol, line, chunks) for protocol, line in lines]
+        return candidates
 
     def _rounded(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
         """The forest in few chunks that serve powers of two, where there is such a one."""
-        from forestcoll.compile.choose import ENOUGH
-        from forestcoll.compile.powers_of_two import round_forest
+        from forestcoll.compile.choose import ENOUGH, round_forest
 
         try:
             least = ENOUGH * forest.plain_algbw

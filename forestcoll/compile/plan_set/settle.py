@@ -99,17 +99,17 @@ def settle(
     bytes; ranges may lie outside, as the simulated border need not. A plan that is nowhere faster
     goes.
     """
-    found = [Range(low, max(low, ranges[0].high), ranges[0].index)]
+    settled = [Range(low, max(low, ranges[0].high), ranges[0].index)]
     for after in ranges[1:]:
         start = low
-        while found:
-            start = _border(found[-1], after, time, min(until[found[-1].index], high))
-            if start > found[-1].low:
+        while settled:
+            start = _border(settled[-1], after, time, min(until[settled[-1].index], high))
+            if start > settled[-1].low:
                 break
-            start = found.pop().low
+            start = settled.pop().low
         if start <= high:
-            found.append(Range(start, max(start, after.high), after.index))
-    return abut(found, high)
+            settled.append(Range(start, max(start, after.high), after.index))
+    return abut(settled, high)
 
 
 def clip(ranges: Sequence[Range], low: int, high: int) -> list[Range]:

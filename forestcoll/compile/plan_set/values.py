@@ -96,9 +96,9 @@ class PlanSet:
     @property
     def sources(self) -> list[Forest | Routes]:
         """Each forest, or an all-to-all's routes, that a plan was made from, once."""
-        found: list[Forest | Routes] = []
+        sources: list[Forest | Routes] = []
         for plans in self.plans:
             for entry in plans.entries:
-                if all(entry.candidate.made_from is not source for source in found):
-                    found.append(entry.candidate.made_from)
-        return found
+                if all(entry.candidate.made_from is not source for source in sources):
+                    sources.append(entry.candidate.made_from)
+        return sources

@@ -31,13 +31,13 @@ MOST_STAGES = 4
 """Stages of a onesided program: with these, what is lost until all hops are under way is small."""
 
 
-def shares_of(found: Routes) -> dict[Pair, Fraction]:
+def shares_of(routes: Routes) -> dict[Pair, Fraction]:
     """What each rank sends each over a connection of the routes, as shares of a send buffer."""
     counts: dict[Pair, int] = defaultdict(int)
-    for flow in write_out(found):
+    for flow in write_out(routes):
         for hop in pairwise(flow.ranks):
             counts[hop] += flow.count
-    whole = len(found.graph.ranks) * found.units
+    whole = len(routes.graph.ranks) * routes.units
     return {pair: Fraction(count, whole) for pair, count in counts.items()}
 
 
@@ -47,7 +47,7 @@ def needed_blocks(rate: Fraction) -> int:
 
 
 def fill(
-    found: Routes,
+    routes: Routes,
     shares: Mapping[Pair, Fraction],
     target: Target,
     name: str,
@@ -58,8 +58,8 @@ def fill(
     The note says why there are no more. Plans of protocol LL are for few bytes, which need no more
     than one for a connection. Raises PlanError where not even that fits.
     """
-    graph, algbw = found.graph, found.algbw
-    program = lower(found, target, name, protocol)
+    graph, algbw = routes.graph, routes.algbw
+    program = lower(routes, target, name, protocol)
     if protocol == "LL":
         return program, ""
     boxes = tuple(graph.box(node) for node in graph.ranks)
@@ -76,12 +76,12 @@ def fill(
     parts, why = min(wanted, room.parts), room.why
     while parts > 1:
         try:
-            program = lower(found, target, name, protocol, Lanes(parts, local, of))
+            program = lower(routes, target, name, protocol, Lanes(parts, local, of))
             break
         except PlanError as error:
             why = f"with {parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
             parts //= 2
-    program = _overlap(found, target, name, program, Lanes(parts, min(parts, local), of))
+    program = _overlap(routes, target, name, program, Lanes(parts, min(parts, local), of))
     if parts == wanted:
         return program, ""
     return program, (
@@ -90,17 +90,17 @@ def fill(
     )
 
 
-def _overlap(found: Routes, target: Target, name: str, program: Program, lanes: Lanes) -> Program:
+def _overlap(routes: Routes, target: Target, name: str, program: Program, lanes: Lanes) -> Program:
     """With as many stages as fit, where hops follow one another and nothing else lets them overlap.
 
     Fifo programs go round by round through their steps, slice after slice, by themselves.
     """
-    if target.style == "fifo" or found.hops == 1:
+    if target.style == "fifo" or routes.hops == 1:
         return program
     stages = min(MOST_STAGES, _room(program, MOST_OPERATIONS).parts)
     while stages > 1:
         try:
-            return lower(found, target, name, program.protocol, replace(lanes, stages=stages))
+            return lower(routes, target, name, program.protocol, replace(lanes, stages=stages))
         except PlanError:
             stages //= 2
     return program
@@ -117,11 +117,11 @@ def _room(program: Program, most_operations: int = OPERATIONS) -> _Room:
     served = Sizes.of(program)
     most = most_chunks(program.n) if served.powers else RARE
     operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
-    found, why = min(
+    parts, why = min(
         (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
         (
             most_operations // operations,
             f"with more, the plan has more than {most_operations} operations",
         ),
     )
-    return _Room(1 << max(1, found).bit_length() - 1, why)
+    return _Room(1 << max(1, parts).bit_length() - 1, why)

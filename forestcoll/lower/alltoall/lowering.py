@@ -71,7 +71,7 @@ ONE: Final = Lanes()
 
 
 def lower(
-    found: Routes,
+    routes: Routes,
     target: Target,
     name: str,
     protocol: Protocol | None = None,
@@ -82,7 +82,7 @@ def lower(
     Raises PlanError where the target cannot hold it, naming rank, figure, limit and a way out, or
     where a path leads through a GPU that is no rank.
     """
-    return lower_flows(found.graph, write_out(found), found.units, target, name, protocol, lanes)
+    return lower_flows(routes.graph, write_out(routes), routes.units, target, name, protocol, lanes)
 
 
 def lower_flows(
@@ -116,17 +116,17 @@ def lower_flows(
     return program_of(ranks, limits, name, chunks, False, protocol=protocol or "Simple")
 
 
-def write_out(found: Routes) -> Iterator[Flow]:
+def write_out(routes: Routes) -> Iterator[Flow]:
     """Every pair's paths over ranks, units numbered in the order of the listed paths."""
-    graph = found.graph
-    if found.total > MOST_PATHS:
+    graph = routes.graph
+    if routes.total > MOST_PATHS:
         raise PlanError(
-            f"{found.total:,} paths are too many for a plan ({MOST_PATHS:,}); "
+            f"{routes.total:,} paths are too many for a plan ({MOST_PATHS:,}); "
             "--format routes writes the routes alone"
         )
     number = {node: rank for rank, node in enumerate(graph.ranks)}
     used: dict[tuple[int, int], int] = defaultdict(int)
-    for route in found.expand():
+    for route in routes.expand():
         stranger = next((v for v in route.path if graph.gpu[v] and v not in number), None)
         if stranger is not None:
             raise PlanError(
@@ -139,10 +139,10 @@ def write_out(found: Routes) -> Iterator[Flow]:
         used[pair] += route.units
 
 
-def edges_of(found: Routes) -> Iterator[tuple[Path, int]]:
+def edges_of(routes: Routes) -> Iterator[tuple[Path, int]]:
     """The ways from rank to rank that the paths take, over switches, with their units."""
-    ranks = set(found.graph.ranks)
-    for route in found.expand():
+    ranks = set(routes.graph.ranks)
+    for route in routes.expand():
         stops = [i for i, v in enumerate(route.path) if v in ranks]
         for a, b in pairwise(stops):
             yield route.path[a : b + 1], route.units

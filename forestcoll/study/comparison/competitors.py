@@ -31,7 +31,7 @@ from forestcoll.verify import verify
 from forestcoll.verify.simulate import HOP, Options
 
 if TYPE_CHECKING:
-    from forestcoll.compile.clock import Progress
+    from forestcoll.common.clock import Progress
     from forestcoll.schedule.latency import Latencies
 
 FORESTS = 3

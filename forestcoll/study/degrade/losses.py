@@ -24,7 +24,7 @@ from forestcoll.study.degrade.failures import KINDS, Failure, Kind, classes, lis
 from forestcoll.verify import simulate
 
 if TYPE_CHECKING:
-    from forestcoll.compile.clock import Progress
+    from forestcoll.common.clock import Progress
     from forestcoll.graph.capacity_graph import CapacityGraph, Relays
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
@@ -155,8 +155,8 @@ def report_losses(
 
 def best_forest(problem: Problem, best: Optimum) -> Forest:
     """The forest that `synthesize` makes where no plan is asked for."""
+    from forestcoll.common.clock import Clock
     from forestcoll.compile.choose import Chooser
-    from forestcoll.compile.clock import Clock
     from forestcoll.compile.request import Request
 
     return Chooser(problem, {}, Request(), best, Clock()).choose().forest
