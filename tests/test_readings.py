@@ -2,10 +2,10 @@
 
 A row begins with `= FACT`, and then has settings (`set NAME=VALUE`) and the file: lines after `|`,
 or `like FACT`, the file of a row above with other lines (`-` the old ones, `+` the new ones), or an
-expression after `~`, for what no line shows. Below stands what the file is read as, or the error
-after `!`. Which reader is asked says the name of the file of rows: a format, `topology` for our own
-files, `measured` for what tools measured; `real` has files of real machines (`file NAME`), which
-may be absent. `--update-golden` writes what is said now.
+expression after `~`, for what no line shows. A setting `@NAME` is a file of real machines. Below
+stands what the file is read as, or the error after `!`. Which reader is asked says the name of the
+file of rows: a format, `topology` for our own files, `measured` for what tools measured; `real` has
+files of real machines (`file NAME`), which may be absent. `--update-golden` writes them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def rows(form: str) -> dict[str, tuple[list[str], dict[str, str], str]]:
         elif "like" in parts:
             edits = "".join(f"{line}\n" for line in asks if line[0] in "-+")
             text = change(found[parts["like"][0]][2], edits)
-        settings = dict(line.split("=", 1) for line in parts.get("set", []))
+        asked = (line.split("=", 1) for line in parts.get("set", []))
+        settings = {name: re.sub("^@", f"{FOLDER}/", value) for name, value in asked}
         assert parts["="][0] not in found, parts["="]
         found[parts["="][0]] = asks, settings, text
     return found
