@@ -165,7 +165,7 @@ BUDGETS: dict[str, int] = {
     "verify": 54_250,
     "plans": 37_600,
     "lower": 34_000,
-    "compile": 35_450,
+    "compile": 35_250,
     "study": 21_200,
     "execute": 84_100,
     "ui": 90_500,

@@ -11,8 +11,7 @@ that the same call gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -52,6 +51,9 @@ def _relays(forest: Forest) -> bool:
     """Whether some path runs through a GPU that is no rank, which no plan can do."""
     gpu = forest.graph.gpu
     return any(gpu[v] for tree in forest.trees for path in tree.edges for v in path[1:-1])
+
+
+Programs = dict[PlanFormat, "Program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,6 @@ class Chooser:
         self.graph = problem.graph
         self.collective = problem.collective
         self.targets = {form: wishes.budget.lowered(t) for form, t in targets.items()}
-        self._plans = Planner(problem, self.targets, wishes, best, clock.stage)
         self._roomy = tuple(targets.values())
         self._refused: list[Forest] = []  # where there is a budget: what it refused
         self.wishes = wishes
@@ -123,12 +124,12 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            programs, short = self._plans.search(forest, self._plans.lower(forest))
+            programs, short = self._search(forest, self._lower(forest))
             notes = [*self._written_out(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
         quick = self._quick()
         if quick is not None:
-            return self._explained(quick, self._plans.judge(quick.forest, quick.programs))
+            return self._explained(quick, self._judge(quick.forest, quick.programs))
         lowest = self.wishes.lowest
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             candidate = self._first(points, powers)
@@ -266,7 +267,7 @@ class Chooser:
         for point in points:
             if point.trees in self._tried or (powers and point.trees in self._odd):
                 continue
-            hopeless = self._plans.hopeless(point.trees)
+            hopeless = self._hopeless(point.trees)
             if hopeless:
                 self._tried[point.trees] = hopeless
                 continue
@@ -294,7 +295,7 @@ class Chooser:
                 if forest is None:
                     continue
                 try:
-                    return _Found(point, solved, forest, self._plans.lower(forest))
+                    return _Found(point, solved, forest, self._lower(forest))
                 except PlanError as error:
                     refusal = str(error)
                     if forest is solved:
@@ -348,7 +349,7 @@ class Chooser:
         """The first choice; or one whose plans are faster where none is wished for."""
         from forestcoll.compile import rivals
 
-        judged = self._plans.judge(first.forest, first.programs)
+        judged = self._judge(first.forest, first.programs)
         if not self.wishes.free:
             return first, judged
         if judged.share >= rivals.SURE:
@@ -371,7 +372,7 @@ class Chooser:
             self._made[rival.trees] = forest
             self._clock.subject = f"candidate {number + 2} of {len(others) + 1} at most"
             if other := self._fitting(rival, powers):
-                theirs = self._plans.judge(other.forest, other.programs)
+                theirs = self._judge(other.forest, other.programs)
                 leaner = candidate is not first and theirs.blocks <= best.blocks
                 ahead = theirs.share > (1 if leaner else rivals.GAIN) * best.share
                 candidate, best = (other, theirs) if ahead else (candidate, best)
@@ -404,7 +405,7 @@ class Chooser:
         for forest in forests:
             other = self._held(forest, self._powers(first))
             if other:
-                theirs = self._plans.judge(other.forest, other.programs)
+                theirs = self._judge(other.forest, other.programs)
                 leaner = theirs.blocks <= best.blocks
                 if theirs.share > (rivals.RING_GAIN if leaner else rivals.GAIN) * best.share:
                     candidate, best = other, theirs
@@ -420,7 +421,7 @@ class Chooser:
                 rings = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
             other = rings and self._held(rings, self._powers(first))
             if other:
-                theirs = self._plans.judge(other.forest, other.programs)
+                theirs = self._judge(other.forest, other.programs)
                 faster = theirs.share > rivals.RING_GAIN * judged.share
                 if faster and theirs.blocks <= judged.blocks:
                     candidate, best = other, theirs
@@ -432,7 +433,7 @@ class Chooser:
         for forest in [rounded] if powers else [rounded, solved]:
             if forest is not None:
                 try:
-                    programs = self._plans.lower(forest)
+                    programs = self._lower(forest)
                     return _Found(self._exact(), solved, forest, programs, rings=True)
                 except PlanError:
                     continue
@@ -458,7 +459,7 @@ class Chooser:
             )
         if programs:
             notes += self._sizes(candidate, programs)
-        cost = Costs(self.wishes.budget, self._roomy, self._plans.plan, different_trees).words(
+        cost = Costs(self.wishes.budget, self._roomy, self._plan, different_trees).words(
             candidate.solved.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
@@ -484,35 +485,7 @@ class Chooser:
             return []
         return ["no compact forest was found here: all trees are written"]
 
-
-def _words(trees: int) -> str:
-    return f"{trees} {'tree' if trees == 1 else 'trees'} per root"
-
-
-Programs = dict[PlanFormat, "Program"]
-
-
-class Planner:
-    """Makes the programs of one forest after the other.
-
-    `targets`: per format the target that its program must fit. `stage`: times what is done.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        targets: Mapping[PlanFormat, Target],
-        wishes: Request,
-        best: Optimum,
-        stage: Callable[[str], AbstractContextManager[None]],
-    ) -> None:
-        self.problem = problem
-        self.targets = targets
-        self.wishes = wishes
-        self.best = best
-        self.stage = stage
-
-    def hopeless(self, trees: int) -> str | None:
+    def _hopeless(self, trees: int) -> str | None:
         """Why no target can hold so many trees per root, as far as their number tells; or None."""
         if not self.targets:
             return None
@@ -523,19 +496,19 @@ class Planner:
         reasons = (hopeless(t, problem.collective, n, parts) for t in self.targets.values())
         return next((reason for reason in reasons if reason), None)
 
-    def plan(self, forest: Forest, target: Target) -> Program:
+    def _plan(self, forest: Forest, target: Target) -> Program:
         """The program for one target; PlanError where it cannot hold it."""
         from forestcoll.lower import lower
 
         wishes = self.wishes
         return lower(forest, target, instances=wishes.parts, protocol=wishes.protocol)
 
-    def lower(self, forest: Forest) -> Programs:
+    def _lower(self, forest: Forest) -> Programs:
         """Those for all targets; PlanError where one cannot hold it."""
         with self.stage("lower"):
-            return {form: self.plan(forest, target) for form, target in self.targets.items()}
+            return {form: self._plan(forest, target) for form, target in self.targets.items()}
 
-    def search(self, forest: Forest, programs: Programs) -> tuple[Programs, list[str]]:
+    def _search(self, forest: Forest, programs: Programs) -> tuple[Programs, list[str]]:
         """The fastest programs that these lead to, and where thread blocks do not suffice."""
         if self.wishes.instances != "auto" or not programs:
             return programs, []
@@ -548,13 +521,17 @@ class Planner:
                 notes += [note] if note else []
         return best, notes
 
-    def judge(self, forest: Forest, programs: Programs) -> Judged:
+    def _judge(self, forest: Forest, programs: Programs) -> Judged:
         """The fastest programs that these lead to, with what they reach."""
         from forestcoll.compile.rivals import judge
 
-        programs, short = self.search(forest, programs)
+        programs, short = self._search(forest, programs)
         with self.stage("simulate"):
             return judge(forest, programs, short, self.best.algbw, self.problem.links)
+
+
+def _words(trees: int) -> str:
+    return f"{trees} {'tree' if trees == 1 else 'trees'} per root"
 
 
 def round_forest(

@@ -242,7 +242,7 @@ def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
     """All instructions by level, and a barrier where one comes to an output that another has used.
 
     Not where both write just the same in the course of packets: each thread then comes to what it
-    has written itself (forestcoll/verify/packets.py).
+    has written itself.
     """
     steps: list[tuple[Job | None, Instruction]] = []
     fresh: dict[int, set[Write]] = {}  # of each chunk since the last barrier

@@ -421,7 +421,7 @@ class Repair:
                 if full.isdisjoint(self.orbits(path)):
                     continue
                 tries -= 1
-                if self._move(path, full):
+                if self._move(path):
                     moved = True
                     break
                 if tries <= 0:
@@ -429,7 +429,7 @@ class Repair:
             if not moved:
                 return
 
-    def _move(self, path: Path, full: set[int]) -> bool:
+    def _move(self, path: Path) -> bool:
         """Whether one unit of `path` found a better way."""
         before, load = self.orbits(path), self.load
         commodity = self.of[path[0], path[-1]]

@@ -46,7 +46,7 @@ def _by_boxes(
 ) -> Iterator[list[Order]]:
     if direct:
         yield box_orders(members)
-    yield rail_orders(graph, members, ways)
+    yield rail_orders(members, ways)
     if not direct:
         yield opened_orders(graph, members, ways)
 
@@ -56,7 +56,7 @@ def boxes_of(graph: CapacityGraph) -> list[list[int]]:
     return list(by_box(graph, graph.ranks).values())
 
 
-def rail_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:
+def rail_orders(boxes: list[list[int]], ways: Ways) -> list[Order]:
     """Box after box, from each to the GPU of the same number in the next: along a rail.
 
     A ring that enters a box by one GPU must leave it by another, so that the rail changes from box

@@ -29,7 +29,7 @@ def pack_lowest(
     for phase in collective.phases:
         ways = _ways(graph if phase == "broadcast" else graph.reverse())
         load: dict[tuple[int, int], int] = defaultdict(int)
-        trees += [_tree(graph, ways, graph.ranks[r], phase, load) for r in roots]
+        trees += [_tree(ways, graph.ranks[r], phase, load) for r in roots]
     if any(len(tree.edges) < len(graph.ranks) - 1 for tree in trees):
         return None
     return Forest(
@@ -84,9 +84,7 @@ def _reach(graph: CapacityGraph, near: Wide, start: int) -> dict[int, tuple[Frac
     return reach
 
 
-def _tree(
-    graph: CapacityGraph, ways: Ways, root: int, phase: Phase, load: dict[tuple[int, int], int]
-) -> Tree:
+def _tree(ways: Ways, root: int, phase: Phase, load: dict[tuple[int, int], int]) -> Tree:
     """By levels from the root; `load` counts the trees that each rank's way to another carries."""
     edges: list[Path] = []
     level = [root]
