@@ -71,7 +71,7 @@ def forest(collective: Collective, n: int, trees: list[Tree], boxes: int = 1) ->
     total = sum(t.weight for t in trees)
     if collective is Collective.ALLREDUCE:
         total //= 2
-    root = trees[0].root if collective.rooted else -1
+    root = trees[0].root if collective.has_root else -1
     made = Forest("hand-made", mesh(n, boxes), collective, total, tuple(trees), root=root)
     check(made)
     return made
@@ -79,7 +79,7 @@ def forest(collective: Collective, n: int, trees: list[Tree], boxes: int = 1) ->
 
 def of_shape(collective: Collective, n: int, shape: Any, boxes: int = 1) -> Forest:
     """One tree of that shape a root (and phase)."""
-    roots = [n - 1] if collective.rooted else list(range(n))
+    roots = [n - 1] if collective.has_root else list(range(n))
     phases: list[Phase] = (
         ["reduce", "broadcast"] if collective is Collective.ALLREDUCE else [ONE_PHASE[collective]]
     )
@@ -137,7 +137,7 @@ def forests(draw: st.DrawFn) -> Forest:
             trees += some(root, "reduce", share)
             trees += some(root, "broadcast", share)
     else:
-        roots = [draw(st.integers(0, n - 1))] if collective.rooted else list(range(n))
+        roots = [draw(st.integers(0, n - 1))] if collective.has_root else list(range(n))
         for root in roots:
             trees += some(root, ONE_PHASE[collective], k)
     return forest(collective, n, trees, draw(st.integers(1, 2)))

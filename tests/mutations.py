@@ -41,7 +41,7 @@ from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.schedule import forest_file
 from forestcoll.solver.alltoall import file as alltoall_file
-from forestcoll.solver.alltoall.demand import grouped, ragged, uniform
+from forestcoll.solver.alltoall.demand import alltoallv, in_groups, uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.topology import catalog
@@ -138,8 +138,8 @@ def alltoall() -> dict[str, dict[str, str]]:
     table = [[i + j for i in range(4)] for j in range(4)]
     cases = {
         "even": (uniform(catalog.load("dgx-a100", {"boxes": "1"})), "box"),
-        "ragged": (ragged(ring, table), "ring"),
-        "groups": (grouped(ring, (["gpu0", "gpu1"], ["gpu2", "gpu3"])), "ring"),
+        "ragged": (alltoallv(ring, table), "ring"),
+        "groups": (in_groups(ring, (["gpu0", "gpu1"], ["gpu2", "gpu3"])), "ring"),
     }
     made = {n: alltoall_file.dumps(solve(d), t) for n, (d, t) in cases.items()}
     two = uniform(catalog.load("dgx-a100", {"boxes": "2"}))

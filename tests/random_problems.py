@@ -54,13 +54,13 @@ def random_problem(seed: int) -> Problem:
         _starve(rng, links, gpus)
         has.add("starved")
     graph = _graph(rng, links, gpus, switches, has)
-    if not collective.rooted and collective is not Collective.ALLREDUCE and rng.random() < 0.25:
+    if not collective.has_root and collective is not Collective.ALLREDUCE and rng.random() < 0.25:
         parts = [rng.choice((0, 0, 1, 2, 5)) for _ in graph.ranks]
         parts[rng.randrange(len(parts))] += 1
         graph = with_shares(graph, parts)
         has |= {"parts"} if graph.shares else set()
         has |= {"zero parts"} if 0 in graph.shares else set()
-    root = rng.randrange(len(graph.ranks)) if collective.rooted else None
+    root = rng.randrange(len(graph.ranks)) if collective.has_root else None
     has |= {"unbalanced"} if _unbalanced(graph) else set()
     has |= {"24 nodes"} if graph.n == NODES else set()
     ends = set(zip(graph.tail, graph.head, strict=True))
@@ -162,7 +162,7 @@ def proven(
     if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
         tail, head, copies = head, tail, graph.aggregation
     part = dict(zip(graph.ranks, graph.parts, strict=True))
-    whole = 1 if collective.rooted else sum(graph.parts)
+    whole = 1 if collective.has_root else sum(graph.parts)
     weights = bound.weights or (Fraction(1),)
     potential = dict(bound.potentials)
     assert all(w not in part and not copies[w] for w in potential)
@@ -170,9 +170,9 @@ def proven(
     held = Fraction(0)
     for side, y in zip(bound.parts, weights, strict=True):
         assert not side >= set(graph.ranks)
-        if collective.rooted:
+        if collective.has_root:
             assert graph.ranks[root or 0] in side
-        inside = 1 if collective.rooted else sum(part.get(v, 0) for v in side)
+        inside = 1 if collective.has_root else sum(part.get(v, 0) for v in side)
         assert inside > 0
         held += y * inside
     total = Fraction(0)
@@ -205,7 +205,7 @@ def least_cut(graph: CapacityGraph, collective: Collective, root: int | None) ->
         inside += part * ((sets >> r) & 1)
     everybody = sum(1 << r for r in graph.ranks)
     proper = (sets & everybody) != everybody
-    if collective.rooted:
+    if collective.has_root:
         proper &= ((sets >> graph.ranks[root or 0]) & 1) == 1
         return int(leaving[proper].min()) * graph.unit
     proper &= inside > 0

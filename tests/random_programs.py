@@ -24,7 +24,7 @@ def head(dice: random.Random, n: int, style: str) -> tuple[Tree, Sizes]:
         "collective": collective.value,
         "style": style,
         "places": dice.choice(("both", "in", "out")),
-        "root": dice.randrange(n) if collective.rooted else -1,
+        "root": dice.randrange(n) if collective.has_root else -1,
         "names": [word(dice) for _ in range(n)] if dice.random() < 0.5 else [],
         "min_bytes": low,
         "max_bytes": dice.choice((0, dice.randint(low or 1, 2**28))),

@@ -365,7 +365,7 @@ def forest(
         return _both_ways(graph, name)
     forward = collective in (Collective.ALLGATHER, Collective.BROADCAST)
     turned = graph if forward else graph.reverse()
-    if collective.rooted:
+    if collective.has_root:
         if root is None:
             raise UnsupportedError(f"{collective.value} needs a root rank")
         rate, cut = broadcast_rate(turned, root)
@@ -381,7 +381,7 @@ def forest(
         total=k * len(sources),
         trees=tuple(trees if forward else [_reverse(tree) for tree in trees]),
         bound=Bound(algbw, "cut", (cut,)),
-        root=-1 if root is None or not collective.rooted else root,
+        root=-1 if root is None or not collective.has_root else root,
     )
 
 

@@ -22,7 +22,7 @@ from stranger_alltoall import judge
 from forestcoll.common.errors import ForestError, InfeasibleError, TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import file
-from forestcoll.solver.alltoall.demand import Demand, grouped, parse, ragged, uniform
+from forestcoll.solver.alltoall.demand import Demand, alltoallv, in_groups, parse, uniform
 from forestcoll.solver.alltoall.flows import Optimum, check, solve
 from forestcoll.solver.alltoall.fold import bound, fold, orbits, quotient
 from forestcoll.topology import catalog
@@ -221,11 +221,11 @@ def test_process_group_with_and_without_relays() -> None:
 def test_groups_share_links() -> None:
     """Two halves of each box: half of the NIC's traffic each, at one algbw."""
     topology = catalog.load("dgx-a100", {"boxes": 2})
-    apart = solve(grouped(topology, [["box0/*"], ["box1/*"]]))
+    apart = solve(in_groups(topology, [["box0/*"], ["box1/*"]]))
     assert apart.algbw == Fraction(8 * 325, 7)  # the NICs carry some of it to the own box
-    across = solve(grouped(topology, [["box*/gpu[0-3]"], ["box*/gpu[4-7]"]]))
+    across = solve(in_groups(topology, [["box*/gpu[0-3]"], ["box*/gpu[4-7]"]]))
     assert across.algbw == 50
-    uneven = solve(grouped(topology, [["box0/*"], ["box1/gpu[0-1]"]]))
+    uneven = solve(in_groups(topology, [["box0/*"], ["box1/gpu[0-1]"]]))
     assert uneven.algbw == Fraction(8 * 325, 7)
     assert uneven.demand.scale == 8
 
@@ -233,14 +233,14 @@ def test_groups_share_links() -> None:
 def test_groups_that_are_refused() -> None:
     topology = catalog.load("dgx-a100")
     with pytest.raises(TopologyError, match="box0/gpu1 is in two groups"):
-        grouped(topology, [["box0/gpu0", "box0/gpu1"], ["box0/gpu1", "box0/gpu2"]])
+        in_groups(topology, [["box0/gpu0", "box0/gpu1"], ["box0/gpu1", "box0/gpu2"]])
     with pytest.raises(TopologyError, match="group 1 has 1 GPU"):
-        grouped(topology, [["box0/gpu0", "box0/gpu1"], ["box0/gpu2"]])
+        in_groups(topology, [["box0/gpu0", "box0/gpu1"], ["box0/gpu2"]])
 
 
 def test_ragged_is_scaled_alltoall() -> None:
     topology = catalog.load("mi250")
-    even = ragged(topology, [[1000] * 16 for _ in range(16)])
+    even = alltoallv(topology, [[1000] * 16 for _ in range(16)])
     best = solve(even)
     assert best.algbw == 75
     assert best.theta == solve(uniform(topology)).theta / 1000
@@ -252,7 +252,7 @@ def test_hot_receiver() -> None:
     table = [[0] * 8 for _ in range(8)]
     for row in table[1:]:
         row[0] = 10
-    best = solve(ragged(topology, table))
+    best = solve(alltoallv(topology, table))
     assert 1 / best.theta == Fraction(70, 300)
 
 
@@ -268,7 +268,7 @@ def test_hot_receiver() -> None:
 )
 def test_matrices_that_are_refused(table: list[list[int]], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
-        ragged(catalog.load("dgx-a100"), table)
+        alltoallv(catalog.load("dgx-a100"), table)
 
 
 def test_something_cannot_arrive() -> None:
@@ -356,8 +356,8 @@ def test_a_wrong_optimum_is_not_let_through() -> None:
 
 def test_groups_and_matrices_in_files() -> None:
     topology = catalog.load("dgx-a100", {"boxes": 2})
-    shared = solve(grouped(topology, [["box*/gpu[0-3]"], ["box*/gpu[4-7]"]]))
-    some = solve(ragged(topology, [[i + j for i in range(16)] for j in range(16)]))
+    shared = solve(in_groups(topology, [["box*/gpu[0-3]"], ["box*/gpu[4-7]"]]))
+    some = solve(alltoallv(topology, [[i + j for i in range(16)] for j in range(16)]))
     for best in (shared, some):
         text = file.dumps(best, topology.name)
         assert judge(json.loads(text)) == (best.algbw, best.algbw)

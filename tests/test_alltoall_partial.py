@@ -128,9 +128,9 @@ def test_images_of_paths_and_pairs() -> None:
     assert group.size == 6
     assert [group.images_of(nodes) for nodes in ([hub], [a], [d], [a, hub, d])] == [1, 3, 2, 6]
     assert sorted(group.images((a, hub, b))) == sorted([(a, hub, b), (b, hub, c), (c, hub, a)])
-    assert group.seen_from(a)[d] == group.seen_from(a)[e] == min(d, e)
-    assert group.seen_from(hub)[c] == min(a, b, c)
-    assert sorted(group.kept_with((d,))) == sorted((hub, d, e))
+    assert group.least_images(a)[d] == group.least_images(a)[e] == min(d, e)
+    assert group.least_images(hub)[c] == min(a, b, c)
+    assert sorted(group.fixed_nodes((d,))) == sorted((hub, d, e))
     assert set(group.elements()) == {tuple(row) for row in group.table.tolist()}
 
 

@@ -12,7 +12,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.alltoall_plans import make
 from forestcoll.execute import cpu
 from forestcoll.program.targets import MSCCLPP, RCCL, Target
-from forestcoll.solver.alltoall.demand import Demand, ragged, uniform
+from forestcoll.solver.alltoall.demand import Demand, alltoallv, uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.routes import Routes, check
 from forestcoll.solver.alltoall.spread import boxes_of, least_time, spread, waits
@@ -76,7 +76,7 @@ def test_the_bound_is_one() -> None:
     known = boxes_of(found.graph)
     for _ in range(5):
         matrix = random_matrix(16, dice)
-        best = 1 / solve(ragged(topology, matrix)).theta
+        best = 1 / solve(alltoallv(topology, matrix)).theta
         assert least_time(found.demand, known, matrix) <= best <= waits(found, matrix)[0]
         assert waits(found, matrix)[0] <= known.factor * best
 

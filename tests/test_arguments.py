@@ -151,7 +151,7 @@ def test_topologies_become_graphs_and_come_back() -> None:
     topology = forestcoll.load_topology("dgx-a100", {"boxes": 2})
     back = Topology.from_networkx(topology.to_networkx())
     assert (back.name, back.nodes) == (topology.name, topology.nodes)
-    assert back.directed() == topology.directed()
+    assert back.rates() == topology.rates()
     plain = nx.Graph(name="pair")
     plain.add_edge("a", "b", bandwidth=10)
     assert repr(Topology.from_networkx(plain)) == "<Topology pair: 2 GPUs, 0 switches, 1 links>"

@@ -67,9 +67,9 @@ def test_baselines_are_right_and_no_better_than_the_optimum(
 @pytest.mark.parametrize("name", baselines.BASELINES)
 @pytest.mark.parametrize("target", [MSCCLPP, RCCL], ids=lambda target: target.name)
 def test_baselines_are_programs_that_the_verifier_passes(name: str, target: Target) -> None:
-    machine = ("dgx-h100", {}) if baselines.named(name).in_switch else ("rail", {"gpus": "4"})
+    machine = ("dgx-h100", {}) if baselines.by_name(name).in_switch else ("rail", {"gpus": "4"})
     for collective in (Collective.ALLREDUCE, Collective.ALLGATHER):
-        if collective not in baselines.named(name).serves:
+        if collective not in baselines.by_name(name).serves:
             continue
         forest = baselines.forests(name, graph(*machine), collective)[0]
         program = lower(forest, target)
@@ -174,7 +174,7 @@ def test_halving_and_doubling_of_odd_ranks_fold_the_rest() -> None:
 
 def test_unknown_baseline() -> None:
     with pytest.raises(UnsupportedError, match="unknown baseline 'rigns'; did you mean 'rings'"):
-        baselines.named("rigns")
+        baselines.by_name("rigns")
 
 
 def test_one_ring_is_as_slow_as_its_slowest_link() -> None:

@@ -17,7 +17,7 @@ from forestcoll.program.targets import MSCCLPP, RCCL
 from forestcoll.solver.alltoall.demand import Demand, uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
-from forestcoll.solver.baselines.alltoall import EXCHANGES, bruck, named
+from forestcoll.solver.baselines.alltoall import EXCHANGES, bruck, by_name
 from forestcoll.study.comparison import compare
 from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit
@@ -138,4 +138,4 @@ def test_names() -> None:
     assert set(EXCHANGES) == {"direct", "bruck", *OFFERED}
     assert not set(OFFERED) & set(BASELINES)
     with pytest.raises(UnsupportedError, match="no baseline of an all-to-all is called 'tree'"):
-        named("tree")
+        by_name("tree")

@@ -13,7 +13,7 @@ from test_readings import text_of
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Node, Topology, catalog, load_topology
-from forestcoll.topology.calibrate import Measured, calibrate, loads_measured
+from forestcoll.topology.calibrate import Measured, calibrate, load_measurement
 from forestcoll.ui import cli
 
 H100 = catalog.machine("dgx-h100")
@@ -38,8 +38,8 @@ SENDRECV = text_of("measured", "sendrecv of nccl tests")
 
 
 def test_sendrecv_of_nccl_tests() -> None:
-    result = calibrate(H100, loads_measured(SENDRECV, "m"))
-    assert set(result.topology.directed().values()) == {Fraction(371)}
+    result = calibrate(H100, load_measurement(SENDRECV, "m"))
+    assert set(result.topology.rates().values()) == {Fraction(371)}
     assert any("measured at once" in note for note in result.notes)
     assert any("10 links were not measured themselves" in note for note in result.notes)
 
@@ -57,17 +57,17 @@ def test_time_grows_with_the_length_of_the_file(kind: str) -> None:
     began = time.process_time()
     if "never" in kind:
         with pytest.raises(TopologyError, match="not the output of nvbandwidth"):
-            loads_measured(LONG[kind], "m")
+            load_measurement(LONG[kind], "m")
     else:
-        found = loads_measured(LONG[kind], "m")
-        assert found.rates == loads_measured(P2P if "many" in kind else SENDRECV, "m").rates
+        found = load_measurement(LONG[kind], "m")
+        assert found.rates == load_measurement(P2P if "many" in kind else SENDRECV, "m").rates
     assert time.process_time() - began < 2.5
 
 
 def measure(topology: Topology, noise: float, seed: int = 1) -> Measured:
     """Every pair through one switch or a link of its own, with noise."""
     rng = random.Random(seed)
-    directed, gpus = topology.directed(), topology.gpus
+    directed, gpus = topology.rates(), topology.gpus
 
     def rate(i: int, j: int) -> float:
         own = directed.get((gpus[i], gpus[j]))
@@ -81,7 +81,7 @@ def measure(topology: Topology, noise: float, seed: int = 1) -> Measured:
 def scaled(topology: Topology, factors: dict[tuple[str, str], float], rest: float) -> Topology:
     links = [
         Link(s, d, rate * Fraction(str(factors.get((s, d), rest))), oneway=True)
-        for (s, d), rate in topology.directed().items()
+        for (s, d), rate in topology.rates().items()
     ]
     return Topology(topology.name, topology.nodes, tuple(links))
 
@@ -90,11 +90,11 @@ def test_a_slow_gpu_behind_a_switch_is_found_and_noise_is_not() -> None:
     slow = {("gpu3", "nvswitch"): 0.5, ("nvswitch", "gpu6"): 0.7}
     truth = scaled(H100, slow, 0.85)
     result = calibrate(H100, measure(truth, 0.02))
-    found = result.topology.directed()
+    found = result.topology.rates()
     usual = [rate for arc, rate in found.items() if arc not in slow]
     assert len(set(usual)) <= 2  # one for each direction's class
     for arc, rate in found.items():
-        assert abs(float(rate / truth.directed()[arc]) - 1) < 0.03, arc
+        assert abs(float(rate / truth.rates()[arc]) - 1) < 0.03, arc
     assert [arc for one in result.classes for arc, _ in one.slow] == list(slow)
     assert result.odd == []
     assert result.topology.name == "dgx-h100-calibrated"
@@ -105,13 +105,13 @@ def test_single_odd_pairs_change_nothing_and_are_named() -> None:
     measured.rates[2, 5] = 20.0
     measured.rates[0, 1] = 3000.0
     result = calibrate(H100, measured)
-    assert set(result.topology.directed().values()) == {405}
+    assert set(result.topology.rates().values()) == {405}
     assert [(o.src, o.dst) for o in result.odd] == [("gpu0", "gpu1"), ("gpu2", "gpu5")]
 
 
 def test_a_mesh_takes_each_pair_by_itself() -> None:
     mesh = catalog.machine("mi250")
-    directed, gpus = mesh.directed(), mesh.gpus
+    directed, gpus = mesh.rates(), mesh.gpus
     rates = {
         (i, j): float(directed[gpus[i], gpus[j]]) * (0.4 if {i, j} == {0, 8} else 0.7)
         for i in range(16)
@@ -120,7 +120,7 @@ def test_a_mesh_takes_each_pair_by_itself() -> None:
     }
     far = pairs(16, lambda i, j: 11.0)
     result = calibrate(mesh, Measured("test", 16, {**far, **rates}))
-    found = result.topology.directed()
+    found = result.topology.rates()
     assert found["gpu0", "gpu8"] == 20
     assert found["gpu0", "gpu1"] == 140  # four links of 35
     assert all(found[arc] == directed[arc] * Fraction(7, 10) for arc in found if arc not in
@@ -131,13 +131,13 @@ def test_a_mesh_takes_each_pair_by_itself() -> None:
 def test_one_box_stands_for_all() -> None:
     two = catalog.load("dgx-h100", {"boxes": "2"})
     result = calibrate(two, Measured("test", 8, pairs(8, lambda i, j: 390.0)))
-    directed = result.topology.directed()
+    directed = result.topology.rates()
     assert directed["box0/gpu0", "box0/nvswitch"] == directed["box1/gpu7", "box1/nvswitch"] == 390
     assert directed["box0/gpu0", "fabric"] == 50
     assert any("not limiting any measured pair, at nominal: " in note for note in result.notes)
     cross = {(i, i + 8): 45.0 for i in range(8)}
     both = calibrate(two, Measured("test", 16, {**pairs(8, lambda i, j: 390.0), **cross}))
-    assert both.topology.directed()["box1/gpu3", "fabric"] == 45
+    assert both.topology.rates()["box1/gpu3", "fabric"] == 45
 
 
 def test_the_narrowest_link_of_a_way_takes_the_blame() -> None:
@@ -153,7 +153,7 @@ def test_the_narrowest_link_of_a_way_takes_the_blame() -> None:
         Link("gpu1", "cpu1", Fraction(24)),
     )
     result = calibrate(Topology("t", nodes, links), Measured("m", 2, {(0, 1): 8.0, (1, 0): 8.0}))
-    directed = result.topology.directed()
+    directed = result.topology.rates()
     assert directed["cpu0", "cpu1"] == 8
     assert directed["gpu0", "cpu0"] == 24
 
@@ -191,10 +191,10 @@ def test_the_command(
     assert "box0/gpu3 -> box0/nvswitch" in said.out
     assert "box0/gpu1 -> box0/gpu2 measured 15 GB/s where its links give 390" in said.err
     found = load_topology("real.yaml")
-    assert found.directed()["box0/gpu0", "box0/nvswitch"] == 390
-    assert found.directed()["box0/nvswitch", "box0/gpu3"] == 200
+    assert found.rates()["box0/gpu0", "box0/nvswitch"] == 390
+    assert found.rates()["box0/nvswitch", "box0/gpu3"] == 200
     assert len(found.links) == 8  # both ways are alike still
     assert cli.main([*words, "--force", "--tolerance", "60"]) == 0
-    assert set(load_topology("real.yaml").directed().values()) == {390}
+    assert set(load_topology("real.yaml").rates().values()) == {390}
     assert cli.main(["topology", "calibrate", "dgx-h100", "--measured", "no.txt"]) == 1
     assert "no.txt: cannot be read" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def load(name: str, **parameters: object) -> Topology:
 def degrees(topology: Topology) -> set[Fraction]:
     """GB/s leaving each GPU, as a set."""
     leaving = dict.fromkeys(topology.gpus, Fraction(0))
-    for (src, _), bandwidth in topology.directed().items():
+    for (src, _), bandwidth in topology.rates().items():
         if src in leaving:
             leaving[src] += bandwidth
     return set(leaving.values())
@@ -115,7 +115,7 @@ def test_machines(name: str, gpus: int, inside: int, outside: Fraction | int) ->
     assert two.name == f"{name}-2"
     assert len(two.gpus) == 2 * gpus
     assert degrees(two) == {inside + outside}
-    assert two.directed()["box1/gpu0", "fabric"] == outside
+    assert two.rates()["box1/gpu0", "fabric"] == outside
     assert len(two.boxes) == 2
 
 
@@ -177,7 +177,7 @@ def test_mi250_links_are_those_of_the_system_description() -> None:
     counts = {(buses[src], buses[dst]): count for src, dst, count in stated}
     directed = {
         (int(src.removeprefix("box0/gpu")), int(dst.removeprefix("box0/gpu"))): bandwidth / 50
-        for (src, dst), bandwidth in load("mi250").directed().items()
+        for (src, dst), bandwidth in load("mi250").rates().items()
     }
     assert sorted(counts.values()) == sorted(directed.values())
     assert _degrees_by_die(counts) == _degrees_by_die(directed)
@@ -201,7 +201,7 @@ def test_dgx1_links_are_those_that_nvidia_smi_prints() -> None:
                 if cell.startswith("NV"):
                     printed[f"box0/{cells[0].lower()}", f"box0/gpu{other}"] = int(cell[2:]) * 25
     assert len(printed) == 32
-    assert load("dgx1-v100").directed() == printed
+    assert load("dgx1-v100").rates() == printed
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_torus(sizes: tuple[int, int, int], links: int, degree: set[int]) -> Non
     torus = load("torus-3d", x=x, y=y, z=z)
     assert torus.name == f"torus-3d-{x}x{y}x{z}"
     assert len(torus.gpus) == x * y * z
-    assert len(torus.links) == links == len(torus.directed()) // 2
+    assert len(torus.links) == links == len(torus.rates()) // 2
     assert degrees(torus) == degree
     check_connected(torus)
 
@@ -234,12 +234,12 @@ def test_torus_neighbours() -> None:
             for a, b in ((i + 1) % 3, j), (i, (j + 1) % 5):
                 one, two = f"gpu{5 * i + j}", f"gpu{5 * a + b}"
                 expected |= {(one, two), (two, one)}
-    assert set(torus.directed()) == expected
+    assert set(torus.rates()) == expected
 
 
 def test_hypercube_ring_star() -> None:
     cube = load("hypercube", dimension=4)
-    assert set(cube.directed()) == {
+    assert set(cube.rates()) == {
         (f"gpu{i}", f"gpu{i ^ 1 << bit}") for i in range(16) for bit in range(4)
     }
     assert degrees(load("ring", gpus=5)) == {100}
@@ -268,25 +268,23 @@ def test_dragonfly_joins_every_two_groups_once() -> None:
 def test_fat_tree_oversubscription() -> None:
     for ratio in (1, 2, "3/2"):
         tree = load("fat-tree", leaves=4, hosts=2, gpus=4, spines=2, oversubscription=ratio)
-        up = [
-            b for (src, dst), b in tree.directed().items() if (src, dst[:5]) == ("leaf1", "spine")
-        ]
+        up = [b for (src, dst), b in tree.rates().items() if (src, dst[:5]) == ("leaf1", "spine")]
         assert len(up) == 2
         assert sum(up) * Fraction(ratio) == 2 * 4 * 50
-        assert ("box7/gpu0", "leaf3") in tree.directed()
+        assert ("box7/gpu0", "leaf3") in tree.rates()
         check_connected(tree)
     assert len(load("fat-tree", leaves=1, hosts=1).nodes) == 9
 
 
 def test_rails() -> None:
     rails = load("rail", boxes=4, gpus=8, rails=4, oversubscription=2)
-    directed = rails.directed()
+    directed = rails.rates()
     assert directed["box3/gpu5", "rail1"] == 50
     assert directed["rail1", "spine"] == 4 * 2 * 50 / Fraction(2)
     alone = load("rail", boxes=2, spine=0)
     assert "spine" not in alone.nodes
     check_connected(alone)
-    uneven = load("rail", boxes=2, gpus=3, rails=2).directed()
+    uneven = load("rail", boxes=2, gpus=3, rails=2).rates()
     assert (uneven["rail0", "spine"], uneven["rail1", "spine"]) == (200, 100)
 
 

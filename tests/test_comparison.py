@@ -41,7 +41,7 @@ def test_baselines_have_the_messages_of_the_machine() -> None:
     """Their forests are called by other names than the machine, whose GPUs are AMD's."""
     topology = forestcoll.load_topology("mi300x")
     graph = CapacityGraph.from_topology(topology)
-    rings = baselines.named("rings")
+    rings = baselines.by_name("rings")
     theirs = competitors.Theirs.of(rings, graph, Collective.ALLGATHER, None, topology)
     drafted = theirs._draft(RCCL, (0, "fifo", "LL128"))
     assert drafted is not None
@@ -338,7 +338,7 @@ def test_no_plan_is_faster_than_its_links_alone() -> None:
     graph = CapacityGraph.from_topology(topology)
     for name in ("rings", "double-tree", "halving-doubling", "direct"):
         theirs = competitors.Theirs.of(
-            baselines.named(name), graph, Collective.ALLREDUCE, None, topology
+            baselines.by_name(name), graph, Collective.ALLREDUCE, None, topology
         )
         for size in (1 << 12, 1 << 20, 1 << 28):
             times = [timing.time for _, timing in played(theirs, topology, size)]

@@ -67,7 +67,7 @@ def test_the_oracle_machine_on_rails(count: int) -> None:
     settings = {"boxes": str(count), "fabric": "rail"}
     topology = catalog.load(real(ORACLE), settings)
     assert len(topology.gpus) == 8 * count
-    directed = topology.directed()
+    directed = topology.rates()
     for gpu in topology.gpus:  # two ports each, on two rails, each once
         rails = {dst: rate for (src, dst), rate in directed.items() if src == gpu and "rail" in dst}
         assert list(rails.values()) == [Fraction(45, 2)] * 2
@@ -85,7 +85,7 @@ def test_the_oracle_machine_on_rails(count: int) -> None:
 def test_the_16_dies_as_two_boxes() -> None:
     topology = catalog.load(real("rccl-xml/topo_16p1h.xml"), {"boxes": "2"})
     assert len(topology.gpus) == 32
-    directed = topology.directed()
+    directed = topology.rates()
     assert sum(rate for (_, dst), rate in directed.items() if dst == "fabric") == 2 * 8 * 25
     assert directed["box1/gpu15", "box1/mlx5_8"] == 25
     check_connected(topology)
@@ -125,7 +125,7 @@ def join(of: Topology, *ports: str, text: str = FABRIC, use: str = "") -> Topolo
 
 def test_ports_of_the_same_name() -> None:
     topology = join(SHARED)
-    directed = topology.directed()
+    directed = topology.rates()
     assert topology.gpus == tuple(f"n{b}/gpu{g}" for b in (1, 2) for g in range(4))
     assert directed["n1/mlx5_0", "leaf"] == 25
     assert directed["n2/mlx5_1", "leaf"] == Fraction(25, 2)  # the cable is slower than the port
@@ -134,12 +134,12 @@ def test_ports_of_the_same_name() -> None:
 
 
 def test_a_map_of_ports() -> None:
-    directed = join(FOUR, "mlx5_0=mlx5_2", "mlx5_1=gpu3", use="mlx5_2").directed()
+    directed = join(FOUR, "mlx5_0=mlx5_2", "mlx5_1=gpu3", use="mlx5_2").rates()
     assert directed["n1/gpu2", "leaf"] == 25
     assert directed["n1/gpu3", "leaf"] == 25
-    only = join(SHARED, "mlx5_1=none", use="mlx5_0").directed()
+    only = join(SHARED, "mlx5_1=none", use="mlx5_0").rates()
     assert sum(rate for (_, dst), rate in only.items() if dst == "leaf") == 50
-    pair = join(machine(), "mlx5_0|mlx5_1=gpu0+gpu1").directed()
+    pair = join(machine(), "mlx5_0|mlx5_1=gpu0+gpu1").rates()
     assert pair["n1/port-mlx5_1", "leaf"] == 25
 
 
@@ -173,7 +173,7 @@ def test_ports_that_do_not_fit(of: Topology, ports: tuple[str, ...], message: st
 def test_second_ports_of_an_adapter() -> None:
     text = FABRIC.replace('"H-00c2"[1](c2) \t\t# "n1 mlx5_1"', '"H-00c1"[2](c2) \t\t# "n1 mlx5_0"')
     text = text.replace('"H-00c4"[1](c4) \t\t# "n2 mlx5_1"', '"H-00c3"[2](c4) \t\t# "n2 mlx5_0"')
-    directed = join(machine(), "mlx5_0=gpu0+gpu1", "mlx5_0:2=gpu2+gpu3", text=text).directed()
+    directed = join(machine(), "mlx5_0=gpu0+gpu1", "mlx5_0:2=gpu2+gpu3", text=text).rates()
     assert directed["n1/port-mlx5_0", "leaf"] == 25
     assert directed["n2/port-mlx5_0-2", "leaf"] == Fraction(25, 2)
     with pytest.raises(TopologyError, match="n1 mlx5_0 port 2: which port of node is that"):
@@ -192,7 +192,7 @@ DUMP = text_of("nccl-xml", "two GPUs and two ports").strip()
 def test_files_of_a_machine_and_a_fabric(tmp_path: Path) -> None:
     dump, fabric = write(tmp_path, "node.xml", DUMP), write(tmp_path, "fabric.out", FABRIC)
     together = import_topology.import_files([fabric, dump])
-    assert together.directed()["n2/gpu0", "leaf"] == 25
+    assert together.rates()["n2/gpu0", "leaf"] == 25
     assert import_topology.compose_cluster(dump, fabric) == together
     alone = import_topology.import_files([dump])
     assert [a.name for a in alone.adapters] == ["mlx5_0", "mlx5_1"]
@@ -214,7 +214,7 @@ def test_networks_by_name(tmp_path: Path) -> None:
     dump = write(tmp_path, "node.xml", DUMP)
     assert len(import_topology.compose_cluster(dump, "single", {"boxes": "2"}).gpus) == 4
     catalogue = import_topology.compose_cluster("dgx-a100", "rail", {"boxes": "2", "nvlink": "200"})
-    assert catalogue.directed()["box0/gpu0", "box0/nvswitch"] == 200
+    assert catalogue.rates()["box0/gpu0", "box0/nvswitch"] == 200
     with pytest.raises(TopologyError, match="no fabric 'rial'; did you mean 'rail'"):
         import_topology.compose_cluster(dump, "rial", {"boxes": "2"})
     with pytest.raises(TopologyError, match="NCCL topology dump, not a fabric: ibnetdiscover's"):
@@ -225,8 +225,7 @@ def test_networks_by_name(tmp_path: Path) -> None:
     fabric = write(tmp_path, "fabric.out", FABRIC)
     ports = ["mlx5_0=gpu0", "mlx5_1=gpu1"]
     assert (
-        import_topology.compose_cluster(mine, fabric, ports=ports).directed()["n1/gpu0", "leaf"]
-        == 25
+        import_topology.compose_cluster(mine, fabric, ports=ports).rates()["n1/gpu0", "leaf"] == 25
     )
 
 

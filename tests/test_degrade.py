@@ -83,8 +83,8 @@ def test_each_thing_that_can_fail_is_listed_once() -> None:
 def test_what_a_failure_says_it_leaves_is_what_the_edited_topology_has(kind: str) -> None:
     whole = irregular()
     for failure in list_failures(whole, [kind]):  # type: ignore[list-item]
-        after = failure.apply(whole).directed()
-        expected = {**whole.directed(), **dict(failure.left)}
+        after = failure.apply(whole).rates()
+        expected = {**whole.rates(), **dict(failure.left)}
         assert {arc: rate for arc, rate in expected.items() if rate} == after, failure.name
 
 
@@ -93,7 +93,7 @@ def _brute(
 ) -> tuple[Fraction | None, Fraction | None]:
     """(old, new) of one failure, from the edited topology alone."""
     graph = capacity_graph(workload.topology)
-    left = failure.apply(workload.topology).directed()
+    left = failure.apply(workload.topology).rates()
     worst: Fraction | None = None
     stops = failure.node in (workload.ranks or workload.topology.gpus)
     for e, load in enumerate(forest.loads()):

@@ -285,7 +285,7 @@ def test_a_worker_looks_for_cycles_rarely_while_it_makes_something(
     try:
         gc.set_threshold(700, 10, 10)
         packed = dask_cluster._pack(None, None)  # type: ignore[arg-type]
-        dask_cluster.make_packed(packed, forestcoll.__version__)
+        dask_cluster.unpack_and_make(packed, forestcoll.__version__)
         assert seen == [garbage_collection.THRESHOLD]
         assert gc.get_threshold() == (700, 10, 10)
     finally:

@@ -89,7 +89,7 @@ def test_a_matrix_and_the_systems_rates(box: Box, capsys: pytest.CaptureFixture[
     found = detecting.detect({})
     assert found.topology is not None
     assert [a.bandwidth for a in found.topology.adapters] == [Fraction(50)]
-    assert load_topology("this.yaml").directed()["gpu0", "gpu1"] == 18 * Fraction("20.6")
+    assert load_topology("this.yaml").rates()["gpu0", "gpu1"] == 18 * Fraction("20.6")
 
 
 def test_nccls_dump_is_the_fullest(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def test_a_node_on_a_fabric_is_a_cluster(box: Box, capsys: pytest.CaptureFixture
     assert "note: taken from NCCL dump and ibnetdiscover" in err
     found = load_topology("all.yaml")
     assert found.gpus == ("n1/gpu0", "n1/gpu1", "n2/gpu0", "n2/gpu1")
-    assert found.directed()["n1/gpu1", "leaf"] == 25
+    assert found.rates()["n1/gpu1", "leaf"] == 25
     assert "2 hosts have ports like this one (n2) and are taken for machines like it" in err
     assert "2 hosts have other ports: login, store are left out" in err
     code, out, err = run(capsys, "--set", "hosts=n2", "-o", "one.yaml")
@@ -199,7 +199,7 @@ def test_settings_go_to_the_reader_that_knows_them(
     box.answer("nvidia-smi", MATRIX)
     code, _, _ = run(capsys, "--set", "nvlink=25", "-o", "this.yaml")
     assert code == 0
-    assert load_topology("this.yaml").directed()["gpu0", "gpu1"] == 450
+    assert load_topology("this.yaml").rates()["gpu0", "gpu1"] == 450
     code, _, err = run(capsys, "--set", "nvlnk=25")
     assert code == 1
     assert "no tool's output has a setting 'nvlnk'; did you mean 'nvlink'?" in err

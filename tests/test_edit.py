@@ -32,7 +32,7 @@ def dashed(*extra: str) -> Topology:
 
 def changed(before: Topology, after: Topology) -> dict[tuple[str, str], Fraction]:
     """The directed bandwidths that differ; 0 where a link is gone."""
-    old, new = before.directed(), after.directed()
+    old, new = before.rates(), after.rates()
     assert set(new) <= set(old)
     return {e: new.get(e, Fraction(0)) for e, b in old.items() if new.get(e) != b}
 
@@ -90,7 +90,7 @@ def test_parallel_links_stay_together() -> None:
     links = (Link("a", "b", Fraction(5), count=3), Link("b", "a", Fraction(2), oneway=True))
     topology = Topology("t", {"a": GPU, "b": GPU}, links)
     after = edit(topology, scale=[Scale("a-b", Fraction(2, 3))])
-    assert after.directed() == {("a", "b"): 10, ("b", "a"): 10 + Fraction(4, 3)}
+    assert after.rates() == {("a", "b"): 10, ("b", "a"): 10 + Fraction(4, 3)}
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_only_what_matches_changes(data: st.DataObject) -> None:
 
     want = {
         (u, v): b * factor if hit(u, v) or (not oneway and hit(v, u)) else b
-        for (u, v), b in topology.directed().items()
+        for (u, v), b in topology.rates().items()
     }
     change = Scale(f"{src}{'->' if oneway else '<->'}{dst}", factor)
     if not any(hit(u, v) or (not oneway and hit(v, u)) for u, v in want):
         with pytest.raises(TopologyError, match="no link"):
             edit(topology, scale=[change])
     else:
-        assert edit(topology, scale=[change]).directed() == want
+        assert edit(topology, scale=[change]).rates() == want
 
 
 def test_one_failed_link_is_solved_again() -> None:

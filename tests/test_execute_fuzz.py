@@ -178,7 +178,7 @@ def test_500_random_plans_are_judged_as_the_proof_judges_them(seed: int) -> None
             rule = error.rule
         else:
             rule = "proven"
-            if program.collective.rooted:  # the proof finds the root where the plan says none
+            if program.collective.has_root:  # the proof finds the root where the plan says none
                 program = replace(program, root=proven.root)
         ways = "processes" if rng.random() < 0.2 else "threads"
         found = outcome(program, 3000, ranks_as=ways, threads=rng.choice([1, 2]))

@@ -14,7 +14,7 @@ from graphs import dgx_a100, mi250, ring, torus
 from test_alltoall import random_demand
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.alltoall.demand import Demand, ragged
+from forestcoll.solver.alltoall.demand import Demand, alltoallv
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.fold import bound, orbits
 from forestcoll.solver.alltoall.spread import spread, waits
@@ -135,7 +135,7 @@ def test_the_last_waits_for_the_slowest_link() -> None:
 
 def test_no_static_plan() -> None:
     topology = load("mi250", {"boxes": 2})
-    found = explain_exchange(solve(ragged(topology, skewed(32, 1))))
+    found = explain_exchange(solve(alltoallv(topology, skewed(32, 1))))
     assert isinstance(found.static, str)
     assert "spread routes are for GPUs on switches" in found.static
 

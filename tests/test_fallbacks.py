@@ -119,7 +119,7 @@ def optimal(
 ) -> Forest:
     """The forest, counted anew and proven optimal by a bound that is counted anew as well."""
     made = forest or solver.solve(graph, collective, root)
-    reached = recount(made if made.group is None else made.expanded())
+    reached = recount(made if made.group is None else made.expand())
     assert made.bound is not None
     assert reached == made.bound.algbw
     assert certificate.check(made) == (reached, reached)

@@ -116,7 +116,7 @@ def test_symmetry_expands_to_all_images() -> None:
     data["trees"] = data["trees"][:1]
     data["symmetry"] = {"generators": [{"gpu0": "gpu1", "gpu1": "gpu2", "gpu2": "gpu0"}]}
     back = forest_file.loads(json.dumps(data))
-    assert {t.root for t in back.expanded().trees} == {0, 1, 2}
+    assert {t.root for t in back.expand().trees} == {0, 1, 2}
     assert check(back) == 18
 
 

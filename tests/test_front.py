@@ -63,7 +63,7 @@ def share(choice: Choice, graph: CapacityGraph) -> Fraction:
 @pytest.mark.parametrize("seed", range(0, 60, 3))
 def test_the_front_is_that_of_all_k(seed: int, collective: Collective) -> None:
     graph = random_graph(seed)
-    root = seed % len(graph.ranks) if collective.rooted else None
+    root = seed % len(graph.ranks) if collective.has_root else None
     front = Front(graph, collective, root)
     points = front.points()
     best, expected = Fraction(0), []
@@ -86,7 +86,7 @@ def test_the_front_is_that_of_all_k(seed: int, collective: Collective) -> None:
 @pytest.mark.parametrize("seed", range(1, 60, 9))
 def test_every_point_has_a_forest_that_reaches_it(seed: int, collective: Collective) -> None:
     graph = random_graph(seed)
-    root = seed % len(graph.ranks) if collective.rooted else None
+    root = seed % len(graph.ranks) if collective.has_root else None
     points = Front(graph, collective, root).points()
     assert [p.trees for p in points] == sorted({p.trees for p in points})
     assert [p.algbw for p in points] == sorted({p.algbw for p in points})

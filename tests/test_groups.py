@@ -80,7 +80,7 @@ def oracle(
         start = {v: lp.NumVar(0, inf, "") for v in ranks}
         lp.Add(sum(start.values()) == rate)
         for v in ranks:
-            if collective.rooted:
+            if collective.has_root:
                 lp.Add(start[v] == (rate if v == ranks[0] else 0))
             elif collective is not Collective.ALLREDUCE:
                 lp.Add(len(ranks) * start[v] == rate)
@@ -149,7 +149,7 @@ def test_one_group_of_all_is_the_optimum(collective: Collective) -> None:
     for machine in (dgx_a100(2), mi250(1), ring(5, both=False)):
         done = solve_together(machine, [list(machine.ranks)], collective)
         prove(done)
-        root = 0 if collective.rooted else None
+        root = 0 if collective.has_root else None
         assert done.algbw == solver.optimum(machine, collective, root).algbw
 
 
@@ -162,7 +162,7 @@ def test_boxes_do_not_hinder_each_other(collective: Collective) -> None:
         [(f"gpu{i}", "nvswitch", 300) for i in range(8)]
         + [(f"gpu{i}", "fabric", 25) for i in range(8)]
     )
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     assert done.algbw == solver.optimum(alone, collective, root).algbw
 
 

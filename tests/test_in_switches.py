@@ -10,7 +10,7 @@ import pytest
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.compile.verdict import catalogued, verify_forest
+from forestcoll.compile.verdict import matches_catalogue, verify_forest
 from forestcoll.program import Collective
 from forestcoll.solver.front import Front
 from forestcoll.topology import Topology, catalog
@@ -92,7 +92,7 @@ def test_the_file_says_what_the_plan_uses() -> None:
     assert (found.figures["algbw"], found.figures["bound"]) == (str(algbw), str(bound))
     assert found.figures["catalogue"] is True
     other = replace(forest.graph, multicast=tuple(not gpu for gpu in forest.graph.gpu))
-    assert catalogued(other, forest.name) is False
+    assert matches_catalogue(other, forest.name) is False
 
 
 def test_trees_alone_may_use_the_switches() -> None:

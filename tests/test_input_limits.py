@@ -276,7 +276,7 @@ def test_a_compact_forest_is_not_written_out_with_paths_without_end() -> None:
     path = one.edges[0]
     long = replace(one, edges=(path[:1] * 3_000_000 + path[1:], *one.edges[1:]))
     with ends_soon(), pytest.raises(UnsupportedError, match=r"input limit PATH_NODES"):
-        replace(whole, trees=(long,)).expanded()
+        replace(whole, trees=(long,)).expand()
 
 
 def test_huge_numbers_have_words() -> None:

@@ -28,7 +28,7 @@ ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 def solved(name: str, collective: Collective, **settings: str) -> Forest:
     topology = catalog.load(name, settings)
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     return solve(CapacityGraph.from_topology(topology), collective, root, name=topology.name)
 
 

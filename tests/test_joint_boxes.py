@@ -67,7 +67,7 @@ def test_the_forest_has_the_same_trees_in_both_phases(seed: int) -> None:
     assert algbw >= Fraction(99, 100) * bound
     assert ("both phases over the same" in chosen.note) == (algbw < bound)
     down = {tree for tree in forest.trees if tree.phase == "broadcast"}
-    up = {tree.turned() for tree in forest.trees if tree.phase == "reduce"}
+    up = {tree.reverse() for tree in forest.trees if tree.phase == "reduce"}
     assert up == down
     few = sum(chosen.joint.supply) // len(graph.ranks)
     assert fix_joint(graph, few + 1) == chosen.joint

@@ -59,7 +59,7 @@ def forests(
     """Forests of so many random graphs, with the links' latencies."""
     for seed in range(count):
         graph = random_graph(seed)
-        yield solver.solve(graph, collective, 0 if collective.rooted else None), drawn(graph, rng)
+        yield solver.solve(graph, collective, 0 if collective.has_root else None), drawn(graph, rng)
 
 
 @pytest.mark.parametrize("collective", list(BY_TREES), ids=str)

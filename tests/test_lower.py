@@ -385,7 +385,7 @@ def test_hopeless_counts() -> None:
 def solved(name: str, parameters: dict[str, str], collective: Collective, trees: Any) -> Forest:
     topology = catalog.load(name, parameters)
     graph = CapacityGraph.from_topology(topology)
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     return solve(graph, collective, root, trees, name=topology.name)
 
 
@@ -413,7 +413,7 @@ def test_every_machine_fits_and_loads_its_links_as_the_forest(
     program = lower(made, MSCCLPP)
     pairs = link_loads(program, made)
     assert sum(pairs.values()) == Fraction(
-        sum(t.weight * len(t.edges) for t in made.expanded().trees), made.total
+        sum(t.weight * len(t.edges) for t in made.expand().trees), made.total
     )
     used = usage(program)
     assert used.thread_blocks <= MSCCLPP.thread_blocks

@@ -113,7 +113,7 @@ def test_rooted_fifo_plans_between_boxes_use_ll128() -> None:
         inside = lower(of_shape(collective, 4, chain), RCCL)
         between = lower(of_shape(collective, 4, chain, boxes=2), RCCL)
         assert inside.protocol == "Simple"
-        assert between.protocol == ("LL128" if collective.rooted else "Simple")
+        assert between.protocol == ("LL128" if collective.has_root else "Simple")
 
 
 # -- limits --------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_messages_take_the_channels_of_their_plane(
     collective: Collective, target: Target, near: str
 ) -> None:
     graph = planes(near)
-    made = solve(graph, collective, 0 if collective.rooted else None, "auto", name="planes")
+    made = solve(graph, collective, 0 if collective.has_root else None, "auto", name="planes")
     program = proven(made, target)
     parity = parity_of(graph)
     # what the trees send over each plane is what channels of its parity carry
@@ -243,7 +243,7 @@ def test_messages_take_the_channels_of_their_plane(
     assert {k: Fraction(v, made.total) for k, v in wanted.items()} == {
         k: Fraction(v, chunks) for k, v in sent.items()
     }
-    assert {c for *_, c in sent} == {0, 1} or collective.rooted
+    assert {c for *_, c in sent} == {0, 1} or collective.has_root
 
 
 @pytest.mark.parametrize("target", [MSCCL, RCCL], ids=lambda t: t.name)
@@ -415,10 +415,10 @@ def test_words_of_a_budget(budget: Budget, need: dict[str, int], words: str) -> 
 
 
 def test_budgets_narrow_targets() -> None:
-    lowered = Budget(channels=4, blocks=200, operations=9).lowered(MSCCL)
+    lowered = Budget(channels=4, blocks=200, operations=9).limit_target(MSCCL)
     assert (lowered.channels, lowered.thread_blocks, lowered.steps) == (4, 108, 9)
     assert lowered.name == "msccl within the budget"
-    assert Budget(blocks=108).lowered(MSCCL) is MSCCL
+    assert Budget(blocks=108).limit_target(MSCCL) is MSCCL
     assert Budget(trees=1, operations=3).limits == {"trees": 1, "operations": 3}
 
 

@@ -56,7 +56,7 @@ def test_blocks_for_children_are_only_tried_where_there_are_any(
     name: str, collective: Collective
 ) -> None:
     """The same plan would be lowered and played twice."""
-    root = 1 if collective.rooted else None
+    root = 1 if collective.has_root else None
     forest = solver.solve(capacity_graph(catalog.load(name)), collective, root)
     for grain, instances in product((0, 1), (1, 2)):
         apart, alike = (
@@ -101,7 +101,7 @@ def test_ranks_behind_a_switch_begin_with_different_peers() -> None:
 def test_the_links_are_busy(name: str, collective: Collective, percent: int) -> None:
     """Before, the first four reached 25, 39, 83 and 14 % of the forest's algbw, MI250 91 %."""
     topology = catalog.load(name)
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     forest = solver.solve(capacity_graph(topology), collective, root)
     program, _ = search(forest, MSCCLPP, lower(forest, MSCCLPP), SPREADING)
     for rule in ("fair", "fifo"):
@@ -143,7 +143,7 @@ def test_short_slices_keep_the_links_busy_in_a_short_call(
 def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None:
     """A broadcast in six more is 4 % faster at 64 MB, and 6 % slower at 1 GB."""
     forest = solver.solve(
-        capacity_graph(catalog.load("dgx2-v100")), collective, 0 if collective.rooted else None
+        capacity_graph(catalog.load("dgx2-v100")), collective, 0 if collective.has_root else None
     )
     plain = lower(forest, RCCL)
     first, _ = search(forest, RCCL, plain, (add_blocks,))
@@ -186,7 +186,7 @@ def test_the_shortest_slices_are_for_what_signals_do_not_slow_down(
     name: str, settings: dict[str, str], collective: Collective, slice_bytes: int
 ) -> None:
     """With 0.7 us a signal they gain 7 and lose 0 points (64 MB, 1 GB); on rails gain 3, lose 4."""
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     forest = solver.solve(capacity_graph(catalog.load(name, settings)), collective, root)
     target = MSCCLPP.on(sms_of(name))
     program, _ = search(forest, target, lower(forest, target))
@@ -368,7 +368,7 @@ def test_what_is_taken_is_no_slower_than_what_was_tried(
 
     monkeypatch.setattr("forestcoll.compile.search.Judge", Witness)
     forest = solver.solve(
-        capacity_graph(catalog.load(name)), collective, 0 if collective.rooted else None
+        capacity_graph(catalog.load(name)), collective, 0 if collective.has_root else None
     )
     program, _ = search(forest, target, lower(forest, target))
     (judge,) = judges

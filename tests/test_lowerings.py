@@ -88,7 +88,7 @@ def traffic_of_trees(forest: Forest) -> Traffic:
     """What the edges of all trees carry, straight from their paths."""
     rank = {node: number for number, node in enumerate(forest.graph.ranks)}
     found: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-    for tree in forest.expanded().trees:
+    for tree in forest.expand().trees:
         for path in tree.edges:
             found[rank[path[0]], rank[path[-1]]] += Fraction(tree.weight, forest.total)
     return dict(found)
@@ -140,7 +140,7 @@ def forest(name: str, collective: Collective) -> Forest:
     if name in SHAPES:
         n, shape, boxes = SHAPES[name]
         return of_shape(collective, n, shape, boxes)
-    root = 1 if collective.rooted else None
+    root = 1 if collective.has_root else None
     found = solver.solve(capacity_graph(machine(name)), collective, root, name=name)
     check(found)
     return found
@@ -237,6 +237,6 @@ def test_switches_are_told_what_to_copy_and_add(
     collective: Collective, in_place: bool, name: str
 ) -> None:
     graph = capacity_graph(catalog.load(name, {"boxes": "1"}))
-    trees = multicast.forest(graph, collective, 0 if collective.rooted else None, name)
+    trees = multicast.forest(graph, collective, 0 if collective.has_root else None, name)
     assert trees is not None
     validate(lower_nvls(trees, MSCCLPP, in_place=in_place), MSCCLPP, None)

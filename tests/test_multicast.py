@@ -34,7 +34,7 @@ def same(algbw: int | str) -> tuple[Fraction, Fraction]:
 
 
 def start(collective: Collective) -> int | None:
-    return 0 if collective.rooted else None
+    return 0 if collective.has_root else None
 
 
 @pytest.mark.parametrize(("boxes", "algbw"), [(1, "450"), (2, "400"), (4, "800/3")])

@@ -30,7 +30,7 @@ from forestcoll.study.figures import figures_of
 from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import as_json, reached
+from forestcoll.ui.report.facts import as_json, bandwidth_facts
 from forestcoll.verify import simulate
 
 SIZE = 64 * 10**6
@@ -166,8 +166,10 @@ def test_every_command_says_the_same(
     assert figures(call("time", source, "--size", "1M")) == trees
     assert in_words(trees).items() <= rows("view", source, "-o", str(tmp_path / "t.html")).items()
     read, program = forest_file.load(Path(source)), plans.read_plan(plan)
-    assert figures(as_json(reached(figures_of(read, program)))) == said
-    timing = simulate.run(program, read, SIZE, rule="fair", links=catalog.named(read.name, read.n))
+    assert figures(as_json(bandwidth_facts(figures_of(read, program)))) == said
+    timing = simulate.run(
+        program, read, SIZE, rule="fair", links=catalog.by_name(read.name, read.n)
+    )
     if not whole:
         assert timing.time == timed(short)["fair"]
         compare(case, machine, plan, made, short, monkeypatch)

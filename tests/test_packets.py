@@ -68,7 +68,7 @@ def test_data_waits_for_nothing_but_packets() -> None:
     for collective in BY_TREES:
         program = lower(forest("two boxes", collective), MSCCLPP, protocol="LL")
         waits = {Op.WAIT, Op.RELAXED_WAIT, Op.SIGNAL, Op.RELAXED_SIGNAL, Op.BARRIER, Op.ACQUIRE}
-        assert bool(waits & ops(program)) == collective.rooted
+        assert bool(waits & ops(program)) == collective.has_root
         for rank_program in program.ranks:
             for block in rank_program.thread_blocks:
                 kinds = {i.op for i in block.steps if isinstance(i, Instruction)}

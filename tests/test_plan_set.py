@@ -142,12 +142,12 @@ def test_flags_take_what_the_simulation_has_them_take(name: str, data: Fraction)
 @pytest.mark.parametrize(("name", "height"), [("dgx-a100", 1), ("dgx1-v100", 2), ("mi250", 4)])
 def test_the_lowest_trees_are_the_lowest(name: str, height: int, collective: Collective) -> None:
     graph = CapacityGraph.from_topology(catalog.load(name, {}))
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     best = optimum(graph, collective, root)
     found = pack_lowest(graph, collective, root, best, name)
     assert found is not None
     check_forest(found)
-    assert found.height <= height + (0 if collective.rooted else 1)
+    assert found.height <= height + (0 if collective.has_root else 1)
     assert found.height <= solve(graph, collective, root, 1, name=name).height
     assert found.algbw <= best.algbw
 
@@ -212,7 +212,7 @@ def test_borders_between_plans_of_many_ranks_are_simulated() -> None:
         for before, after in pairwise(plans.entries):
             times = []
             for entry in (before, after):
-                band = play(entry.program, entry.candidate.made_from, after.low, topology)
+                band = play(entry.program, entry.candidate.origin, after.low, topology)
                 times.append(band.fifo + band.fair)
             assert times[1] < times[0]
 
@@ -605,7 +605,7 @@ def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
     made = plan_set.make(topology, "allreduce", 1024, 336 << 10, formats=("msccl-xml",))
     (plans,) = made.plans
     assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL128"]
-    made_of = [(entry.program, entry.candidate.made_from) for entry in plans.entries]
+    made_of = [(entry.program, entry.candidate.origin) for entry in plans.entries]
     plays = Plays(lambda i: made_of[i], topology, lambda _: nullcontext())  # type: ignore[return-value, arg-type]
     assert plays.time(1, 336 << 10) < plays.time(0, 336 << 10)
 

@@ -202,7 +202,7 @@ def test_ranks_of_a_catalogued_machine() -> None:
 
 @pytest.mark.parametrize("name", ["mine", "ring-", "ring-0", "ring-1", "ring-4x", "ring-999999999"])
 def test_names_that_the_catalogue_does_not_know(name: str) -> None:
-    assert catalog.named(name, 100) is None
+    assert catalog.by_name(name, 100) is None
 
 
 # ------------------------------------------------------------------------------------ run a set

@@ -48,7 +48,7 @@ def test_few_bytes_go_straight_and_without_signals() -> None:
     for plans in made().plans:
         first, last = plans.entries[0], plans.entries[-1]
         assert (first.candidate.protocol, last.candidate.protocol) == ("LL", "Simple")
-        source = first.candidate.made_from
+        source = first.candidate.origin
         assert isinstance(source, Routes)
         assert source.hops == 1
         for entry in plans.entries:
@@ -87,7 +87,7 @@ def test_powers_of_two_are_served_where_they_can_be() -> None:
     """Three units are the box's optimum; plans of them serve no power of two, and are left out."""
     box = catalog.load("dgx1-v100", {})
     units = {way.units for plans in plan_set.make(box, "alltoall", 1024, 2**24).plans
-             for way in [e.candidate.made_from for e in plans.entries]
+             for way in [e.candidate.origin for e in plans.entries]
              if isinstance(way, Routes)}  # fmt: skip
     assert units <= {1, 2, 4, 8}
 

@@ -96,7 +96,7 @@ def test_solver_twin_and_flows_agree_on_allgather(kind: str, block: int) -> None
 def test_solver_twin_and_flows_agree_on_the_others(collective: str, kind: str) -> None:
     for seed in range(12):
         graph = random_graph(1000 * KINDS.index(kind) + seed, kind)
-        root = seed % len(graph.ranks) if Collective(collective).rooted else None
+        root = seed % len(graph.ranks) if Collective(collective).has_root else None
         agree(graph, Collective(collective), root)
 
 
@@ -121,7 +121,7 @@ def test_starved_switches() -> None:
     methods = []
     for seed in range(80):
         collective = list(_FORWARD)[seed % 4]
-        root = 1 if collective.rooted else None
+        root = 1 if collective.has_root else None
         methods.append(agree(starved_graph(seed), collective, root))
     assert methods.count("linear-program") >= 10
 

@@ -238,5 +238,5 @@ def test_baselines_have_no_plan_there_either(two_one: str) -> None:
     assert {cell.plan.split(",")[0] for cell in played.cells if cell.name == "ring"} == {
         "msccl-xml"
     }
-    direct = exchange.theirs(alltoall.named("direct"), graph, "two-one", lowered=True)
+    direct = exchange.theirs(alltoall.by_name("direct"), graph, "two-one", lowered=True)
     assert {plan.label.split(",")[0] for plan in direct} == {"msccl-xml"}

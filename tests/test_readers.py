@@ -40,7 +40,7 @@ def test_real_machines_are_the_catalogues(
     name: str, settings: dict[str, str], machine: str
 ) -> None:
     topology = catalog.load(real(name), settings)
-    assert topology.directed() == catalog.machine(machine).directed()
+    assert topology.rates() == catalog.machine(machine).rates()
     # every GPU has as many ports nearest as every other
     assert len({sum(gpu in a.near for a in topology.adapters) for gpu in topology.gpus}) == 1
     check_connected(topology)
@@ -50,7 +50,7 @@ def test_the_16_dies_are_the_catalogues_numbered_otherwise() -> None:
     dump = catalog.load(real("rccl-xml/topo_16p1h.xml"), {"xgmi": "50"})
     graphs = [nx.DiGraph() for _ in range(2)]
     for graph, topology in zip(graphs, (dump, catalog.machine("mi250")), strict=True):
-        for (src, dst), bandwidth in topology.directed().items():
+        for (src, dst), bandwidth in topology.rates().items():
             graph.add_edge(src, dst, bandwidth=bandwidth)
     assert nx.is_isomorphic(*graphs, edge_match=lambda a, b: a["bandwidth"] == b["bandwidth"])
 

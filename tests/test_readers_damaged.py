@@ -20,7 +20,7 @@ from test_readings import text_of
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.topology import catalog
-from forestcoll.topology.calibrate import calibrate, loads_measured
+from forestcoll.topology.calibrate import calibrate, load_measurement
 
 SECONDS, MEMORY = 10, 2**30
 
@@ -106,7 +106,7 @@ def test_damaged_measurements(name: str) -> None:
         words, damaged = mutate(MEASURED[name].encode(), f"{name} {seed} {number}")
         began = time.process_time()
         try:
-            found = loads_measured(damaged.decode("utf-8", "replace"), "m")
+            found = load_measurement(damaged.decode("utf-8", "replace"), "m")
             calibrate(catalog.machine("dgx-h100"), found)
         except ForestCollError as error:
             assert str(error).strip(), words  # noqa: PT017, not raising is fine too

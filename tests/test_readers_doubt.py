@@ -108,7 +108,7 @@ def look(found: Topology | Fabric) -> tuple[object, tuple[str, ...], set[str]]:
         return (set(found.hosts), cables), notes, names
     switches = [name for name, node in found.nodes.items() if node.kind == "switch"]
     short = {name: f"switch {i}" for i, name in enumerate(switches)}
-    links = found.directed()
+    links = found.rates()
     latencies = found.latencies()
     known = {
         (short.get(a, a), short.get(b, b)): (rate, latencies[a, b])

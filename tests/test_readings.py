@@ -24,7 +24,7 @@ from real_files import FOLDER, read_as
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.text_file import digest
 from forestcoll.topology import Topology, catalog, compose, dumps_topology, loads_topology, readers
-from forestcoll.topology.calibrate import Measured, loads_measured
+from forestcoll.topology.calibrate import Measured, load_measurement
 from forestcoll.topology.readers.fabric import Fabric
 
 ROWS = Path(__file__).parent / "readings"
@@ -114,7 +114,7 @@ def kind_of_line(line: str) -> str:
 def read(form: str, settings: dict[str, str], text: str) -> Topology | Fabric | Measured:
     """What the reader makes of it; a topology outlives being written."""
     if form == "measured":
-        return loads_measured(text, "f")
+        return load_measurement(text, "f")
     if form == "topology":
         found: Topology | Fabric = loads_topology(text, "f", settings)
     elif form == "real":

@@ -128,9 +128,9 @@ def test_every_collective_reaches_its_cut(seed: int) -> None:
         reduces = collective.reduces
         crossing = graph.leaving(everything - cut if reduces else cut)
         inside = sum(v in cut for v in graph.ranks)
-        expected = crossing if collective.rooted else crossing * len(graph.ranks) / inside
+        expected = crossing if collective.has_root else crossing * len(graph.ranks) / inside
         assert algbw == expected
-        assert not collective.rooted or graph.ranks[root] in cut
+        assert not collective.has_root or graph.ranks[root] in cut
 
 
 @settings(max_examples=60)

@@ -357,7 +357,7 @@ def test_the_bound_of_a_forest_is_that_of_its_collective() -> None:
     for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         assert forest_bound(solver.solve(graph, collective)) == 3
     for collective in (Collective.BROADCAST, Collective.REDUCE, Collective.ALLREDUCE):
-        forest = solver.solve(graph, collective, 5 if collective.rooted else None)
+        forest = solver.solve(graph, collective, 5 if collective.has_root else None)
         least = forest_bound(forest)
         assert least is not None
         assert 2 <= least <= forest.height

@@ -24,7 +24,7 @@ ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 
 def solved(graph: CapacityGraph, collective: Collective, trees: int | None = None) -> Forest:
-    return solve(graph, collective, 0 if collective.rooted else None, trees or "auto")
+    return solve(graph, collective, 0 if collective.has_root else None, trees or "auto")
 
 
 def slowest(forest: Forest, weights: tuple[int, ...], total: int) -> Fraction:
@@ -92,7 +92,7 @@ def test_phases_of_an_allreduce_keep_carrying_the_same_chunks() -> None:
     assert found is not None
     by: dict[str, list[tuple[int, int, frozenset[tuple[int, ...]]]]] = defaultdict(list)
     for tree in found.trees:
-        edges = tree.turned().edges if tree.phase == "reduce" else tree.edges
+        edges = tree.reverse().edges if tree.phase == "reduce" else tree.edges
         by[tree.phase].append((tree.root, tree.weight, frozenset(edges)))
     assert sorted(by["reduce"], key=repr) == sorted(by["broadcast"], key=repr)
 

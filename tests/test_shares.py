@@ -27,8 +27,8 @@ def brute(graph: CapacityGraph) -> Fraction:
     found = []
     for bits in range(1, 2**graph.n):
         nodes = frozenset(v for v in range(graph.n) if bits >> v & 1)
-        if graph.held(nodes) and not set(graph.ranks) <= nodes:
-            found.append(graph.leaving(nodes) / graph.held(nodes))
+        if graph.parts_in(nodes) and not set(graph.ranks) <= nodes:
+            found.append(graph.leaving(nodes) / graph.parts_in(nodes))
     return min(found) * sum(graph.parts)
 
 
@@ -127,7 +127,7 @@ def test_shares_that_are_refused(shares: list[str], message: str) -> None:
 )
 def test_other_collectives_have_no_parts(collective: Collective) -> None:
     graph = with_shares(ring(3), [1, 2, 3])
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     for call in (solver.optimum, solver.solve):
         with pytest.raises(UnsupportedError, match="shares are for allgather and reduce-scatter"):
             call(graph, collective, root)

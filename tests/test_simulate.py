@@ -46,7 +46,7 @@ def chained(n: int, bandwidth: int = 100, latency: int = 0) -> Topology:
 
 def forest_of(topology: Topology, collective: Collective, trees: list[Tree], total: int) -> Forest:
     graph = CapacityGraph.from_topology(topology)
-    root = 0 if collective.rooted else -1
+    root = 0 if collective.has_root else -1
     return Forest(topology.name, graph, collective, total, tuple(trees), root=root)
 
 
@@ -114,7 +114,7 @@ def test_binary_tree_pipeline(phase: str) -> None:
     links = tuple(Link(f"gpu{u}", f"gpu{v}", 100, 0) for u, v in edges)
     tree = Tree(0, "broadcast", 1, tuple(edges))
     if phase == "reduce":
-        tree = tree.turned()
+        tree = tree.reverse()
     collective = Collective.BROADCAST if phase == "broadcast" else Collective.REDUCE
     forest = forest_of(Topology("tree", nodes, links), collective, [tree], 1)
     found = simulate.run_forest(forest, SIZE, pieces=16)

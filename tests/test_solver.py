@@ -130,10 +130,10 @@ def test_fixed_k_takes_the_least_feasible_u(seed: int, k: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_fixed_k_works_everywhere(seed: int, collective: Collective) -> None:
     graph = random_graph(seed)
-    root = seed % len(graph.ranks) if collective.rooted else None
+    root = seed % len(graph.ranks) if collective.has_root else None
     for k in (1, 3):
         forest = solved(graph, collective, root, k)
-        roots = 1 if collective.rooted else len(graph.ranks)
+        roots = 1 if collective.has_root else len(graph.ranks)
         assert forest.total == k * roots
 
 
@@ -364,7 +364,7 @@ def test_speed(boxes: int, graph: CapacityGraph) -> None:
 @given(seed=st.integers(500, 10**6), collective=st.sampled_from(BY_TREES))
 def test_random_graphs_reach_their_bound(seed: int, collective: Collective) -> None:
     graph = random_graph(seed)
-    root = seed % len(graph.ranks) if collective.rooted else None
+    root = seed % len(graph.ranks) if collective.has_root else None
     best = optimum(graph, collective, root)
     forest = solve(graph, collective, root)
     reached = judge(forest)

@@ -330,7 +330,7 @@ def test_compact_forests_reach_the_optimum(
     assert len(forest.trees) <= most
     if forest.n > 200:
         return
-    whole = forest.expanded()
+    whole = forest.expand()
     assert whole.group is None
     assert len(whole.trees) == len(forest.trees) * forest.images
     assert check(whole) == forest.algbw
@@ -361,7 +361,7 @@ def test_other_collectives(
     assert algbw == (gather if collective is Collective.REDUCE_SCATTER else gather / 2)
     assert bound is not None
     assert algbw <= bound
-    assert check(forest.expanded()) == algbw
+    assert check(forest.expand()) == algbw
     independent(forest, tmp_path / "forest.json")
 
 
@@ -449,7 +449,7 @@ def test_random_boxes_are_solved_exactly_or_not_at_all(graph: CapacityGraph) -> 
         return
     best = solver.optimum(graph, Collective.ALLGATHER)
     assert certificate.check(forest) == (best.algbw, best.bound.algbw)
-    whole = forest.expanded()
+    whole = forest.expand()
     assert check(whole) == best.algbw
     assert whole.loads() == forest.loads()
 
@@ -472,7 +472,7 @@ def test_random_circulants_are_solved_exactly_or_not_at_all(
     forest = solve_compact(graph, Collective.ALLGATHER)
     if forest is not None:
         best = solver.optimum(graph, Collective.ALLGATHER).algbw
-        assert check(forest) == check(forest.expanded()) == best
+        assert check(forest) == check(forest.expand()) == best
 
 
 def test_what_no_scheme_reaches_is_left_to_the_solver() -> None:
@@ -607,19 +607,19 @@ def test_a_group_that_is_not_its_generators_is_refused() -> None:
 def test_expansion_has_a_limit() -> None:
     forest = solve_compact(dgx_a100(3), Collective.ALLGATHER, name="a")
     assert forest is not None
-    assert len(forest.expanded(24 * 23).trees) == 24
+    assert len(forest.expand(24 * 23).trees) == 24
     with pytest.raises(UnsupportedError, match=r"a is compact; .* 552 edges, more than .* 551"):
-        forest.expanded(551)
+        forest.expand(551)
 
 
 def test_plans_are_lowered_from_all_images() -> None:
     graph = dgx_a100(2)
     forest = solve_compact(graph, Collective.ALLGATHER, trees=1, name="a")
     assert forest is not None
-    assert lower(forest, MSCCL) == lower(forest.expanded(), MSCCL)
+    assert lower(forest, MSCCL) == lower(forest.expand(), MSCCL)
     edges = ((0, 1),)
     path = Forest("b", graph, Collective.ALLGATHER, 1, (Tree(0, "broadcast", 1, edges),))
-    assert path.expanded() is path
+    assert path.expand() is path
 
 
 # ------------------------------------------------------------------------------ command line

@@ -47,7 +47,7 @@ def test_explicit_form_is_exact() -> None:
     assert topology.name == "two-boxes"
     assert topology.gpus == ("box0/gpu0", "box0/gpu1", "box1/gpu0")
     assert topology.nodes["box0/nvswitch"] == Node("switch", multicast=True, aggregation=True)
-    directed = topology.directed()
+    directed = topology.rates()
     assert directed["box0/gpu0", "fabric"] == Fraction("37.3") == directed["fabric", "box0/gpu0"]
     assert directed["fabric", "box1/gpu0"] == 50 + Fraction(325, 15)
     assert directed["box0/gpu1", "box1/gpu0"] == 10
@@ -143,7 +143,7 @@ def test_yaml_bombs_end_soon() -> None:
 def test_a_topology_made_by_hand_is_checked() -> None:
     nodes = {"a": Node("gpu"), "b": Node("gpu")}
     made = Topology("t", nodes, (Link("a", "b", 37.3),))  # type: ignore[arg-type]
-    assert made.directed()["a", "b"] == Fraction(373, 10)
+    assert made.rates()["a", "b"] == Fraction(373, 10)
     with pytest.raises(TopologyError, match=r"^links\[0\]: unknown node 'c'"):
         Topology("t", nodes, (Link("a", "c", Fraction(1)),))
     with pytest.raises(TopologyError, match="must be more than 0"):
@@ -217,7 +217,7 @@ def test_networkx_there_and_back() -> None:
     back = from_networkx(topology.to_networkx())
     assert back.name == topology.name
     assert back.nodes == topology.nodes
-    assert back.directed() == topology.directed()
+    assert back.rates() == topology.rates()
     assert back.latencies() == topology.latencies()
     assert len(back.links) == len(topology.links)
 
@@ -227,9 +227,9 @@ def test_networkx_graphs_of_others() -> None:
     nx.set_edge_attributes(graph, 12.5, "bandwidth")
     topology = from_networkx(graph, "cycle")
     assert topology.gpus == ("0", "1", "2", "3")
-    assert topology.directed()["3", "0"] == Fraction(25, 2) == topology.directed()["0", "3"]
+    assert topology.rates()["3", "0"] == Fraction(25, 2) == topology.rates()["0", "3"]
     oneway = nx.DiGraph([(0, 1, {"bandwidth": 1}), (1, 0, {"bandwidth": 2})])
-    assert from_networkx(oneway).directed() == {("0", "1"): 1, ("1", "0"): 2}
+    assert from_networkx(oneway).rates() == {("0", "1"): 1, ("1", "0"): 2}
     with pytest.raises(TopologyError, match="'0' -> '1' has no attribute 'bandwidth'"):
         from_networkx(nx.path_graph(2))
     with pytest.raises(TopologyError, match="kind 'nic' is neither"):
@@ -275,7 +275,7 @@ def test_every_topology_survives_its_file(topology: Topology) -> None:
     assert loads_topology(text) == topology
     assert list(loads_topology(text).nodes) == list(topology.nodes)
     assert yaml.safe_load(text)["nodes"].keys() == topology.nodes.keys()
-    assert from_networkx(topology.to_networkx()).directed() == topology.directed()
+    assert from_networkx(topology.to_networkx()).rates() == topology.rates()
 
 
 @given(topologies())
@@ -283,7 +283,7 @@ def test_every_topology_survives_its_file(topology: Topology) -> None:
 def test_connectivity_agrees_with_networkx(topology: Topology) -> None:
     graph = nx.DiGraph()
     graph.add_nodes_from(topology.nodes)
-    graph.add_edges_from(topology.directed())
+    graph.add_edges_from(topology.rates())
     gpus = topology.gpus
     whole = all(nx.has_path(graph, a, b) for a in gpus for b in gpus)
     if len(gpus) < 2:

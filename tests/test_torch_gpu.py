@@ -65,7 +65,7 @@ def four(compiled: Artefacts) -> dict[str, Program]:
     """Plans of every collective in both formats, four GPUs on one switch."""
     found = {}
     for collective in BY_TREES:
-        root = ("--root", "2") if collective.rooted else ()
+        root = ("--root", "2") if collective.has_root else ()
         made = compiled("dgx-a100", collective, *RANKS, *root)
         found |= {f"{collective}.{form}": made.programs[form] for form in FORMATS}
     few = compiled("dgx-a100", "allreduce", *RANKS, "--target", "mscclpp", "--protocol", "LL")

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch_ranks import launch, run_ranks  # noqa: E402
 
 from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs  # noqa: E402
-from forestcoll.topology.calibrate import loads_measured  # noqa: E402
+from forestcoll.topology.calibrate import load_measurement  # noqa: E402
 from forestcoll.ui import cli  # noqa: E402
 
 
@@ -41,7 +41,7 @@ def test_the_command(tmp_path: Path) -> None:
     first, second = launch(2, "measure", "--size", "4K", "--repeat", "2", "-o", str(file))
     assert (first[2], second) == (0, ("", "", 0))
     assert first[0].splitlines()[-1] == f"{file}: 2 ranks, 2 pairs"
-    found = loads_measured(file.read_text(), "f")
+    found = load_measurement(file.read_text(), "f")
     assert set(found.rates) == {(0, 1), (1, 0)}
     first, second = launch(2, "measure", "--size", "1K", "--repeat", "1", "--pairs", "ring")
     assert json.loads(first[0])["ranks"] == 2

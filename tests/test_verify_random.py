@@ -45,7 +45,7 @@ def assert_agreed(p: Program, seed: int) -> str:
         rule = error.rule or "fields"
     # Whoever waits for packets is taken to wait for all of an operation's.
     certain = rule.startswith(KINDS) and not (rule == "RUN-DEADLOCK" and p.protocol == "LL")
-    if not rule or (certain and (root >= 0 or not p.collective.rooted)):
+    if not rule or (certain and (root >= 0 or not p.collective.has_root)):
         said = judged(replace(p, root=root), seed)
         assert bool(said) == bool(rule), (rule, said)
     return rule

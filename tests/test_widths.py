@@ -74,7 +74,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 def at(made: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines of a table or text where there are so many columns."""
     if isinstance(made, str):
-        return table.wrapped(made, width, 2)
+        return table.wrap(made, width, 2)
     monkeypatch.setattr(table, "WIDTH", width)
     stream = io.StringIO()
     table.write(made, stream)

@@ -128,7 +128,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None) -> 
         except TypeError:
             number = None
     if number is None:
-        raise ArgumentError(f"{name} must be a whole number, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a whole number, not {quote(value)}")
     if number < least or (most is not None and number > most):
         high = "" if most is None else f" and at most {most}"
         raise ArgumentError(f"{name} must be at least {least}{high}, not {number}")
@@ -150,11 +150,11 @@ def whole_or(name: str, value: object, other: str, most: int | None = None) -> A
 def positive(name: str, value: object) -> float:
     """`value` as a finite float above 0."""
     if isinstance(value, bool | str | bytes):
-        raise ArgumentError(f"{name} must be a number, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a number, not {quote(value)}")
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{name} must be a number, not {shown(value)}") from None
+        raise ArgumentError(f"{name} must be a number, not {quote(value)}") from None
     if not 0 < number < math.inf:
         raise ArgumentError(f"{name} must be above 0 and finite, not {number}")
     return number
@@ -165,7 +165,7 @@ def percent(name: str, value: object) -> Fraction:
     try:
         exact: Fraction = Fraction(str(value) if isinstance(value, float | str) else value)  # type: ignore[call-overload]
     except (TypeError, ValueError, ZeroDivisionError):
-        raise ArgumentError(f"{name} must be a percentage, not {shown(value)}") from None
+        raise ArgumentError(f"{name} must be a percentage, not {quote(value)}") from None
     if isinstance(value, bool) or not 0 < exact <= 100:
         raise ArgumentError(f"{name} is {value}: must be over 0 and at most 100")
     return exact
@@ -174,7 +174,7 @@ def percent(name: str, value: object) -> Fraction:
 def truth(name: str, value: object) -> bool:
     """True or False; nothing that merely counts as one."""
     if not isinstance(value, bool):
-        raise ArgumentError(f"{name} must be True or False, not {shown(value)}")
+        raise ArgumentError(f"{name} must be True or False, not {quote(value)}")
     return value
 
 
@@ -186,7 +186,7 @@ def word(name: str, value: object, choices: Iterable[Word]) -> Word:
             return one
     hint = did_you_mean(value, listed) if isinstance(value, str) else ""
     raise ArgumentError(
-        f"unknown {name} {shown(value)}{hint} (known: {', '.join(map(str, listed))})"
+        f"unknown {name} {quote(value)}{hint} (known: {', '.join(map(str, listed))})"
     )
 
 
@@ -208,7 +208,7 @@ def ids(name: str, value: object) -> list[str] | None:
         if not isinstance(one, str):
             raise ArgumentError(
                 f"{name} are ids or globs, such as 'box0/gpu{one if isinstance(one, int) else 0}' "
-                f"or 'box0/*', not {shown(one)}"
+                f"or 'box0/*', not {quote(one)}"
             )
     return [str(one) for one in given]
 
@@ -227,14 +227,14 @@ def amounts(name: str, value: object) -> list[int | str] | None:
 def settings(name: str, value: object) -> dict[str, str]:
     """Parameters of a topology by name, as texts."""
     if not isinstance(value, Mapping):
-        raise ArgumentError(f"{name} must be a mapping, such as {{'boxes': 2}}, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a mapping, such as {{'boxes': 2}}, not {quote(value)}")
     return {str(key): str(one) for key, one in value.items()}
 
 
 def path(name: str, value: object) -> Path:
     """The path of a file."""
     if not isinstance(value, str | os.PathLike):
-        raise ArgumentError(f"{name} must be the path of a file, not {shown(value)}")
+        raise ArgumentError(f"{name} must be the path of a file, not {quote(value)}")
     return Path(os.fsdecode(value))
 
 
@@ -242,23 +242,23 @@ def text(name: str, value: object) -> str:
     """A text; not the path of a file that holds one, nor bytes."""
     if not isinstance(value, str):
         hint = f"; read the file: {name}=Path(...).read_text()" * isinstance(value, os.PathLike)
-        raise ArgumentError(f"{name} must be a text, not {shown(value)}{hint}")
+        raise ArgumentError(f"{name} must be a text, not {quote(value)}{hint}")
     return value
 
 
 def instance(name: str, value: object, kind: type, hint: str = "") -> None:
     """Nothing where `value` is of that type."""
     if not isinstance(value, kind):
-        raise ArgumentError(f"{name} must be a {kind.__name__}, not {shown(value)}{hint}")
+        raise ArgumentError(f"{name} must be a {kind.__name__}, not {quote(value)}{hint}")
 
 
 def _several(name: str, value: object) -> Sequence[object]:
     if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name} must be a list, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a list, not {quote(value)}")
     return list(value)
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """The value in an error: short; of what is no text or number the type."""
     if value is None or isinstance(value, bool | int | float | str):
         words = repr(value)

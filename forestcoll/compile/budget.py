@@ -49,7 +49,7 @@ class Budget:
             arguments.whole_or_none(f"budget: {name}", getattr(value, name))
         return value
 
-    def lowered(self, target: Target) -> Target:
+    def limit_target(self, target: Target) -> Target:
         """`target` with these limits where they are lower."""
         blocks = min(target.thread_blocks, self.blocks or target.thread_blocks)
         channels = min(target.channels, self.channels or target.channels)
@@ -101,19 +101,19 @@ class Costs:
             return None
         quick = {algbw: f for f in refused if (algbw := f.plain_algbw) > taken}
         faster = sorted(quick.values(), key=_algbw)
-        said = ", ".join(f"{limit} {_counted(name, limit)}" for name, limit in limits.items())
+        said = ", ".join(f"{limit} {_count_words(name, limit)}" for name, limit in limits.items())
         text = f"{_number(taken)} of {_number(best)} GB/s: {said}"
         lifted = [
             (name, *step) for name in limits if (step := self._step((name,), faster)) is not None
         ]
         for name, needs, algbw in lifted:
-            unit = "" if len(limits) == 1 else f" {_counted(name, needs[name])}"
+            unit = "" if len(limits) == 1 else f" {_count_words(name, needs[name])}"
             text += f"; {needs[name]}{unit} would give {_number(algbw)}"
         if not lifted and len(limits) > 1:
             step = self._step(tuple(limits), faster)
             if step is not None:
                 needs, algbw = step
-                more = " and ".join(f"{n} {_counted(name, n)}" for name, n in needs.items())
+                more = " and ".join(f"{n} {_count_words(name, n)}" for name, n in needs.items())
                 text += f"; {more} would give {_number(algbw)}"
         return text
 
@@ -142,7 +142,7 @@ class Costs:
         if budget.trees is not None and different > budget.trees:
             return None
         try:
-            used = [usage(self.lower(forest, budget.lowered(t))) for t in self.targets]
+            used = [usage(self.lower(forest, budget.limit_target(t))) for t in self.targets]
         except PlanError:
             return None
         figures = {
@@ -162,7 +162,7 @@ class Costs:
             budget = replace(self.budget, **{name: middle})
             try:
                 for target in self.targets:
-                    self.lower(forest, budget.lowered(target))
+                    self.lower(forest, budget.limit_target(target))
                 enough = middle
             except PlanError:
                 low = middle
@@ -173,7 +173,7 @@ def _algbw(forest: Forest) -> Fraction:
     return forest.plain_algbw
 
 
-def _counted(name: str, count: int) -> str:
+def _count_words(name: str, count: int) -> str:
     words = WORDS[name]
     if count != 1:
         return words

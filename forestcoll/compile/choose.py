@@ -100,7 +100,7 @@ class Chooser:
         self.problem = problem
         self.graph = problem.graph
         self.collective = problem.collective
-        self.targets = {form: wishes.budget.lowered(t) for form, t in targets.items()}
+        self.targets = {form: wishes.budget.limit_target(t) for form, t in targets.items()}
         self._roomy = tuple(targets.values())
         self._refused: list[Forest] = []  # where there is a budget: what it refused
         self.wishes = wishes
@@ -125,16 +125,16 @@ class Chooser:
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
             programs, short = self._search(forest, self._lower(forest))
-            notes = [*self._written_out(forest), *short]
+            notes = [*self._note_trees(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
         quick = self._quick()
         if quick is not None:
-            return self._explained(quick, self._judge(quick.forest, quick.programs))
+            return self._explain(quick, self._judge(quick.forest, quick.programs))
         lowest = self.wishes.lowest
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             candidate = self._first(points, powers)
             if candidate is not None:
-                return self._explained(*self._fastest(candidate))
+                return self._explain(*self._fastest(candidate))
         raise self._failure()
 
     @property
@@ -290,7 +290,7 @@ class Chooser:
         self._heights[point.trees] = solved.height
         refusal = self.wishes.refusal(solved)
         if refusal is None:
-            rounded = None if tried else self._rounded(solved)
+            rounded = None if tried else self._round(solved)
             for forest in [rounded] if powers else [rounded, solved]:
                 if forest is None:
                     continue
@@ -311,7 +311,7 @@ class Chooser:
             self._refused.append(solved)
         return None
 
-    def _rounded(self, forest: Forest) -> Forest | None:
+    def _round(self, forest: Forest) -> Forest | None:
         """The forest with weights such that its plans serve powers of two; None: too slow.
 
         The forest as it is where they do already, or where no such thing is asked for.
@@ -353,7 +353,7 @@ class Chooser:
         if not self.wishes.free:
             return first, judged
         if judged.share >= rivals.SURE:
-            return self._ringed(first, judged)
+            return self._try_rings(first, judged)
         candidate, best = (first, judged) if self.wishes.lowest else self._rounds(first, judged)
         if best.share >= rivals.SURE:
             return candidate, self._explain_speed(first, judged, candidate, best)
@@ -361,7 +361,7 @@ class Chooser:
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
         made = ((p, self.forest_of(p)) for p in others if p.trees != point.trees)
         forests = rivals.distinct(made, first.solved)
-        if self.collective.rooted:
+        if self.collective.has_root:
             alone = [*forests]
             with self.stage("simulate"):
                 forests = rivals.promising(alone, self.best.algbw, judged.share, self.problem.links)
@@ -403,7 +403,7 @@ class Chooser:
                 self.graph, self.collective, self.best, self.problem.name, least
             )
         for forest in forests:
-            other = self._held(forest, self._powers(first))
+            other = self._fit_rings(forest, self._powers(first))
             if other:
                 theirs = self._judge(other.forest, other.programs)
                 leaner = theirs.blocks <= best.blocks
@@ -411,7 +411,7 @@ class Chooser:
                     candidate, best = other, theirs
         return candidate, best
 
-    def _ringed(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
+    def _try_rings(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
         """The first choice; or rings where a mesh has some whose plans are faster."""
         from forestcoll.compile import rivals
 
@@ -419,7 +419,7 @@ class Chooser:
         if judged.share * rivals.RING_GAIN < 1 and not self.wishes.lowest:
             with self.stage("solve"):
                 rings = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
-            other = rings and self._held(rings, self._powers(first))
+            other = rings and self._fit_rings(rings, self._powers(first))
             if other:
                 theirs = self._judge(other.forest, other.programs)
                 faster = theirs.share > rivals.RING_GAIN * judged.share
@@ -427,9 +427,9 @@ class Chooser:
                     candidate, best = other, theirs
         return candidate, self._explain_speed(first, judged, candidate, best)
 
-    def _held(self, solved: Forest, powers: bool) -> _Found | None:
+    def _fit_rings(self, solved: Forest, powers: bool) -> _Found | None:
         """Rings, rounded where they can be, with programs that fit, or None."""
-        rounded = self._rounded(solved)
+        rounded = self._round(solved)
         for forest in [rounded] if powers else [rounded, solved]:
             if forest is not None:
                 try:
@@ -443,11 +443,11 @@ class Chooser:
         """Whether all its plans serve powers of two."""
         return all(Sizes.of(program).powers for program in candidate.programs.values())
 
-    def _explained(self, candidate: _Found, judged: Judged) -> Choice:
+    def _explain(self, candidate: _Found, judged: Judged) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
         point, forest = candidate.point, candidate.forest
         programs = judged.programs
-        notes = [*self._written_out(forest), *judged.notes]
+        notes = [*self._note_trees(forest), *judged.notes]
         exact = self._exact()
         if candidate.solved.plain_algbw < self.best.algbw and not candidate.rings:
             why = self._tried.get(exact.trees)
@@ -480,7 +480,7 @@ class Chooser:
         """Of the optimum."""
         return forest.algbw / self.best.algbw
 
-    def _written_out(self, forest: Forest) -> list[str]:
+    def _note_trees(self, forest: Forest) -> list[str]:
         if not self.wishes.compact or forest.group is not None:
             return []
         return ["no compact forest was found here: all trees are written"]

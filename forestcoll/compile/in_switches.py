@@ -123,7 +123,7 @@ def nvls_note(forest: Forest) -> str:
 def optimum_in_switches(forest: Forest, best: Optimum) -> Optimum:
     """The figures of a forest that copies and adds in the fabric."""
     assert forest.bound is not None  # multicast.py gives one to all of them
-    shared = 1 if forest.collective.rooted else sum(forest.graph.parts)
+    shared = 1 if forest.collective.has_root else sum(forest.graph.parts)
     return replace(
         best,
         algbw=forest.algbw,

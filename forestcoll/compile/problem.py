@@ -94,14 +94,14 @@ def parse_collective(name: Collective | str) -> Collective:
     return collective
 
 
-def parse_planned(name: Collective | str) -> Collective:
+def parse_any(name: Collective | str) -> Collective:
     """The collective of that name, of trees or of routes; errors as `parse_collective`."""
     return next((c for c in Collective if c == name), None) or parse_collective(name)
 
 
 def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | None) -> int | None:
     """The rank number of `root` (a node id or rank number; default 0), None if not rooted."""
-    if not collective.rooted:
+    if not collective.has_root:
         if root is not None:
             raise UnsupportedError(f"{collective} has no root: leave --root away")
         return None

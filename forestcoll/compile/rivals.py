@@ -48,7 +48,7 @@ RING_RANKS: Final = 16
 
 def size_of(collective: Collective) -> int:
     """Bytes for which forests are compared, at most: with a root a share is passed on often."""
-    return 64 * 10**6 if collective.rooted else simulate.SIZE
+    return 64 * 10**6 if collective.has_root else simulate.SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def judge(
         for form, program in programs.items()
     }
     counted = [*bands.values()]
-    if not forest.collective.rooted and links is not None:
+    if not forest.collective.has_root and links is not None:
         counted += [
             simulate.band(program, forest, size, options=simulate.LINKS_ALONE)
             for program in programs.values()
@@ -132,7 +132,7 @@ def points(front: Front, exact: Point, collective: Collective, n: int, share: fl
     as many as there are other ranks each can be a star behind a switch.
     """
     by_trees = {k: front.point(k) for k in TREES}
-    if collective.rooted:
+    if collective.has_root:
         for k in (exact.trees * times for times in (2, 4, 8, n - 1)):
             by_trees[k] = front.point(k)
     by_trees.pop(exact.trees, None)
@@ -199,12 +199,12 @@ def rings_of(
     Everybody has but one to send to and one to receive from in each, so plans of many ranks behind
     one switch have thread blocks enough. None with a root: there chains fill and run dry.
     """
-    from forestcoll.solver.baselines import named
+    from forestcoll.solver.baselines import by_name
 
-    if collective.rooted:
+    if collective.has_root:
         return []
     try:
-        forests = named("rings").forests(graph, collective)
+        forests = by_name("rings").forests(graph, collective)
     except UnsupportedError:
         return []
     slowest = Fraction(least) * best.algbw

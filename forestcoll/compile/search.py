@@ -273,7 +273,7 @@ def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     Where the plainest program is as slow in another order, none helps.
     """
     forest = judge.forest
-    if forest.collective.rooted or forest.graph.n == forest.n or one.partners != ORDERS[0]:
+    if forest.collective.has_root or forest.graph.n == forest.n or one.partners != ORDERS[0]:
         return
     probe = replace(judge.start, partners=ORDERS[1])
     if judge.stretch(one, LONG) < FLUENT or judge.program(probe) is None:
@@ -296,7 +296,7 @@ def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 def sum_apart(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Sums of a reduce in thread blocks of their own, where lists are full of them; and finer."""
     forest, used = judge.forest, judge.facts(one)[1]
-    reduces = forest.collective.rooted and forest.collective.reduces
+    reduces = forest.collective.has_root and forest.collective.reduces
     if not reduces or one.adders or judge.stretch(one, SHORT) <= SLOW:
         return
     most, times = min(_most(judge, one), Fraction(SUMS, used.operations * forest.n)), 1
@@ -317,7 +317,7 @@ def cut_wider(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 def _finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """The candidates of smaller chunks that the target holds, the smallest first."""
     forest, used = judge.forest, judge.facts(one)[1]
-    largest = ROOTED_OPERATIONS if forest.collective.rooted else OPERATIONS
+    largest = ROOTED_OPERATIONS if forest.collective.has_root else OPERATIONS
     most = min(_most(judge, one), Fraction(largest, used.operations * forest.n))
     lost = judge.stretch(one, SHORT) - 1
     once = 1 if lost < CROWDED - 1 else 4  # times that lists may be too full

@@ -89,7 +89,7 @@ class Synthesis:
         forest = self.forest
         if not forest.graph.copies:
             return self.optimum.bound
-        root = forest.root if forest.collective.rooted else None
+        root = forest.root if forest.collective.has_root else None
         return Problem(forest.graph, forest.collective, root).plain.optimum().bound
 
 

@@ -96,7 +96,7 @@ def problem(
 
 
 def _root(collective: Collective, root: int | str | None, g: int, size: int) -> int:
-    if not collective.rooted:
+    if not collective.has_root:
         if root is not None:
             raise UnsupportedError(f"{collective} has no root: leave --root away")
         return 0
@@ -130,7 +130,7 @@ def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
         max(
             common,
             solver.optimum(
-                group.graph, collective, group.root if collective.rooted else None
+                group.graph, collective, group.root if collective.has_root else None
             ).algbw,
         )
         for group in _views(asked)

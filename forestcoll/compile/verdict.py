@@ -84,7 +84,7 @@ def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
     except ForestError as error:
         raise ForestError(f"{source}: {error}") from None
     lines = [
-        f"{forest.collective} on {forest.name}: {forest.n} ranks, {_counted(forest)} span, "
+        f"{forest.collective} on {forest.name}: {forest.n} ranks, {_count_trees(forest)} span, "
         f"height {forest.height}, shares add up",
         f"algbw {algbw} = {decimal(algbw)} GB/s, recomputed from the links",
     ]
@@ -94,7 +94,7 @@ def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
         lines.append(f"optimal: the bound ({forest.bound and forest.bound.method}) equals it")
     else:
         lines.append(bound_line(algbw, bound))
-    machine = catalogued(forest.graph, forest.name)
+    machine = matches_catalogue(forest.graph, forest.name)
     if machine is False:
         lines.append(differs(forest.name))
     figures: dict[str, object] = {
@@ -112,7 +112,7 @@ def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
     return forest, Verdict("forest", lines, figures)
 
 
-def catalogued(graph: CapacityGraph, name: str) -> bool | None:
+def matches_catalogue(graph: CapacityGraph, name: str) -> bool | None:
     """Whether a graph is what the catalogue calls by that name; None where it knows no such name.
 
     Nodes, kinds and bandwidths are compared, with the same ranks. None also for graphs of more than
@@ -120,7 +120,7 @@ def catalogued(graph: CapacityGraph, name: str) -> bool | None:
     """
     from forestcoll.topology import catalog
 
-    topology = catalog.named(name, graph.n) if graph.n <= MOST_NODES else None
+    topology = catalog.by_name(name, graph.n) if graph.n <= MOST_NODES else None
     return None if topology is None else has_links_of(graph, topology)
 
 
@@ -145,7 +145,7 @@ def machine_of(graph: CapacityGraph, name: str) -> Topology | None:
     """The catalogue's topology of that name where the graph is its: it has the latencies."""
     from forestcoll.topology import catalog
 
-    return catalog.named(name, graph.n) if catalogued(graph, name) else None
+    return catalog.by_name(name, graph.n) if matches_catalogue(graph, name) else None
 
 
 def differs(name: str) -> str:
@@ -167,7 +167,7 @@ def _facts(graph: CapacityGraph) -> tuple[object, object]:
     return set(nodes), links
 
 
-def _counted(forest: Forest) -> str:
+def _count_trees(forest: Forest) -> str:
     """`"16 trees"`; of a compact forest also how many of them stand in the file."""
     count = len(forest.trees) * forest.images
     if forest.group is None:
@@ -233,7 +233,7 @@ def _verify_alltoall(text: str, source: str) -> Verdict:
         lines.append("optimal: the bound (lengths of links, shortest ways recomputed) equals it")
     else:
         lines.append(bound_line(exchange.algbw, bound))
-    machine = catalogued(graph, name)
+    machine = matches_catalogue(graph, name)
     if machine is False:
         lines.append(differs(name))
     figures: dict[str, object] = {

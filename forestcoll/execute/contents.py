@@ -81,7 +81,7 @@ def allocate(
     return buffers
 
 
-def shared(size: int) -> Bytes:
+def shared_memory(size: int) -> Bytes:
     """Memory that processes which are forked later see as well.
 
     It has no name and is gone with the last process that has it.
@@ -118,7 +118,7 @@ class Contents:
         for r, b in enumerate(buffers):
             b.scratch.fill(0xFF)
             b.output.fill(0xFF)
-            if self.data.padded:
+            if self.data.has_padding:
                 b.input.fill(0)
             for start, first, count in self.input_parts():
                 address = b.input.ctypes.data + start
@@ -127,7 +127,7 @@ class Contents:
     def input_parts(self) -> list[tuple[int, int, int]]:
         """(byte offset, position of the first element, elements) of the data in an input."""
         data, parts = self.data, self.program.collective.input_parts(self.program.n)
-        if not data.padded:
+        if not data.has_padding:
             return [(0, 0, parts * data.part)]
         return [(p * data.stride, p * data.part, data.part) for p in range(parts)]
 

@@ -14,12 +14,12 @@ from typing import Literal, Unpack
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import Geometry, geometry, memory_available, memory_needed, queue
+from forestcoll.execute.sizes import Geometry, geometry, memory_available, memory_bytes, queue
 from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
-    from forestcoll.execute.contents import Contents, allocate, private, shared
+    from forestcoll.execute.contents import Contents, allocate, private, shared_memory
     from forestcoll.execute.deadlock_report import Status, explain
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
@@ -71,7 +71,7 @@ def run(
     slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
     processes = _ranks_as(ranks_as, request.program.n)
     tables, data = build(request.program), request.data
-    _check_memory(memory_needed(request.program, tables.scratch, data, request.modes), data.size)
+    _check_memory(memory_bytes(request.program, tables.scratch, data, request.modes), data.size)
     connections = len(tables.connections)
     count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
     if slots is not None or slot_bytes is not None:
@@ -96,7 +96,7 @@ class _Job:
 
     def row(self, mode: Mode) -> Row:
         data, program = self.contents.data, self.request.program
-        memory = shared if self.processes else private
+        memory = shared_memory if self.processes else private
         try:
             buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
         except (OSError, MemoryError) as error:

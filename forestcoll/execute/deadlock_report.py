@@ -79,7 +79,7 @@ def explain(
     report = Report(tables, rows)
     match status:
         case Status.STUCK:
-            return error_of(report.say_stuck())
+            return error_of(report.describe_deadlock())
         case Status.MISMATCH:
             return ExecutionError(report.say_mismatch(report.stops[0]))
         case Status.LEFTOVER:
@@ -87,7 +87,7 @@ def explain(
         case Status.DIED:
             return error_of(report.say_death(deaths[0]))
         case _:
-            return error_of(report.say_stalled(deaths, seconds))
+            return error_of(report.describe_stall(deaths, seconds))
 
 
 class Report:
@@ -97,7 +97,7 @@ class Report:
         self.tables = tables
         self.stops = [Stop(*row) for row in rows]
 
-    def say_stuck(self) -> list[str]:
+    def describe_deadlock(self) -> list[str]:
         """Lines: how many are stuck, the circle of waits if there is one, and the first few."""
         waiting, circle = [s for s in self.stops if not s.finished], self.circle()
         ends = [s for s in waiting if not self.holders(s)]
@@ -111,7 +111,7 @@ class Report:
             *(["others behind them:", *self.first_lines(rest)] if rest else ()),
         ]
 
-    def say_stalled(self, halted: Sequence[_engine.Death], seconds: float) -> list[str]:
+    def describe_stall(self, halted: Sequence[_engine.Death], seconds: float) -> list[str]:
         """Lines about a launch in which nothing moved for so long: where, who waits for whom.
 
         `halted`: ranks whose processes somebody has stopped.
@@ -301,7 +301,7 @@ class Report:
         return members
 
     @cached_property
-    def packed(self) -> list[tuple[int, int, int, int]]:
+    def packet_places(self) -> list[tuple[int, int, int, int]]:
         """(block, rank, first chunk, end) of all packets that are written."""
         return [
             (block, *place) for block, row in self.rows() for place in self.packets(row, read=False)
@@ -323,7 +323,7 @@ class Report:
         return sorted(
             {
                 block
-                for block, rank, low, high in self.packed
+                for block, rank, low, high in self.packet_places
                 if any(rank == r and low < b and a < high for r, a, b in wanted)
             }
         )

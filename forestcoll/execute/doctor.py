@@ -92,7 +92,7 @@ def _compiler() -> Finding:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(what, ABSENT, f"{path} does not run: {error}")
-    return Finding(what, OK, _told(path, done.stdout))
+    return Finding(what, OK, _version_words(path, done.stdout))
 
 
 def _gpu_compiler(name: str, kind: Platform, purpose: str) -> Finding:
@@ -104,10 +104,10 @@ def _gpu_compiler(name: str, kind: Platform, purpose: str) -> Finding:
         return Finding(name, ABSENT, f"not found (only for {purpose})")
     if not compiler_there.version:
         return Finding(name, ABSENT, f"{compiler_there.path} does not run")
-    return Finding(name, OK, _told(compiler_there.path, compiler_there.version))
+    return Finding(name, OK, _version_words(compiler_there.path, compiler_there.version))
 
 
-def _told(path: str, version: str) -> str:
+def _version_words(path: str, version: str) -> str:
     """A path, with the telling line of what its `--version` prints."""
     lines = [line.strip() for line in version.splitlines() if line.strip()]
     line = next((line for line in lines if "release" in line.lower()), lines[0] if lines else "")

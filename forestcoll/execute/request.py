@@ -142,7 +142,7 @@ def program_of(plan: object) -> Program:
 
         return read_plan(plan)
     raise ArgumentError(
-        f"plan must be a Program or the path of a plan file, not {arguments.shown(plan)}"
+        f"plan must be a Program or the path of a plan file, not {arguments.quote(plan)}"
     )
 
 
@@ -172,7 +172,7 @@ def modes_of(program: Program, wanted: Mode | Iterable[Mode]) -> tuple[Mode, ...
 
 def root_of(program: Program, root: int | None) -> int:
     """The root of a run: the plan's, or the given one where the plan says none; -1 without."""
-    if not program.collective.rooted:
+    if not program.collective.has_root:
         if root not in (None, -1):
             raise UnsupportedError(f"{program.collective} has no root")
         return -1
@@ -204,7 +204,7 @@ def notes_of(program: Program, wanted: int, data: Layout, dtype: str) -> tuple[s
         notes.append(
             f"{wanted} bytes are not a whole number of elements on each rank; ran {data.size} bytes"
         )
-    if data.padded:
+    if data.has_padding:
         notes.append(
             f"the plan serves {Sizes.of(program).words(dtype, data.element)}; here each part of "
             f"{data.part} elements was padded to {data.chunks} chunks of {data.chunk}"

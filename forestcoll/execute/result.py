@@ -48,7 +48,7 @@ class Row:
         return Row(mode, data.size, data.count, dtype, op, root, seconds * 1e6, algbw, busbw, wrong)
 
     @property
-    def of_predicted(self) -> float | None:
+    def prediction_percent(self) -> float | None:
         """Percent of the predicted bandwidth that was reached; None without a prediction."""
         return None if self.predicted_us is None else 100 * self.predicted_us / self.time_us
 
@@ -69,7 +69,7 @@ class RunResult:
         )
         return f"<RunResult: {rows}>"
 
-    def predicted(self, microseconds: Callable[[int], float]) -> RunResult:
+    def with_predictions(self, microseconds: Callable[[int], float]) -> RunResult:
         """The same with predictions by size."""
         rows = tuple(replace(row, predicted_us=microseconds(row.size)) for row in self.rows)
         return replace(self, rows=rows)

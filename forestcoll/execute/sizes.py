@@ -40,7 +40,7 @@ class Layout:
         return self.chunks * self.chunk_bytes
 
     @property
-    def padded(self) -> bool:
+    def has_padding(self) -> bool:
         """Whether chunks hold more than the data."""
         return self.chunks * self.chunk != self.part
 
@@ -79,7 +79,7 @@ def geometry(data: Layout, slot: int, slice_bytes: int | None = None) -> Geometr
     return data.chunk_bytes, data.element, piece, slices, chunks
 
 
-def memory_needed(
+def memory_bytes(
     program: Program, scratch: Sequence[int], data: Layout, modes: Sequence[str]
 ) -> int:
     """Bytes of all ranks' buffers, `scratch` chunks each, in the mode that needs most."""

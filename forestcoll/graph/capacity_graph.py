@@ -198,7 +198,7 @@ class CapacityGraph:
         """Per rank its part of the data (allgather, reduce-scatter); all 1 where they are equal."""
         return self.shares or (1,) * len(self.ranks)
 
-    def held(self, nodes: frozenset[int]) -> int:
+    def parts_in(self, nodes: frozenset[int]) -> int:
         """The parts of all ranks in `nodes` together: how many they are, where parts are equal."""
         return sum(p for v, p in zip(self.ranks, self.parts, strict=True) if v in nodes)
 
@@ -290,7 +290,7 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
                     f"'{gpus[0]}' to '{gpus[-1]}'"
                 )
         else:
-            raise TopologyError(f"unknown rank '{pattern}'{_meant(pattern, gpus)}")
+            raise TopologyError(f"unknown rank '{pattern}'{_guess_gpu(pattern, gpus)}")
         for gpu in matches:
             if gpu in chosen:
                 again = f", by '{chosen[gpu]}' and '{pattern}'" if chosen[gpu] != pattern else ""
@@ -299,7 +299,7 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
     return tuple(chosen)
 
 
-def _meant(pattern: str, gpus: Sequence[str]) -> str:
+def _guess_gpu(pattern: str, gpus: Sequence[str]) -> str:
     """What an unknown rank probably stands for: GPUs by number ("3", "0-3"), or a slip."""
     numbers = re.fullmatch(r"(\d{1,6})(?:\s*(?:-|\.\.|:)\s*(\d{1,6}))?", pattern)
     if numbers is None:

@@ -104,7 +104,7 @@ def lower(
     rank, and for arguments out of range.
     """
     _check_arguments(forest, unit_bytes, instances)
-    forest = forest.expanded()
+    forest = forest.expand()
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     title = f"{forest.collective} on {forest.name}"
     limits = Limits(target, title, names, forest.trees_per_root)
@@ -169,7 +169,7 @@ def program_of(
         most = most_bytes(runtime_of(program), protocol, chunks.chunks)
         return replace(program, max_bytes=most)
     check_ranks(ranks, limits)
-    if not packets and next(program.misplaced(), None) is not None:
+    if not packets and next(program.misplacements(), None) is not None:
         return replace(program, in_place=False)  # `serve` makes one for calls in place
     return program
 
@@ -188,11 +188,11 @@ def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str 
 
     None where only lowering can tell.
     """
-    chunks = trees if collective.rooted else n * trees
+    chunks = trees if collective.has_root else n * trees
     if chunks > target.chunks:
         return f"{chunks} chunks in a buffer, {target.name} holds {target.chunks}"
     # every rank takes in all chunks but its own: one step at least for so many of them
-    received = max(0, chunks - (0 if collective.rooted else trees))
+    received = max(0, chunks - (0 if collective.has_root else trees))
     received *= len(collective.phases)
     steps = -(-received // target.count)
     limit = target.thread_blocks * target.steps
@@ -208,7 +208,7 @@ def serve(program: Program, *, in_place: bool) -> Program:
     """
     if program.in_place if in_place else program.out_of_place:
         return program
-    if not in_place or next(program.misplaced(), None) is None:
+    if not in_place or next(program.misplacements(), None) is None:
         raise PlanError(
             f"{program.collective} on {program.name}, {program.protocol}: the plan is right for "
             f"calls {'out of' if in_place else 'in'} place only"
@@ -218,7 +218,7 @@ def serve(program: Program, *, in_place: bool) -> Program:
         replace(
             rank,
             thread_blocks=tuple(
-                replace(block, steps=tuple(_moved(program, r, block.steps)))
+                replace(block, steps=tuple(_rename_buffer(program, r, block.steps)))
                 for block in rank.thread_blocks
             ),
         )
@@ -227,7 +227,7 @@ def serve(program: Program, *, in_place: bool) -> Program:
     return replace(program, ranks=ranks, in_place=True, out_of_place=False)
 
 
-def _moved(program: Program, rank: int, steps: tuple[Step, ...]) -> list[Step]:
+def _rename_buffer(program: Program, rank: int, steps: tuple[Step, ...]) -> list[Step]:
     """The steps with the shorter buffer named as part of the longer, without copies onto itself."""
     steps_left: list[Step] = []
     for step in steps:

@@ -119,7 +119,7 @@ def _block_rate(layout: Layout, links: Links) -> Fraction:
     twice the rate of others has twice as many: of a link that they share each gets the same.
     """
     least = BLOCK / LINK / ENOUGH
-    if not layout.collective.rooted:
+    if not layout.collective.has_root:
         return least
     shares = Counter[tuple[int, ...]]()
     for tree in layout.trees:
@@ -278,7 +278,7 @@ class _Work:
     def __post_init__(self) -> None:
         self.connections = [t.connection for t in self.transfers]
 
-    def sent_late(self, transfer: Transfer) -> Sum | None:
+    def late_sum(self, transfer: Transfer) -> Sum | None:
         """Returns the partial sum that the transfer sends on, if its block adds it up first."""
         if not self.late or transfer.source.buffer is not Buffer.SCRATCH:
             return None
@@ -331,7 +331,7 @@ def _steps_of_connections(work: _Work) -> dict[Connection, list[int]]:
     steps: dict[Connection, list[int]] = {c: [0, 0] for c in work.connections}
     for transfer, connection in zip(work.transfers, work.connections, strict=True):
         taken = steps[connection]
-        sent = work.sent_late(transfer)
+        sent = work.late_sum(transfer)
         taken[1] += 1 + (waiting.pop(sent, 0) if sent else 0)
         into = 1
         if transfer.land != "final":
@@ -469,7 +469,7 @@ def _emit(
         if sends:
             src = transfer.src
             sender, out = ranks[src], block[src, True, transfer.dst, channel]
-            late = work.sent_late(transfer)
+            late = work.late_sum(transfer)
             for part in waiting.pop(late, ()) if late else ():
                 sender.add(out, Op.REDUCE, part, transfer.source)
             sender.add(out, Op.SEND, transfer.source, None)

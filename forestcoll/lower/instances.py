@@ -58,7 +58,7 @@ class Work:
     block: Fraction = BLOCK  # GB/s that each moves
 
     @property
-    def needed(self) -> int:
+    def enough(self) -> int:
         """Thread blocks that suffice for it."""
         return math.ceil(self.rate * LINK * ENOUGH / self.block)
 
@@ -76,7 +76,7 @@ def shortage(work: Work, target: Target, why: str) -> str:
     if work.ratio <= 1:
         return ""
     return (
-        f"{target.format}: {work.blocks} of the {work.needed} thread blocks that "
+        f"{target.format}: {work.blocks} of the {work.enough} thread blocks that "
         f"{float(work.rate):.4g} GB/s of a rank take (each moves some {float(work.block):g}): {why}"
     )
 
@@ -87,7 +87,7 @@ def block_rate(forest: Forest, protocol: Protocol) -> Fraction:
     In sums leaves send as soon as there is room, and whoever waits for them gets as much of a link
     that they share only with as many thread blocks as an Ampere takes.
     """
-    if forest.collective.reduces or not forest.collective.rooted:
+    if forest.collective.reduces or not forest.collective.has_root:
         return BLOCK
     return tree_rate_of(forest.name, protocol)
 
@@ -103,7 +103,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     algbw = forest.plain_algbw
     block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
-    moved = _moved_fifo if program.style == "fifo" else _moved_onesided
+    moved = _fifo_chunks if program.style == "fifo" else _onesided_chunks
     most = (
         Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
         for number, rank in enumerate(program.ranks)
@@ -114,7 +114,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     return max(most, key=lambda work: work.ratio, default=IDLE)
 
 
-def _moved_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
+def _onesided_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
     """Chunks of each thread block that moves any over memory channels."""
     near = {r for r in range(len(boxes)) if r != number and kind_of(number, r, boxes) == "memory"}
     chunks = [
@@ -124,7 +124,7 @@ def _moved_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> l
     return [[count for count in chunks if count]]
 
 
-def _moved_fifo(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
+def _fifo_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
     """Chunks of each thread block that receives, and of each that sends."""
     ways = []
     for some in (RECEIVES, SENDS):

@@ -201,7 +201,7 @@ class Layout:
 
 def local_blocks(layout: Layout) -> int:
     """Thread blocks that share a rank's local copies: several where one rank copies all data."""
-    return layout.local or (4 if layout.collective.rooted else 1)
+    return layout.local or (4 if layout.collective.has_root else 1)
 
 
 def layout(
@@ -307,7 +307,7 @@ def _check_parts(forest: Forest, parts: list[int], chunks: int) -> None:
             f"the trees carry {sum(parts)} of {chunks} shares of the {collective}: "
             "check the forest first"
         )
-    if collective.dealt and len(set(parts)) > 1:
+    if collective.has_parts and len(set(parts)) > 1:
         low = parts.index(min(parts))
         raise PlanError(
             f"{names[forest.graph.ranks[low]]} has {parts[low]} of {chunks} shares, another rank "

@@ -32,7 +32,7 @@ def bulk_protocol(forest: Forest, target: Target) -> Protocol:
     waits for that of each (prims_simple.h: waitPeer; net.cc: sendProxyProgress). RCCL 0cbce2a does
     the same.
     """
-    if target.style == "onesided" or not forest.collective.rooted:
+    if target.style == "onesided" or not forest.collective.has_root:
         return "Simple"
     graph = forest.graph
     return "LL128" if len({graph.box(node) for node in graph.ranks}) > 1 else "Simple"
@@ -160,7 +160,7 @@ def _check_rank(rank: RankProgram, n: int, limits: Limits, where: str) -> None:
     lengths = [steps(block) for block in blocks]
     operations = sum(lengths)
     chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
-    depended = max((b for block in blocks for b in _depended(block)), default=-1) + 1
+    depended = max((b for block in blocks for b in _waits_for(block)), default=-1) + 1
     for what, figure, limit in (
         ("thread blocks", len(blocks), target.thread_blocks),
         ("chunks in a buffer", chunks, target.chunks),
@@ -194,7 +194,7 @@ def _check_block(block: ThreadBlock, length: int, limits: Limits, where: str) ->
             raise limits.refuse(where, words, figure, limit)
 
 
-def _depended(block: ThreadBlock) -> list[int]:
+def _waits_for(block: ThreadBlock) -> list[int]:
     return [b for s in block.steps if isinstance(s, Instruction) and s.after for b, _ in s.after]
 
 

@@ -72,7 +72,7 @@ def lower_nvls(
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     chunks = layout(forest)
     reducing = forest.collective.two_phases
-    wanted = min(_wanted(forest), target.thread_blocks) if blocks is None else blocks
+    wanted = min(_enough_blocks(forest), target.thread_blocks) if blocks is None else blocks
     adds_in_place = in_place and reducing
     program = Program(
         name=forest.name,
@@ -96,7 +96,7 @@ def lower_nvls(
     return program
 
 
-def _wanted(forest: Forest) -> int:
+def _enough_blocks(forest: Forest) -> int:
     """Thread blocks of a rank that keep its links busy: a power of two."""
     most = max(BLOCKS, MOST_BLOCKS // forest.n)
     wanted = BLOCKS

@@ -147,13 +147,13 @@ def _block(
     steps: list[Step] = []
     for pipe, number in sorted(pipes, key=lambda pair: pair[0].key):
         steps += pipe.before
-        steps.append(Pipeline(_numbered(pipe.body, number), pipe.chunks, unit_bytes))
+        steps.append(Pipeline(_number(pipe.body, number), pipe.chunks, unit_bytes))
         steps += pipe.after
     around = Shakes(*shakes).around(steps, near, peers)
     return ThreadBlock(tuple(around), channels=tuple(own))
 
 
-def _numbered(body: Sequence[Instruction], number: dict[int, int]) -> tuple[Instruction, ...]:
+def _number(body: Sequence[Instruction], number: dict[int, int]) -> tuple[Instruction, ...]:
     """The instructions with indices into the thread block's channels in place of lanes."""
     return tuple(
         Instruction(i.op, i.src, i.dst, channels=tuple([number[x] for x in i.channels]))

@@ -170,7 +170,7 @@ def deal(jobs: Jobs, limits: Limits, *, even: bool) -> list[tuple[ThreadBlock, .
         for end in sorted(back - ends[rank]):
             # only its other end uses it: the runtime would make it anyway, in pairs
             next((block for block in found if block.reach([end])), None)
-    return [tuple(_written(found, slices)) for found in ranks]
+    return [tuple(_write_blocks(found, slices)) for found in ranks]
 
 
 def _deal(
@@ -215,7 +215,7 @@ def _refusal(rank: int, jobs: Iterable[Job], classes: int, limits: Limits) -> Pl
     )
 
 
-def _written(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock]:
+def _write_blocks(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock]:
     """The thread blocks, each of them `slices` times.
 
     All share one channel of a kind to a peer: packets take no semaphore, only the way.
@@ -461,7 +461,7 @@ def lower_packets(
         for number, group in enumerate(groups):
             trees.writer.number = number
             trees.write(group)
-    more = shakes(layout, boxes, limits.target) if layout.collective.rooted else ()
+    more = shakes(layout, boxes, limits.target) if layout.collective.has_root else ()
     return trees.writer.ranks(layout, even=even, more=more), not sharing
 
 

@@ -316,7 +316,7 @@ class Pipelines:
             key = (down, tree.first, group if down else -group)
             yield (
                 (rank, self._half(number, rank)),
-                self._written(draft, rank, key, before, after, tree.count),
+                self._write_block(draft, rank, key, before, after, tree.count),
             )
 
     def _half(self, number: int, rank: int) -> int:
@@ -473,7 +473,7 @@ class Pipelines:
 
     # --- instructions
 
-    def _written(
+    def _write_block(
         self,
         draft: _Draft,
         rank: int,

@@ -137,7 +137,7 @@ def _groups(layout: Layout, trees: Sequence[RankTree], apart: Apart) -> list[int
         return [tree.instance for tree in trees]
     if apart == "none":
         return [0] * len(trees)
-    if not layout.collective.rooted:
+    if not layout.collective.has_root:
         return [int(layout.collective.reduces and t.phase == "broadcast") for t in trees]
     numbers: dict[object, int] = {}
     return [numbers.setdefault((t.phase, t.parent), len(numbers)) for t in trees]

@@ -151,7 +151,7 @@ def _run(
 
 
 def _any_root(program: Program) -> int:
-    return 0 if program.collective.rooted else -1
+    return 0 if program.collective.has_root else -1
 
 
 def _check_flushes(program: Program, launches: int, out: Findings) -> None:
@@ -172,13 +172,13 @@ def _check_flushes(program: Program, launches: int, out: Findings) -> None:
 
 
 def _without_flushes(program: Program) -> Program:
-    def kept(step: Step) -> Step | None:
+    def keep(step: Step) -> Step | None:
         if isinstance(step, Pipeline):
             return replace(step, body=tuple(i for i in step.body if i.op is not Op.FLUSH))
         return None if step.op is Op.FLUSH else step
 
     def block(one: ThreadBlock) -> ThreadBlock:
-        return replace(one, steps=tuple(s for s in map(kept, one.steps) if s is not None))
+        return replace(one, steps=tuple(s for s in map(keep, one.steps) if s is not None))
 
     ranks = tuple(
         replace(rank, thread_blocks=tuple(map(block, rank.thread_blocks))) for rank in program.ranks

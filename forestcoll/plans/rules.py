@@ -51,11 +51,11 @@ def check_header(program: Program) -> int:
             "the program serves neither in-place nor out-of-place calls, so no runtime would ever "
             "pick its plan; set at least one of in_place and out_of_place"
         )
-    if program.collective.rooted and not 0 <= program.root < n:
+    if program.collective.has_root and not 0 <= program.root < n:
         raise PlanError(
             f"{program.collective} needs a root between 0 and {n - 1}; it is {program.root}"
         )
-    if not program.collective.rooted and program.root != -1:
+    if not program.collective.has_root and program.root != -1:
         raise PlanError(f"{program.collective} has no root, but the program says {program.root}")
     if program.names and len(program.names) != n:
         raise PlanError(f"{len(program.names)} names for {n} ranks; give one a rank, or none")

@@ -89,7 +89,7 @@ def check_frame(program: Program) -> None:
         raise PlanError("two halves of scratch are for packets (onesided, protocol LL)")
     if not (program.in_place or program.out_of_place):
         raise PlanError("the program claims to work neither in place nor out of place")
-    if program.collective.rooted and not -1 <= program.root < n:
+    if program.collective.has_root and not -1 <= program.root < n:
         raise PlanError(f"root {program.root} is no rank; there are ranks 0 to {n - 1}")
     if program.names and len(program.names) != n:
         raise PlanError(f"{len(program.names)} names for {n} ranks")

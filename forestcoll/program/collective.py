@@ -91,7 +91,7 @@ class Collective(StrEnum):
         return self.definition.reduces
 
     @property
-    def rooted(self) -> bool:
+    def has_root(self) -> bool:
         """Whether one rank is special (`--root`)."""
         return self.definition.root != "none"
 
@@ -106,24 +106,24 @@ class Collective(StrEnum):
         return len(self.definition.phases) == 2
 
     @property
-    def dealt(self) -> bool:
+    def has_parts(self) -> bool:
         """Whether the data consist of one part for each rank, and not of a single part."""
         return "each" in (self.definition.inputs, self.definition.outputs)
 
     @property
     def weighable(self) -> bool:
         """Whether forests may give the ranks parts of different size (`--shares`)."""
-        return self.dealt and bool(self.phases) and not self.rooted
+        return self.has_parts and bool(self.phases) and not self.has_root
 
     @property
     def input_is_part(self) -> bool:
         """Whether a rank's input is but its part of the data (allgather)."""
-        return self.dealt and self.definition.inputs == "one"
+        return self.has_parts and self.definition.inputs == "one"
 
     @property
     def output_is_part(self) -> bool:
         """Whether a rank's output is but its part of the data (reduce-scatter)."""
-        return self.dealt and self.definition.outputs == "one"
+        return self.has_parts and self.definition.outputs == "one"
 
     @property
     def transposes(self) -> bool:
@@ -132,7 +132,7 @@ class Collective(StrEnum):
 
     def parts(self, n: int) -> int:
         """Equal parts of the data of `n` ranks."""
-        return n if self.dealt else 1
+        return n if self.has_parts else 1
 
     def input_parts(self, n: int) -> int:
         """Those of a rank's input."""

@@ -128,7 +128,7 @@ class ThreadBlock:
         if not i.switches:
             return i.src, i.dst
         behind = [
-            self._behind(rank, s, ref) for s, ref in zip(i.switches, _switched(i), strict=True)
+            self._behind(rank, s, ref) for s, ref in zip(i.switches, _on_switches(i), strict=True)
         ]
         if OPERATIONS[i.op].switched == "both":
             return behind[0], behind[1]
@@ -149,7 +149,7 @@ class ThreadBlock:
         return tuple([replace(ref, rank=None if r == rank else r) for r in ranks])
 
 
-def _switched(i: Instruction) -> tuple[Ref, ...]:
+def _on_switches(i: Instruction) -> tuple[Ref, ...]:
     """The operands on switches, in the order of `i.switches`."""
     return (*i.src, *i.dst) if OPERATIONS[i.op].switched == "both" else i.dst
 
@@ -221,7 +221,7 @@ class Program(Shown):
             return 0
         return self.ranks[rank].scratch_chunks - self.ranks[ref.rank].scratch_chunks
 
-    def part_meant(self, rank: int, ref: Ref, *, by_port: bool) -> int:
+    def part_of(self, rank: int, ref: Ref, *, by_port: bool) -> int:
         """In place: whose part of the longer user buffer an operand of `rank` is.
 
         Of the shorter one the runtime knows where it lies only for the threads of its own rank.
@@ -240,7 +240,7 @@ class Program(Shown):
             return Buffer.INPUT
         return Buffer.OUTPUT if self.collective.output_is_part else None
 
-    def misplaced(self) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
+    def misplacements(self) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
         """(rank, thread block, step, instruction, operand): what in place is not where it says."""
         if self.style == "fifo" or self.shorter is None:
             return
@@ -251,7 +251,7 @@ class Program(Shown):
             for k, ref in enumerate((*src, *dst)):
                 owner = r if ref.rank is None else ref.rank
                 port = by_port and k < len(src)
-                if ref.buffer is self.shorter and self.part_meant(r, ref, by_port=port) != owner:
+                if ref.buffer is self.shorter and self.part_of(r, ref, by_port=port) != owner:
                     yield r, b, s, i, ref
 
     def to_networkx(self) -> nx.DiGraph[int]:

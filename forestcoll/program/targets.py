@@ -222,10 +222,10 @@ def runtime_of(program: Program) -> Target:
     """
     blocks = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
     fits = blocks <= RCCL.loader_blocks
-    return RCCL if fits and not any(map(_fused, program.ranks)) else MSCCL
+    return RCCL if fits and not any(map(_has_fused, program.ranks)) else MSCCL
 
 
-def _fused(rank: RankProgram) -> bool:
+def _has_fused(rank: RankProgram) -> bool:
     return any(
         not FUSED.isdisjoint([s.op for s in block.steps if isinstance(s, Instruction)])
         for block in rank.thread_blocks

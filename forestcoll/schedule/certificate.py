@@ -54,7 +54,7 @@ def check(forest: Forest) -> tuple[Fraction, Fraction | None]:
 def check_bound(forest: Forest, bound: Bound) -> Fraction:
     """The bound in GB/s, once its certificate has been recomputed and gives the stated number."""
     prove = check_dual if bound.method == "linear-program" else check_parts
-    root = forest.root if forest.collective.rooted else None
+    root = forest.root if forest.collective.has_root else None
     proven = prove(forest.graph, bound, forest.collective, root)
     if proven != bound.algbw:
         raise ForestError(f"states bound {bound.algbw}, its {bound.method} gives {proven}")
@@ -93,7 +93,9 @@ def _check_cut(
         return min(leaving, entering)
     crossing = leaving if phase == "broadcast" else entering
     return (
-        crossing if collective.rooted else crossing * Fraction(sum(graph.parts), graph.held(part))
+        crossing
+        if collective.has_root
+        else crossing * Fraction(sum(graph.parts), graph.parts_in(part))
     )
 
 

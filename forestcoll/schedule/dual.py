@@ -107,7 +107,7 @@ def as_group(
 
 def one_group(graph: CapacityGraph, collective: Collective, root: int | None) -> Group:
     """All ranks as one group, with the root that the collective needs, or ForestError."""
-    if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
+    if collective.has_root and (root is None or not 0 <= root < len(graph.ranks)):
         raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
     return whole_group(graph, root)
 
@@ -131,7 +131,7 @@ def as_bound(graph: CapacityGraph, dual: GroupsBound, collective: Collective) ->
 
 def _scale(graph: CapacityGraph, collective: Collective) -> int:
     """algbw / the rate that weights and potentials of a Bound are counted by."""
-    return 1 if collective.two_phases or collective.rooted else sum(graph.parts)
+    return 1 if collective.two_phases or collective.has_root else sum(graph.parts)
 
 
 def check_groups_bound(
@@ -176,11 +176,11 @@ def check_cut(groups: Sequence[Group], collective: Collective, cut: WeighedCut, 
         raise ForestError(f"{where} has a negative weight")
     if len(inside) == len(graph.ranks):
         raise ForestError(f"{where} holds all ranks{of}, so it cuts nothing off")
-    if collective.rooted:
+    if collective.has_root:
         root = graph.ranks[groups[cut.group].root]
         if root not in cut.side:
             raise ForestError(f"{where} does not hold the root {graph.names[root]}")
-    elif not graph.held(cut.side):
+    elif not graph.parts_in(cut.side):
         rank = "rank with a part" if inside else "rank"
         raise ForestError(f"{where} holds no {rank}{of}, so no data has to leave it")
     if cut.phase not in collective.phases:
@@ -218,7 +218,7 @@ def _weight(
     groups: Sequence[Group], collective: Collective, cuts: Sequence[WeighedCut], alike: Orbits
 ) -> Fraction:
     """How much of the common algbw the left sides hold, all groups together."""
-    if collective.rooted:
+    if collective.has_root:
         return sum((cut.weight for cut in cuts), Fraction(0))
     around: dict[tuple[int, int], Fraction] = defaultdict(Fraction)  # group, rank
     for cut in cuts:

@@ -50,7 +50,7 @@ class Tree:
             f"<Tree {self.phase}, root {self.root}, weight {self.weight}: {len(self.edges)} edges>"
         )
 
-    def turned(self) -> Tree:
+    def reverse(self) -> Tree:
         """The same edges with the data flowing the other way: broadcast to reduce, and back."""
         edges = tuple(path[::-1] for path in reversed(self.edges))
         phase: Phase = "reduce" if self.phase == "broadcast" else "broadcast"
@@ -77,7 +77,7 @@ class Forest(Shown):
     _known: list[Scan] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        rooted = f" with root {self.root}" if self.collective.rooted else ""
+        rooted = f" with root {self.root}" if self.collective.has_root else ""
         trees = len(self.trees) * self.images
         bound = "" if self.bound is None else f", bound {self.bound.algbw} GB/s"
         what = f"{self.collective} on {self.name}{rooted}"
@@ -111,12 +111,12 @@ class Forest(Shown):
     @property
     def height(self) -> int:
         """The largest number of hops, rank to rank, between a root and a rank of its trees."""
-        wrong, height, _ = self.scanned()
+        wrong, height, _ = self.scan()
         if wrong >= 0:
             _check_tree(self, wrong, self.trees[wrong])
         return height
 
-    def scanned(self) -> Scan:
+    def scan(self) -> Scan:
         """What `scan` says of the trees. Nothing in a forest changes: they are looked at once."""
         if not self._known:
             self._known.append(scan(self.graph, self.trees))
@@ -128,7 +128,7 @@ class Forest(Shown):
         A multicasting switch takes in one copy for all paths of a broadcast tree that fan out of
         it, an aggregating one sends out one sum: such a link counts once per tree.
         """
-        counted = self.scanned()[2]
+        counted = self.scan()[2]
         if counted is None:
             counted = self._loads()
         return list(counted) if self.group is None else _spread(counted, self.group)
@@ -159,7 +159,7 @@ class Forest(Shown):
         """The least node that images of `node` are at: itself where there is no group."""
         return node if self.group is None else self.group.node[node]
 
-    def expanded(self, limit: int = TREE_EDGES) -> Forest:
+    def expand(self, limit: int = TREE_EDGES) -> Forest:
         """The same forest with all of its trees, roots in rank order.
 
         Raises UnsupportedError where they would have more than `limit` edges.
@@ -306,7 +306,7 @@ def check(forest: Forest) -> Fraction:
     """
     if forest.total < 1:
         raise ForestError(f"total weight {forest.total}: must be at least 1")
-    wrong, _, _ = forest.scanned()
+    wrong, _, _ = forest.scan()
     if wrong >= 0:
         _check_tree(forest, wrong, forest.trees[wrong])
         raise RuntimeError(f"internal error: the kernel refuses tree {wrong}")
@@ -318,7 +318,7 @@ def check(forest: Forest) -> Fraction:
 
 def _check_group(forest: Forest, group: SymmetryGroup) -> None:
     """The group is what it says it is, or ForestError."""
-    if forest.collective.rooted:
+    if forest.collective.has_root:
         raise ForestError(f"{forest.collective} has one root, so its trees have no images")
     if symmetry_group(forest.graph, group.generators) != group:
         raise ForestError("the group's orders and orbits are not those of its generators")
@@ -417,9 +417,9 @@ def _check_shares(forest: Forest) -> None:
     for _, phase in sums:
         if phase not in collective.phases:
             raise ForestError(f"{collective} has no {phase} trees, the file has some")
-    if collective.rooted:
+    if collective.has_root:
         _check_root(forest, {root for (root, _), weight in sums.items() if weight})
-    elif collective.dealt:
+    elif collective.has_parts:
         whole = sum(forest.graph.parts)
         for r, part in zip(forest.graph.ranks, forest.graph.parts, strict=True):
             weight = sums[forest.orbit(r), collective.phases[0]]

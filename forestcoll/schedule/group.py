@@ -220,7 +220,7 @@ def family(
     tail, head, capacity = list(machine.tail), list(machine.head), list(machine.capacity)
     for g, group in enumerate(groups):
         for rank, v in enumerate(group.graph.ranks):
-            own = mark + 1 if collective.rooted and rank == group.root else mark
+            own = mark + 1 if collective.has_root and rank == group.root else mark
             tail += [machine.n + g, v]
             head += [v, machine.n + g]
             capacity += [own, own]

@@ -119,7 +119,7 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
     groups: list[object] = []
     for group, file in zip(done.groups, files, strict=True):
         ranks = [names[v] for v in group.graph.ranks]
-        rooted = {"root": ranks[group.root]} if done.collective.rooted else {}
+        rooted = {"root": ranks[group.root]} if done.collective.has_root else {}
         groups.append({"ranks": ranks, **rooted, "forest": file})
     cuts = [
         {
@@ -242,7 +242,7 @@ def _symmetry(model: SymmetryModel, n: int, node: Callable[[str], int]) -> Symme
 
 def _root(collective: Collective, group: GroupModel, g: int) -> int:
     """The root's rank number; 0 where the collective has none."""
-    if not collective.rooted:
+    if not collective.has_root:
         if group.root is not None:
             raise ForestError(f"groups[{g}]: {collective} has no root")
         return 0
@@ -258,7 +258,7 @@ def _check_forests(
     for g, (group, forest) in enumerate(zip(views, forests, strict=True)):
         if forest.collective is not collective:
             raise ForestError(f"groups[{g}]: its forest is of {forest.collective}")
-        if collective.rooted and forest.root != group.root:
+        if collective.has_root and forest.root != group.root:
             raise ForestError(f"groups[{g}]: its forest has another root")
         names = group.graph.names
         ends = group.graph.ends

@@ -68,7 +68,7 @@ def check_root(graph: CapacityGraph, collective: Collective, root: int | None) -
             f"{collective} has no parts that could differ; shares are for allgather and "
             "reduce-scatter"
         )
-    if not collective.rooted:
+    if not collective.has_root:
         if root is not None:
             raise UnsupportedError(f"{collective} has no root; leave the root out")
         return None

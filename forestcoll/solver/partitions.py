@@ -187,7 +187,7 @@ def _groupings(graph: CapacityGraph, cut: frozenset[int]) -> Iterator[Groups]:
     paths = {v: graph.names[v].split("/") for v in ranks}
     for depth in range(1, max(len(path) for path in paths.values())):
         plain.append(_by_key((v, "/".join(path[:depth])) for v, path in paths.items()))
-    plain += _joined_by_wide_links(graph)
+    plain += _groups_by_wide_links(graph)
     for groups in plain:
         if len(groups) > 1:
             yield groups
@@ -211,7 +211,7 @@ def _by_key(pairs: Iterable[tuple[int, object]]) -> Groups:
     return frozenset(frozenset(group) for group in groups.values())
 
 
-def _joined_by_wide_links(graph: CapacityGraph) -> list[Groups]:
+def _groups_by_wide_links(graph: CapacityGraph) -> list[Groups]:
     """Ranks that links of at least a threshold's capacity join, for several thresholds."""
     joined = DisjointSets(graph.n)
     wide: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -46,7 +46,7 @@ Ints = npt.NDArray[np.int64]
 
 def covers_all(collective: Collective) -> bool:
     """Whether units are of the whole data, not of each rank's equal part."""
-    return collective.rooted or collective is Collective.ALLREDUCE
+    return collective.has_root or collective is Collective.ALLREDUCE
 
 
 def round_to_power(forest: Forest, best: Fraction, least: Fraction, most: int) -> Forest | None:
@@ -118,7 +118,7 @@ def _columns(trees: Sequence[Tree]) -> list[_Column]:
             partner[alike(trees[i])].append(i)
         alone = []
         for i in reduce:
-            images = partner[alike(trees[i].turned())]
+            images = partner[alike(trees[i].reverse())]
             if images:
                 pairs.append((i, images.pop()))
             else:

@@ -185,7 +185,7 @@ def assemble(
     total = math.lcm(*(packed.total for packed in phases.values()))
     trees = [
         replace(
-            tree.turned() if phase == "reduce" else tree,
+            tree.reverse() if phase == "reduce" else tree,
             weight=tree.weight * (total // packed.total),
         )
         for phase, packed in phases.items()

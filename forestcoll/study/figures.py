@@ -66,7 +66,7 @@ def figures_of(
     elif program is not None and graph.copies:  # its trees may use the switches, the plan does not
         from forestcoll.compile.problem import Problem
 
-        root = made_from.root if made_from.collective.rooted else None
+        root = made_from.root if made_from.collective.has_root else None
         algbw, graph = made_from.plain_algbw, graph.plain
         bound = Problem(graph, made_from.collective, root).optimum().bound
     if bound is None:

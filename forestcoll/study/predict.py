@@ -56,19 +56,19 @@ class Prediction:
         return self.figures.algbw
 
     @property
-    def simulated(self) -> bool:
+    def simulates(self) -> bool:
         """Whether times are simulated: of more ranks the links alone speak."""
         return self.program.n <= simulate.RANKS
 
     def microseconds(self, size: int) -> float:
         """For nccl-tests' size in bytes; transfers meet as each link's own rule says."""
-        if not self.simulated:
+        if not self.simulates:
             return float(size / self.algbw / 1000)
         return simulate.run(self.program, self.site.where, size, links=self.site.links).time
 
     def band(self, size: int) -> simulate.Band | None:
         """Under both rules of links; None for more ranks than are simulated."""
-        if not self.simulated:
+        if not self.simulates:
             return None
         return simulate.band(self.program, self.site.where, size, links=self.site.links)
 
@@ -134,7 +134,7 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
         return None, f"no prediction by the {what} beside the plan: {error}"
 
 
-def known_of(
+def figures_of_file(
     program: Program, plan: Path, topology: Topology | None = None
 ) -> tuple[Site | None, Figures | None, str]:
     """What is known of a plan file without solving anything, and a note.
@@ -246,4 +246,4 @@ def forest_beside(plan: Path) -> Path | None:
 
 
 def _root(program: Program) -> str:
-    return f" from rank {program.root}" if program.collective.rooted else ""
+    return f" from rank {program.root}" if program.collective.has_root else ""

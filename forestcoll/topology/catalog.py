@@ -61,7 +61,7 @@ def describe(name: str) -> str:
     return f"{about.description} ({listed})" if listed else about.description
 
 
-def named(name: str, most: int) -> Topology | None:
+def by_name(name: str, most: int) -> Topology | None:
     """The catalogue's topology that has this name once it is expanded, all else by default.
 
     None where no entry's name can be that (`dgx-a100-2` is `dgx-a100` with boxes=2), or a
@@ -96,7 +96,7 @@ def topology_of(given: object) -> Topology:
         return Topology.from_networkx(cast(Any, given))
     raise ArgumentError(
         "topology must be a Topology, a name of the catalogue, or the path of a file, not "
-        f"{arguments.shown(given)}"
+        f"{arguments.quote(given)}"
     )
 
 

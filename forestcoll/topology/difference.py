@@ -121,7 +121,7 @@ def _links(one: Topology, two: Topology) -> Iterator[Change]:
 
 def _rates(topology: Topology) -> Rates:
     late = topology.latencies()
-    return {ends: (rate, late[ends]) for ends, rate in topology.directed().items()}
+    return {ends: (rate, late[ends]) for ends, rate in topology.rates().items()}
 
 
 def _link(ends: Ends, one: Rates, two: Rates) -> Iterator[tuple[Kind, str, str]]:

@@ -254,7 +254,7 @@ class Topology(Shown):
                 boxes.setdefault(box, []).append(name)
         return tuple(tuple(box) for box in boxes.values())
 
-    def directed(self) -> dict[tuple[str, str], Fraction]:
+    def rates(self) -> dict[tuple[str, str], Fraction]:
         """GB/s from node to node, parallel links added up, each direction on its own."""
         merged: dict[tuple[str, str], Fraction] = {}
         for link in self.links:

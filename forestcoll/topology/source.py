@@ -234,7 +234,7 @@ class Element(Place):
     children: list[Element] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # of the text directly inside
 
-    def named(self, tag: str) -> Iterator[Element]:
+    def children_of(self, tag: str) -> Iterator[Element]:
         """Yields the children of that tag."""
         return (child for child in self.children if child.tag == tag)
 

@@ -17,7 +17,7 @@ from forestcoll.program.targets import Target, message_slots
 from forestcoll.verify import _machine
 from forestcoll.verify.columns import columns_of, shape_of
 from forestcoll.verify.faults import Faults
-from forestcoll.verify.misplaced import check_halves, explain_misplaced
+from forestcoll.verify.misplaced import check_halves, explain_misplacements
 from forestcoll.verify.wiring import check_wiring
 
 if TYPE_CHECKING:
@@ -115,15 +115,15 @@ def examine(
     piece, slots = slots_of(program, sizes.total, target)
     queue = slots if queue is None else queue
     modes = [in_place for in_place in (False, True) if _claims(program, in_place)]
-    root = program.root if program.collective.rooted else 0
+    root = program.root if program.collective.has_root else 0
     proof = _machine.prove(
         columns_of(program), shape_of(program, sizes, grain),
         rounds, launches, piece, queue, modes, root, MOST_RACES, finest,
     )  # fmt: skip
     words = Faults(program, sizes)
-    words.raise_stopped(proof, queue if program.style == "fifo" else None)
+    words.raise_stop(proof, queue if program.style == "fifo" else None)
     faults = chain.from_iterable(
-        explain_misplaced(program, sizes, words.of_mode(mode))
+        explain_misplacements(program, sizes, words.of_mode(mode))
         if mode["in_place"]
         else words.of_mode(mode)
         for mode in proof["modes"]
@@ -135,7 +135,7 @@ def examine(
     done = Verified(
         collective=program.collective,
         ranks=program.n,
-        root=proof["root"] if program.collective.rooted else -1,
+        root=proof["root"] if program.collective.has_root else -1,
         modes=tuple("in-place" if in_place else "out-of-place" for in_place in modes),
         chunks=sizes.total,
         moved=sum(loads.values(), Fraction(0)) * sizes.total,

@@ -20,7 +20,7 @@ LONGEST_CIRCLE = 12
 """Thread blocks of a deadlock that are named."""
 
 
-def listed(ranks: list[int], limit: int = 8) -> str:
+def list_ranks(ranks: list[int], limit: int = 8) -> str:
     """Returns the first of the ranks, separated by commas, and how many there are."""
     text = ", ".join(map(str, ranks[:limit]))
     return text if len(ranks) <= limit else f"{text}, ... ({len(ranks)} ranks)"
@@ -63,14 +63,14 @@ class Faults:
             return "nothing defined"
         chunk, ranks = value
         if len(ranks) > 1:
-            return f"chunk {chunk} added up over ranks {listed(ranks)}"
+            return f"chunk {chunk} added up over ranks {list_ranks(ranks)}"
         if self.program.collective.input_is_part:
             chunk -= ranks[0] * self.sizes.part
         return f"chunk {chunk} of rank {ranks[0]}'s input"
 
     # --- what stops a run
 
-    def raise_stopped(self, proof: Proof, queue: int | None) -> None:
+    def raise_stop(self, proof: Proof, queue: int | None) -> None:
         """PlanError where the run was not made, or where thread blocks wait for each other."""
         if "twice" in proof:
             place, earlier, location = proof["twice"]

@@ -23,7 +23,7 @@ CURE = "give all ranks the largest scratch_chunks"
 Span = tuple[int, int]  # chunks [from, to)
 
 
-def explain_misplaced(
+def explain_misplacements(
     program: Program, sizes: ChunkCounts, faults: Iterator[PlanError]
 ) -> Iterator[PlanError]:
     """The faults of a run in place; where there are such operands, these in their place.
@@ -34,7 +34,7 @@ def explain_misplaced(
     if first is None:
         return
     misplaced = False
-    for r, b, s, i, ref in program.misplaced():
+    for r, b, s, i, ref in program.misplacements():
         text = f"{where(r, b, s, i.op)}: {_words(program, sizes, r, ref)} (in place)"
         yield PlanError(
             text if misplaced else f"{text}; then: {first}", rule="MPP-PLACE", at=(r, b, s)

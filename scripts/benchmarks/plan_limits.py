@@ -67,7 +67,7 @@ def solved(name: str, settings: Mapping[str, str], collective: Collective, one: 
     """The optimum's forest, or the best of one tree per root."""
     topology = catalog.load(name, settings)
     graph = CapacityGraph.from_topology(topology)
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     return solve(graph, collective, root, 1 if one else "auto", name=topology.name)
 
 

@@ -131,7 +131,7 @@ class Found:
 
 def best_of(forest: Forest) -> float:
     """GB/s of the best forest for the same, whose GPUs copy and add."""
-    root = forest.root if forest.collective.rooted else None
+    root = forest.root if forest.collective.has_root else None
     return float(Problem(forest.graph, forest.collective, root).plain.optimum().algbw)
 
 

@@ -11,7 +11,7 @@ check      a directory proven right, as the runtime looks plans up
 
 from __future__ import annotations
 
-from forestcoll.compile.plan_set.check import Proven, Verdict, check, files_named
+from forestcoll.compile.plan_set.check import Proven, Verdict, check, list_files
 from forestcoll.compile.plan_set.index import INDEX, files_of
 from forestcoll.compile.plan_set.lookup import Chosen, choose_plans
 from forestcoll.compile.plan_set.make import make
@@ -30,7 +30,7 @@ __all__ = [
     "check",
     "choose_plans",
     "ends_of",
-    "files_named",
     "files_of",
+    "list_files",
     "make",
 ]

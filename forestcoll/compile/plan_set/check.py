@@ -26,7 +26,7 @@ from forestcoll.compile.plan_set.index import (
     Runtime,
     loads,
 )
-from forestcoll.compile.problem import parse_planned
+from forestcoll.compile.problem import parse_any
 from forestcoll.plans import FORMATS
 from forestcoll.plans.lint import Told, lint
 from forestcoll.program import Collective, Program
@@ -68,7 +68,7 @@ def check(directory: Path) -> Verdict:
     PlanError or ForestError, with the file.
     """
     index, where = read_index(directory), str(directory / INDEX)
-    collective = parse_planned(index.collective)
+    collective = parse_any(index.collective)
     lines = [f"{collective} on {index.topology}, {index.ranks} ranks: plans for each size"]
     claims.compare(where, claims.of_set(index))
     sources: dict[str, Forest | Routes] = {}
@@ -80,7 +80,7 @@ def check(directory: Path) -> Verdict:
         raise PlanError(f"{where}: names no {FORESTS if collective.phases else ROUTES}")
     claims.check_one_machine(str(directory), sources)
     proven: list[Proven] = []
-    machine = verdict.catalogued(next(iter(sources.values())).graph, index.topology)
+    machine = verdict.matches_catalogue(next(iter(sources.values())).graph, index.topology)
     if machine is False:
         lines.append(verdict.differs(index.topology))
     for runtime in index.runtimes:
@@ -100,7 +100,7 @@ def check(directory: Path) -> Verdict:
             f"{runtime.format}: {len(runtime.plans)} plans, each right and within the rules of "
             f"{runtime.target}; {index.min_bytes} to {last} bytes without gap or overlap"
         )
-        lines += [f"  {text}" for text in _served(runtime)]
+        lines += [f"  {text}" for text in _list_sizes(runtime)]
     figures = {
         "collective": index.collective,
         "ranks": index.ranks,
@@ -117,7 +117,7 @@ def read_index(directory: Path) -> Index:
     return loads(read_text(directory / INDEX, PLAN_BYTES, PlanError), str(directory / INDEX))
 
 
-def files_named(index: Path) -> dict[Path, str]:
+def list_files(index: Path) -> dict[Path, str]:
     """The forests and plans of an index, where a set has them, with their SHA-256.
 
     What it names elsewhere is no file of a set. Raises PlanError where the file is no index.
@@ -239,7 +239,7 @@ def _check_plan(
     return program
 
 
-def _served(runtime: Runtime) -> Iterator[str]:
+def _list_sizes(runtime: Runtime) -> Iterator[str]:
     for plan in runtime.plans:
         yield (
             f"{plan.min_bytes} to {plan.max_bytes} bytes, "

@@ -41,12 +41,12 @@ def compare(source: str, claims: Iterator[Claim]) -> None:
     """PlanError for the first claim of the index that is not so."""
     for what, said, value in claims:
         if said != value:
-            raise PlanError(f"{source}: {what} is {_shown(value)}; {INDEX} says {_shown(said)}")
+            raise PlanError(f"{source}: {what} is {_words(value)}; {INDEX} says {_words(said)}")
 
 
-def _shown(value: object) -> str:
+def _words(value: object) -> str:
     if isinstance(value, tuple):
-        return ", ".join(map(_shown, value)) or "nothing"
+        return ", ".join(map(_words, value)) or "nothing"
     return "none" if value is None else str(value)
 
 

@@ -21,7 +21,7 @@ from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedErro
 from forestcoll.compile.alltoall_plans import check_loads
 from forestcoll.compile.formats import seat
 from forestcoll.compile.plan_set.estimate import WORTH, Range, abut, line_of
-from forestcoll.compile.plan_set.served import check_served, last_begin, most_served, unserved_above
+from forestcoll.compile.plan_set.served import check_range, largest_call, last_begin, sizes_above
 from forestcoll.compile.plan_set.settle import ends_of, play
 from forestcoll.compile.plan_set.values import (
     Entry,
@@ -38,7 +38,7 @@ from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.solver.alltoall.spread import routes_over
-from forestcoll.solver.baselines.alltoall import named
+from forestcoll.solver.baselines.alltoall import by_name
 from forestcoll.verify import verify
 from forestcoll.verify.simulate import HOP, RANKS
 
@@ -111,7 +111,7 @@ def find_ways(best: Optimum, notes: list[str]) -> Iterator[Routes]:
     ways: list[Routes] = []
     for name in OTHERS:
         try:
-            ways.append(routes_over(best, named(name).flows(graph)))
+            ways.append(routes_over(best, by_name(name).flows(graph)))
         except ForestCollError:  # no boxes, or a way that meets itself
             continue
     fastest = route(best, powers=True)
@@ -169,17 +169,17 @@ class _Race:
         ranges = self._ranges(low, reach, high)
         last = self._program(ranges[-1].index)
         assert last is not None
-        end = min(high, most_served(last))
+        end = min(high, largest_call(last))
         entries = tuple(
             self._entry(place, end if place is ranges[-1] else place.high) for place in ranges
         )
-        return Plans(self.form, self.target, entries, unserved_above(end, high, self.target))
+        return Plans(self.form, self.target, entries, sizes_above(end, high, self.target))
 
     # --- which is fastest where
 
     def _ranges(self, low: int, reach: int, high: int) -> list[Range]:
         sizes = [low]
-        factor = FINE if len(self.candidates[0].made_from.graph.ranks) <= FEW else COARSE
+        factor = FINE if len(self.candidates[0].origin.graph.ranks) <= FEW else COARSE
         while sizes[-1] < min(reach, MOST):
             sizes.append(min(sizes[-1] * factor, reach, max(MOST, low)))
         out: set[int] = set()
@@ -217,7 +217,7 @@ class _Race:
         """Bytes from `size` to what a plan serves."""
         program = self._program(i)
         assert program is not None
-        return max(self._least(program) - size, size - most_served(program))
+        return max(self._least(program) - size, size - largest_call(program))
 
     def _worth(self, i: int, winners: Sequence[int], sizes: Sequence[int], out: set[int]) -> float:
         """How many times as fast as without it candidate `i` makes the set, where that is most."""
@@ -246,7 +246,7 @@ class _Race:
     def _time(self, i: int, size: int) -> float:
         """Microseconds over both kinds of links together; NEVER where the plan does not serve."""
         program = self._program(i)
-        if program is None or not self._least(program) <= size <= most_served(program):
+        if program is None or not self._least(program) <= size <= largest_call(program):
             return NEVER
         if (i, size) not in self._times:
             self._times[i, size] = self._play(i, program, size)
@@ -271,8 +271,8 @@ class _Race:
             try:
                 with self.clock.stage("lower"):
                     program, self._short[i] = fill(
-                        one.made_from,
-                        self._shares[id(one.made_from)],
+                        one.origin,
+                        self._shares[id(one.origin)],
                         self.target,
                         self.topology.name,
                         one.protocol,
@@ -288,7 +288,7 @@ class _Race:
     def _entry(self, place: Range, high: int) -> Entry:
         candidate, program = self.candidates[place.index], self._program(place.index)
         assert program is not None
-        check_served(program, self.target, place.low, high)
+        check_range(program, self.target, place.low, high)
         if self._short[place.index]:
             self.notes.append(self._short[place.index])
         sized = replace(program, min_bytes=place.low, max_bytes=high)
@@ -298,7 +298,7 @@ class _Race:
             back = plans.loads(text, source=f"<{self.form}>", format=self.form)
             if back != sized:
                 raise PlanError(f"the {self.form} plan does not read back as written (a defect)")
-            check_loads(self._shares[id(candidate.made_from)], verify(back))
+            check_loads(self._shares[id(candidate.origin)], verify(back))
         with self.clock.stage("play"):
             ends = ends_of(sized, self.topology, self.topology, place.low, high)
         return Entry(place.low, high, candidate, sized, text, ends)

@@ -25,14 +25,14 @@ from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_set.estimate import Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
 from forestcoll.compile.plan_set.served import (
-    check_served,
+    check_range,
+    largest_call,
     last_begin,
-    most_served,
-    unserved_above,
+    sizes_above,
 )
 from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet
-from forestcoll.compile.problem import Problem, parse_planned
+from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
 from forestcoll.plans import FORMATS
 from forestcoll.program import Program
@@ -71,7 +71,7 @@ def make(
     sms, clock = request.multiprocessors(topology.name), Clock(progress)
     targets = request.targets(topology.name)
     wider = MSCCL.on(sms) if request.target == "any" else None
-    if not parse_planned(request.collective or "").phases:
+    if not parse_any(request.collective or "").phases:
         from forestcoll.compile.plan_set.exchange import make_exchange
 
         demand = uniform(topology, request.ranks, request.relays)
@@ -152,7 +152,7 @@ class _Maker:
                 best = algbw
         with self.clock.stage("round"):
             forests += [
-                rounded for f in forests if (rounded := self._rounded(f, targets)) is not None
+                rounded for f in forests if (rounded := self._round(f, targets)) is not None
             ]
         most = self.budget.trees
         kept: list[Forest] = []
@@ -197,7 +197,7 @@ class _Maker:
         high: int,
     ) -> Plans:
         """The plans of one format, or PlanError where nothing fits."""
-        limits = self.budget.lowered(target)
+        limits = self.budget.limit_target(target)
         candidates = self._even(self._candidates(forests, links))
         played = all(forest.n <= RANKS for forest in forests)
         wide = STEP if played else 1  # how far simulated borders may be from the estimate's
@@ -238,7 +238,7 @@ class _Maker:
             settled = contest(ranges_served, candidates, make, plays.time)
         chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
         end = min(high, served[settled[-1].index])
-        plans_made = self._written(form, target, limits, chosen, end, high, plays)
+        plans_made = self._write(form, target, limits, chosen, end, high, plays)
         self.clock.subject = ""
         return plans_made
 
@@ -266,7 +266,7 @@ class _Maker:
             return 0
         programs[place.index] = program
         self._short[place.index] = note
-        return most_served(program)
+        return largest_call(program)
 
     def _calls(self, program: Program) -> Place:
         """What all plans of the set are for: the shim goes by the first one of a process.
@@ -291,7 +291,7 @@ class _Maker:
             candidates += [Candidate(forest, protocol, line, chunks) for protocol, line in lines]
         return candidates
 
-    def _rounded(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
+    def _round(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
         """The forest in few chunks that serve powers of two, where there is such a one."""
         from forestcoll.compile.choose import ENOUGH, round_forest
 
@@ -320,7 +320,7 @@ class _Maker:
             )
         return kept
 
-    def _written(
+    def _write(
         self,
         form: PlanFormat,
         target: Target,
@@ -336,7 +336,7 @@ class _Maker:
             most = end if place is chosen[-1][0] else place.high
             if self._short[place.index]:
                 self.notes.append(self._short[place.index])
-            check_served(program, target, place.low, most)
+            check_range(program, target, place.low, most)
             sized = replace(program, min_bytes=place.low, max_bytes=most)
             if not self.write:
                 entries.append(Entry(place.low, most, candidate, sized, ""))
@@ -346,7 +346,7 @@ class _Maker:
             )
             ends = None if plays is None else plays.ends(place.index, place.low, most)
             entries.append(Entry(place.low, most, candidate, sized, text, ends))
-        return Plans(form, target, tuple(entries), unserved_above(end, high, target))
+        return Plans(form, target, tuple(entries), sizes_above(end, high, target))
 
 
 def _gbs(value: Fraction) -> str:

@@ -24,13 +24,13 @@ def last_begin(form: PlanFormat, target: Target, low: int, high: int) -> int:
     return last
 
 
-def unserved_above(end: int, high: int, target: Target) -> tuple[Unserved, ...]:
+def sizes_above(end: int, high: int, target: Target) -> tuple[Unserved, ...]:
     """The sizes up to `high` that the last plan, which serves `end` bytes at most, leaves over."""
     why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
     return (Unserved(end + 1, high, why),) if end < high else ()
 
 
-def check_served(program: Program, target: Target, low: int, high: int) -> None:
+def check_range(program: Program, target: Target, low: int, high: int) -> None:
     """PlanError where no size of a plan's range divides into its chunks."""
     sizes = Sizes.of(program)
     least = sizes.multiple(1)  # bytes of the smallest elements
@@ -42,7 +42,7 @@ def check_served(program: Program, target: Target, low: int, high: int) -> None:
         )
 
 
-def most_served(program: Program) -> int:
+def largest_call(program: Program) -> int:
     """The largest size that a program serves."""
     from forestcoll.plans import mscclpp
 

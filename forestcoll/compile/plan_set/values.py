@@ -29,7 +29,7 @@ class Candidate:
     chunks: int
 
     @property
-    def made_from(self) -> Forest:
+    def origin(self) -> Forest:
         """What its plans are made from."""
         return self.forest
 
@@ -38,7 +38,7 @@ class Candidate:
 class ExchangeCandidate:
     """Routes of an all-to-all with a protocol, and their estimate."""
 
-    made_from: Routes
+    origin: Routes
     protocol: Protocol
     line: Line
 
@@ -99,6 +99,6 @@ class PlanSet:
         sources: list[Forest | Routes] = []
         for plans in self.plans:
             for entry in plans.entries:
-                if all(entry.candidate.made_from is not source for source in sources):
-                    sources.append(entry.candidate.made_from)
+                if all(entry.candidate.origin is not source for source in sources):
+                    sources.append(entry.candidate.origin)
         return sources

@@ -51,7 +51,7 @@ class Plan:
         return self.sizes.multiple()
 
     @property
-    def checked(self) -> int:
+    def check_size(self) -> int:
         """A size that the plan serves, near `CHECKED_BYTES`. PlanError if it serves none."""
         low = max(self.program.min_bytes, 1)
         high = self.max_bytes or 2**62
@@ -134,16 +134,16 @@ def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
     if format is not None and told != format:
         raise PlanError(f"{source}: is {told}, this runtime reads {format}")
     if target is not None:
-        return offered(source, text, told, _judge(text, source, target))
+        return offer(source, text, told, _judge(text, source, target))
     program = plans.loads(text, source)
     try:
         verify(program)
     except ForestCollError as error:
         raise type(error)(f"{source}: {error}") from None
-    return offered(source, text, told, program)
+    return offer(source, text, told, program)
 
 
-def offered(source: str, text: str, format: plans.Format, program: Program) -> Plan:
+def offer(source: str, text: str, format: plans.Format, program: Program) -> Plan:
     """The plan that a file holds: `program` is what its `text` was read as."""
     return Plan(source, text, format, program, *plans.home_of(format).offer(text, program))
 

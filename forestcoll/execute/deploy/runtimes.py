@@ -206,7 +206,7 @@ def _note_xml(plans: Plans, _: Places, *, own: str, library: str) -> list[str]:
         )
     for plan in plans:
         program = plan.program
-        if program.collective.rooted:
+        if program.collective.has_root:
             notes.append(
                 f"{Path(plan.source).name} is for root {program.root}; the runtime would take it "
                 "for every root"
@@ -243,7 +243,7 @@ def _entry(plan: Plan, name: str) -> dict[str, object]:
         "min_bytes": program.min_bytes,
         "max_bytes": plan.max_bytes,
         "multiple": plan.multiple,
-        "check_bytes": plan.checked,
+        "check_bytes": plan.check_size,
         "whole": read_by_ports(plan),
     }
 

@@ -127,7 +127,7 @@ class Communicator:
 
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):
-            explain(self.job, self._together(worker.ended), self._timeout)
+            explain(self.job, self._together(worker.end_state), self._timeout)
         self._move(worker, target, mine[1], inwards=False)
         return device.nanoseconds()
 

@@ -123,7 +123,7 @@ class Team:
             try:
                 pipe.send((name, arguments))
             except OSError:
-                raise self._lost(gpu) from None
+                raise self._loss(gpu) from None
         return self._answers()
 
     def _answers(self) -> list[Any]:
@@ -133,7 +133,7 @@ class Team:
             try:
                 kind, answer = pipe.recv()
             except (EOFError, OSError):
-                raise self._lost(gpu) from None
+                raise self._loss(gpu) from None
             if kind is not None:
                 failed = failed or kind(answer)
             answers.append(answer)
@@ -141,7 +141,7 @@ class Team:
             raise failed
         return answers
 
-    def _lost(self, gpu: int) -> ExecutionError:
+    def _loss(self, gpu: int) -> ExecutionError:
         try:
             code = self._processes.children[gpu].wait(GRACE)
         except subprocess.TimeoutExpired:

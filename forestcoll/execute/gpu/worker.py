@@ -239,7 +239,7 @@ class Worker:
         size = job.program.ranks[0].output_chunks * job.data.chunk_bytes
         self.device.start(sums, size, job.program.n)
 
-    def ended(self) -> tuple[list[tuple[Any, ...]], list[int]]:
+    def end_state(self) -> tuple[list[tuple[Any, ...]], list[int]]:
         """(where each thread block of this GPU stood, the flags of this GPU)."""
         begin, size = self.job.arenas.flags[self.gpu]
         flags = np.zeros(size // 8, np.uint64)
@@ -262,7 +262,7 @@ def explain(job: Job, ended: Sequence[Ended], gave_up: float | None) -> None:
         if row[-1]:
             raise ExecutionError(report.say_mismatch(report.stops[block]))
     if gave_up is not None:
-        first, *others = report.say_stuck()
+        first, *others = report.describe_deadlock()
         raise error_of([f"nothing moved for {gave_up:g} s; {first}", *others])
 
     def value(place: Place) -> int:

@@ -249,7 +249,7 @@ def _serves(name: str, collective: Collective) -> bool:
     """Whether what a plan is measured against can do the plan's collective."""
     if name == GLOO:
         return collective.two_phases
-    return not collective.rooted and collective in baselines.named(name).serves
+    return not collective.has_root and collective in baselines.by_name(name).serves
 
 
 def check_paths(

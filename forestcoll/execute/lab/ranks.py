@@ -135,7 +135,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     import torch
     import torch.distributed as dist
 
-    from forestcoll.execute.torch.measure import Measured, run_ragged, time_it
+    from forestcoll.execute.torch.measure import Measured, run_alltoallv, time_it
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # where the rank's address is
@@ -152,7 +152,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     act, root = _act(trial, rank, part, mode)
     seconds, processor = list[float](), 0.0
 
-    def timed(input_: torch.Tensor, output: torch.Tensor) -> None:
+    def time_call(input_: torch.Tensor, output: torch.Tensor) -> None:
         nonlocal processor
         _urgent(True)
         dist.barrier()
@@ -163,11 +163,11 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
         _urgent(False)
 
     _urgent(False)
-    what = Measured(trial.collective, timed, "float32", "sum", root)
+    what = Measured(trial.collective, time_call, "float32", "sum", root)
     wrong, texts = 0, list[str]()
     for _ in range(trial.iterations):
         if trial.blocks is not None:
-            timing, words = run_ragged(timed, trial.blocks)
+            timing, words = run_alltoallv(time_call, trial.blocks)
         else:
             _, timing, words = time_it(what, part, mode, 1, 0, True)
         wrong, texts = max(wrong, timing), texts or words

@@ -140,7 +140,7 @@ def op_name(op: Any) -> str:
     return name
 
 
-def unserved(tensor: torch.Tensor, op: str | None, group: Any) -> str:
+def refusal(tensor: torch.Tensor, op: str | None, group: Any) -> str:
     """Why no plan serves such a tensor, empty if one may. `op`: what adds it up, if anything.
 
     Said before anything is sent, and alike at all ranks: else the others would wait.
@@ -263,7 +263,7 @@ def check_call(
     output = tensors[1]
     _check_plan(plan, collective, dist.get_world_size(group), group, root)
     for tensor in tensors:
-        if why := unserved(tensor, op, group):
+        if why := refusal(tensor, op, group):
             raise UnsupportedError(why)
     if any(
         size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
@@ -313,11 +313,11 @@ class _Call:
         input_ = output if same else self.input.contiguous()
         flat_in, flat_out = input_.view(-1), output.view(-1)
         in_place = same or self.overlaps(flat_in, flat_out)
-        if in_place and (sizes or not (same or self.as_defined(flat_in, flat_out))):
+        if in_place and (sizes or not (same or self.matches_nccl(flat_in, flat_out))):
             flat_in, in_place = flat_in.clone(), False
         element = output.element_size()
         if sizes:
-            job = self.plan.ragged_job(self.rank, sizes, element)
+            job = self.plan.alltoallv_job(self.rank, sizes, element)
         else:
             part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
             job = self.plan.job(self.rank, part, element, in_place=in_place)
@@ -332,7 +332,7 @@ class _Call:
         (a, b), (c, d) = map(_extent, (input_, output))
         return a < d and c < b
 
-    def as_defined(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
+    def matches_nccl(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
         """Whether they do so as NCCL's in place: the shorter is this rank's part of the longer."""
         (a, b), (c, d) = map(_extent, (input_, output))
         if self.plan.collective.input_is_part:

@@ -77,7 +77,7 @@ class _Ready:
                 return str(error)
             if self.ops and name not in self.ops:
                 return f"{name} is not among its operations"
-        return collectives.unserved(tensor, name, group)
+        return collectives.refusal(tensor, name, group)
 
 
 class Installation:
@@ -139,7 +139,7 @@ class Installation:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def served(*args: Any, **kwargs: Any) -> Any:
+        def serve(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():  # a graph is made, which knows the original alone
                 return original(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
@@ -153,7 +153,7 @@ class Installation:
             LOG.debug("%s: by %s", name, plan.name)
             return _call(collective, plan, bound.arguments)
 
-        return served
+        return serve
 
     def _choose(self, collective: Collective, given: dict[str, Any]) -> tuple[Plan | None, str]:
         """The first plan that serves the call, or None and why not."""
@@ -168,7 +168,7 @@ class Installation:
         size = max(t.numel() * t.element_size() for t in tensors)
         ragged = any(alltoall.has_sizes(given.get(word)) for word in SPLITS)
         op = given["op"] if collective.reduces else None
-        root = _root_of(given, self._group) if collective.rooted else None
+        root = _root_of(given, self._group) if collective.has_root else None
         why = ""
         for ready in self._rules[collective]:
             if ragged and (ready.min_bytes or ready.max_bytes):
@@ -194,7 +194,7 @@ def install(
     the logger "forestcoll.torch" says so at level DEBUG, call by call.
     """
     if not isinstance(plans, Rule | Plan | str | PathLike | Iterable):
-        raise ArgumentError(f"plans must be plans, rules or paths, not {arguments.shown(plans)}")
+        raise ArgumentError(f"plans must be plans, rules or paths, not {arguments.quote(plans)}")
     several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
     installation = Installation(several, group)
     installation._install()
@@ -245,7 +245,7 @@ def _dtype(value: object) -> torch.dtype:
     """One of torch's types, by itself or by its name."""
     dtype = getattr(torch, value, None) if isinstance(value, str) else value
     if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"dtypes has {arguments.shown(value)}, which is no type of torch's")
+        raise ArgumentError(f"dtypes has {arguments.quote(value)}, which is no type of torch's")
     return dtype
 
 

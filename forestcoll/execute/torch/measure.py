@@ -177,7 +177,7 @@ class _Case:
         numbers = make(k, rank, self.n)
         return numbers.to(self.input.dtype)
 
-    def wanted(self, source: int, first: int, count: int) -> torch.Tensor:
+    def expect(self, source: int, first: int, count: int) -> torch.Tensor:
         """A rank's data, or EVERYONE's combined."""
         if source != EVERYONE:
             return self.data(source, first, count)
@@ -194,7 +194,7 @@ class _Case:
             origin = collective.origin(self.rank, self.what.root, p)
             if origin is not None:
                 piece = self.output[p * part : (p + 1) * part]
-                wanted = self.wanted(origin[0], origin[1] * part, part)
+                wanted = self.expect(origin[0], origin[1] * part, part)
                 compared.append((piece, wanted, "output", p * part))
         if self.mode == "out-of-place":
             mine = self.data(self.rank, 0, self.input.numel())
@@ -246,7 +246,7 @@ def by_splits(plan: Plan | None, blocks: Blocks, rank: int) -> Act:
     return act
 
 
-def run_ragged(act: Act, blocks: Blocks) -> tuple[int, list[str]]:
+def run_alltoallv(act: Act, blocks: Blocks) -> tuple[int, list[str]]:
     """(wrong elements at all ranks, some of them in words), after one run. float32."""
     rank, n = dist.get_rank(), dist.get_world_size()
     given = torch.cat([_numbers(rank, t, blocks[rank][t]) for t in range(n)])

@@ -102,7 +102,7 @@ class Plan:
                 self._jobs.popitem(last=False)
             return self._jobs[key]
 
-    def ragged_job(self, rank: int, sizes: cutting.Matrix, element: int) -> cutting.Job:
+    def alltoallv_job(self, rank: int, sizes: cutting.Matrix, element: int) -> cutting.Job:
         """The same for an all-to-all of blocks of these sizes, which is not kept.
 
         As many slices as for even blocks of the largest buffer.
@@ -181,5 +181,5 @@ def plan_of(plan: object) -> Plan:
         return load_plan(plan)
     hint = "; prove it once: Plan(program)" * isinstance(plan, Program)
     raise ArgumentError(
-        f"plan must be a Plan or the path of a plan file, not {arguments.shown(plan)}{hint}"
+        f"plan must be a Plan or the path of a plan file, not {arguments.quote(plan)}{hint}"
     )

@@ -76,7 +76,7 @@ class SymmetryGroup:
         """How many different images nodes have, a rank among them: one for each element."""
         return self.size
 
-    def seen_from(self, node: int) -> range:
+    def least_images(self, node: int) -> range:
         """Per node the least of those to which elements that keep the rank `node` bring it."""
         return range(len(self.node))
 
@@ -309,7 +309,7 @@ class AbelianGroup:
                 self._masks[key] = mask
         return mask
 
-    def kept_with(self, nodes: Sequence[int]) -> list[int]:
+    def fixed_nodes(self, nodes: Sequence[int]) -> list[int]:
         """The nodes that stay in place whenever these do."""
         rows = self.table[self.keeping(nodes)]
         stay: list[int] = (rows == rows[0]).all(axis=0).nonzero()[0].tolist()
@@ -324,7 +324,7 @@ class AbelianGroup:
         rows = self.table[:, list(nodes)].tolist()
         yield from dict.fromkeys(map(tuple, rows))
 
-    def seen_from(self, node: int) -> list[int]:
+    def least_images(self, node: int) -> list[int]:
         """Per node the least of those to which elements that keep `node` bring it."""
         least: list[int] = self.table[self.keeping([node])].min(axis=0).tolist()
         return least

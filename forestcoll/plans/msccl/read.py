@@ -305,7 +305,7 @@ class _Reader:
             sizes = Sizes("fifo", 1, head.total)
             out.add("XML-SIZES", f"it serves {sizes.words()}: {head.total} elements of any type"
                     f"{over}", **at)  # fmt: skip
-        if head.collective is not None and head.collective.rooted:
+        if head.collective is not None and head.collective.has_root:
             out.add("XML-ROOT-IGNORED", f"a {head.word} with any root would use this plan", **at)
             if head.protocol == "Simple":
                 out.add("XML-PROXY-STEPS", f"{head.word} with Simple", **at)
@@ -317,7 +317,7 @@ class _Reader:
 
     def read_root(self, head: _Head) -> int:
         """The root, -1 where there is none or the file does not say it."""
-        if head.collective is None or not head.collective.rooted or head.ranks is None:
+        if head.collective is None or not head.collective.has_root or head.ranks is None:
             return -1
         if "root" not in self.algo.attributes:
             return self.out.missing_root("<algo>")

@@ -80,7 +80,7 @@ def _algo(program: Program, total: int) -> str:
         "maxBytes": program.max_bytes,
         "redop": "sum",
     }
-    if program.collective.rooted:
+    if program.collective.has_root:
         attributes["root"] = program.root
     return "<algo " + " ".join(f'{key}="{value}"' for key, value in attributes.items()) + ">"
 

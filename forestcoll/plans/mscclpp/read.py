@@ -149,7 +149,7 @@ class _Reader:
         plan, top, out = self.plan, self.top, self.out
         collective = BY_PLAN_WORD.get(plan.word, Collective.ALLREDUCE)
         root = -1
-        if collective.rooted:
+        if collective.has_root:
             root = self.own["root"] if "root" in self.own else out.missing_root("the plan")
         if not out.held:
             return None
@@ -259,7 +259,7 @@ class _Reader:
             out.add("MPP-PACKET-COUNT", "protocol is LL")
         if collective.reduces:
             out.add("MPP-SUM", f"{plan.word} adds up")
-        if collective.rooted:
+        if collective.has_root:
             out.add("MPP-ROOT-IGNORED", f"a {plan.word} with any root would use this plan")
         if not collective.definition.hooked:
             out.add("MPP-UNHOOKED", f"{plan.word}")
@@ -280,7 +280,7 @@ class _Reader:
             out.refuse("RUN-REFUSED", f"forestcoll, names: {len(names)} names for {n} ranks")
         elif isinstance(names, list) and not all(isinstance(name, str) for name in names):
             out.refuse("RUN-REFUSED", "forestcoll, names: a name is a string")
-        rooted = BY_PLAN_WORD.get(self.plan.word, Collective.ALLREDUCE).rooted
+        rooted = BY_PLAN_WORD.get(self.plan.word, Collective.ALLREDUCE).has_root
         if rooted and type(root) is int and not 0 <= root < n:
             words = f"forestcoll, root {root} is out of range; it must lie between 0 and {n - 1}"
             out.refuse("RUN-REFUSED", words)
@@ -492,7 +492,7 @@ class _Reader:
                 for k, (one, two) in enumerate(zip_longest(mine, other)):
                     if one != two:
                         self.out.add("MPP-SWITCH-ORDER", f"switch channel {k} of those with rank "
-                                     f"{peer} is {_named(one)} here, {_named(two)} there",
+                                     f"{peer} is {_switch(one)} here, {_switch(two)} there",
                                      rank=r)  # fmt: skip
                         break
 
@@ -642,7 +642,7 @@ class _Reader:
                 out.add("MPP-TB-REMOTES", f"{len(refs)} remote buffers by {word}", **at)
 
 
-def _named(switch: tuple[str, tuple[int, ...]] | None) -> str:
+def _switch(switch: tuple[str, tuple[int, ...]] | None) -> str:
     if switch is None:
         return "none"
     ranks = switch[1]

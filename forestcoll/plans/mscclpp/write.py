@@ -79,7 +79,7 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
         "buffer_alignment": ALIGNMENT,
         "num_threads_per_block": THREADS,
         "min_message_size": program.min_bytes,
-        "max_message_size": _served(program),
+        "max_message_size": _largest_call(program),
         "forestcoll": _own(program),
         "gpus": [_gpu(r, rank) for r, rank in enumerate(program.ranks)],
     }
@@ -111,7 +111,7 @@ def _choose_place(program: Program, in_place: bool | None) -> bool:
     return in_place
 
 
-def _served(program: Program) -> int:
+def _largest_call(program: Program) -> int:
     """The largest size that the plan serves: as asked for, within what the device can count."""
     largest = largest_size(program)
     if max(program.min_bytes, program.max_bytes) > largest:
@@ -135,7 +135,7 @@ def _own(program: Program) -> dict[str, Any]:
         "in_place": program.in_place,
         "out_of_place": program.out_of_place,
     }
-    if program.collective.rooted:
+    if program.collective.has_root:
         own["root"] = program.root
     if program.names:
         own["names"] = list(program.names)
@@ -271,7 +271,7 @@ class _Writer:
             return _synchronisation(step.op, kind, ids, step.semaphores, step.ident, step.group)
         out: dict[str, Any] = {"name": OPERATIONS[step.op].json}
         if step.switches:
-            return out | self.switched(step)
+            return out | self.switch_entries(step)
         if any(ref.rank is not None for ref in step.src + step.dst):
             out["channel_type"] = kind
         if ids:
@@ -285,7 +285,7 @@ class _Writer:
             out["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
         return out
 
-    def switched(self, step: Instruction) -> dict[str, Any]:
+    def switch_entries(self, step: Instruction) -> dict[str, Any]:
         """What an operation through switches has besides its name."""
         *first, last = [
             Line(f'{{"switch_channel_id": {number}, "index": {ref.offset}, "size": {ref.count}}}')

@@ -133,12 +133,12 @@ def _forest(model: ForestModel) -> Forest:
     if model.bound is not None:
         bound = _read_bound(model.bound, node, graph)
     root = -1
-    if model.collective.rooted and out and out[0].root in graph.ranks:
+    if model.collective.has_root and out and out[0].root in graph.ranks:
         root = graph.ranks.index(out[0].root)
     group = None
     if model.symmetry is not None:
         generators = generators_of(model.symmetry, ids)
-        group = None if model.collective.rooted else _group(graph, generators)
+        group = None if model.collective.has_root else _group(graph, generators)
         if group is None:
             out = _images(out, generators)
     return Forest(
@@ -171,7 +171,7 @@ def _check_plain_cut(model: BoundModel, forest: Forest) -> None:
     ids = {name: v for v, name in enumerate(forest.graph.names)}
     cut = frozenset(ids[name] for name in model.cut if name in ids)
     inside = len(cut & set(forest.graph.ranks))
-    if len(cut) != len(model.cut) or not 0 < inside < forest.n or not forest.graph.held(cut):
+    if len(cut) != len(model.cut) or not 0 < inside < forest.n or not forest.graph.parts_in(cut):
         raise ForestError("bound.cut: must part the ranks in two, each node named once")
     value = cut_value(forest, cut)
     if value != fraction(model.algbw):

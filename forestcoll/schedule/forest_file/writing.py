@@ -98,7 +98,7 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
         out["cut"] = parts[0]
         return out
     allreduce = forest.collective.two_phases
-    if bound.method == "linear-program" and not (forest.collective.rooted or allreduce):
+    if bound.method == "linear-program" and not (forest.collective.has_root or allreduce):
         # A reader who knows cuts only finds a true one, above the optimum that the dual proves.
         value, number = min((cut_value(forest, part), i) for i, part in enumerate(bound.parts))
         out |= {"algbw": str(value), "cut": parts[number], "optimum": str(bound.algbw)}
@@ -120,4 +120,4 @@ def cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
     graph = forest.graph
     rest = frozenset(range(graph.n)) - part
     crossing = graph.leaving(rest if forest.collective.reduces else part)
-    return crossing * Fraction(sum(graph.parts), graph.held(part))
+    return crossing * Fraction(sum(graph.parts), graph.parts_in(part))

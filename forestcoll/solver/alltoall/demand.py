@@ -73,7 +73,7 @@ class Demand:
         out[source] = 0
         return out
 
-    def barred(self, source: int) -> frozenset[int]:
+    def forbidden_nodes(self, source: int) -> frozenset[int]:
         """The nodes over which nothing of the rank at node `source` may go."""
         if not self.closed:
             return frozenset()
@@ -104,7 +104,7 @@ class Demand:
             return
         near = neighbours(graph.n, graph.ends)
         for source in graph.ranks:
-            open_ = set(range(graph.n)) - self.barred(source)
+            open_ = set(range(graph.n)) - self.forbidden_nodes(source)
             reached = hops(near, [source], open_.__contains__)
             cut_off = set(np.flatnonzero(self.amounts(source)).tolist()).difference(reached)
             if cut_off:
@@ -131,7 +131,7 @@ def uniform(
     return _check(Demand(CapacityGraph.from_topology(topology, ranks, relays)))
 
 
-def ragged(
+def alltoallv(
     topology: Topology,
     matrix: Sequence[Sequence[int]],
     ranks: Sequence[str] | None = None,
@@ -163,7 +163,9 @@ def check_matrix(matrix: Sequence[Sequence[int]], count: int) -> Matrix:
     return rows
 
 
-def grouped(topology: Topology, groups: Sequence[Sequence[str]], relays: Relays = "none") -> Demand:
+def in_groups(
+    topology: Topology, groups: Sequence[Sequence[str]], relays: Relays = "none"
+) -> Demand:
     """An all-to-all within each of several groups (ids or globs) at once, at one common algbw.
 
     `relays`: which GPUs pass on what is not their group's: "none", those in no group ("idle"), or

@@ -22,7 +22,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import AbelianGroup, Image, SymmetryGroup, commuting_group
 from forestcoll.schedule.forest_file import moves, topology_block
 from forestcoll.solver.alltoall.demand import Demand, check_matrix
-from forestcoll.solver.alltoall.flows import Flow, Optimum, reached
+from forestcoll.solver.alltoall.flows import Flow, Optimum, reach_rate
 from forestcoll.solver.alltoall.fold import Folding, bound, orbits
 from forestcoll.solver.alltoall.routes import Route, Routes, check
 
@@ -153,7 +153,7 @@ def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
         check(exchange)
     else:
         folding, flows = _read_flows(model.flows or [], demand, folding)
-        fits, _ = reached(demand, folding, flows, stated)
+        fits, _ = reach_rate(demand, folding, flows, stated)
         if fits != stated:
             raise ForestError(f"states theta {model.theta}, the links let {fits * graph.unit} by")
         exchange = Optimum(demand, folding, stated, flows, lengths, rate)

@@ -88,7 +88,7 @@ def solve(demand: Demand) -> Optimum:
 
 def check(best: Optimum) -> None:
     """ForestError unless flows and lengths prove the rate, both recomputed."""
-    rate, _ = reached(best.demand, best.folding, best.flows, best.rate)
+    rate, _ = reach_rate(best.demand, best.folding, best.flows, best.rate)
     proven = bound(best.demand, best.folding, best.lengths)
     if rate < best.rate or proven != (best.rate if best.proven is None else best.proven):
         raise ForestError(
@@ -96,7 +96,7 @@ def check(best: Optimum) -> None:
         )
 
 
-def reached(
+def reach_rate(
     demand: Demand, folding: Folding, flows: Sequence[Flow], rate: Fraction
 ) -> tuple[Fraction, dict[int, Fraction]]:
     """(rate at which the flows fit the links, load of each orbit's links at that of the flows).
@@ -106,7 +106,7 @@ def reached(
     graph = demand.graph
     loads: dict[int, Fraction] = defaultdict(Fraction)
     for source, images, flow in zip(folding.sources, folding.images, flows, strict=True):
-        barred = demand.barred(source)
+        barred = demand.forbidden_nodes(source)
         surplus: dict[int, Fraction] = defaultdict(Fraction)
         for e, amount in flow.items():
             u, v = graph.tail[e], graph.head[e]

@@ -164,14 +164,14 @@ def _commodities(
     if not isinstance(group, AbelianGroup):
         yield Commodity(source, others, frozenset(range(graph.n)), 1)
         return
-    seen = group.seen_from(source)
+    seen = group.least_images(source)
     alike: dict[bytes, list[int]] = defaultdict(list)
     for v in others:
         if seen[v] == v:
             alike[group.keeping((source, v)).tobytes()].append(v)
     for targets in alike.values():
         pair = source, targets[0]
-        open_ = frozenset(group.kept_with(pair))
+        open_ = frozenset(group.fixed_nodes(pair))
         yield Commodity(source, tuple(targets), open_, group.images_of(pair) / group.size)
 
 

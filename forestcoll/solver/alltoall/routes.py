@@ -35,7 +35,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.link_table import LinkLoad, LinkTable
 from forestcoll.graph.symmetry.group import AbelianGroup, SymmetryGroup
 from forestcoll.solver.alltoall.demand import Demand
-from forestcoll.solver.alltoall.flows import Optimum, reached
+from forestcoll.solver.alltoall.flows import Optimum, reach_rate
 
 MOST_PATHS = 65_536
 """Paths of all pairs that are written out for a plan."""
@@ -171,7 +171,7 @@ def check(routes: Routes) -> Fraction:
             raise ForestError(f"routes: {route.units} units on a path")
         source, target = path[0], path[-1]
         if source not in seen:
-            seen[source] = range(graph.n) if group is None else group.seen_from(source)
+            seen[source] = range(graph.n) if group is None else group.least_images(source)
         times = 1
         if group is not None:  # images of the path for each image of the pair
             times = group.images_of(path) // group.images_of((source, target))
@@ -205,7 +205,7 @@ def link_loads(exchange: Optimum | Routes) -> LinkTable:
         unit = Fraction(1, len(graph.ranks) * exchange.units)
         share = {o: amount * unit for o, amount in crossed.items()}
     else:
-        _, flows = reached(exchange.demand, exchange.folding, exchange.flows, exchange.rate)
+        _, flows = reach_rate(exchange.demand, exchange.folding, exchange.flows, exchange.rate)
         orbit = exchange.folding.link.tolist()
         share = {o: amount * graph.unit / algbw for o, amount in flows.items()}
     rows = []

@@ -20,11 +20,11 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.solver.baselines import exchange, hierarchy, packing, rings
 from forestcoll.solver.baselines.shapes import Problem
 
-__all__ = ["BASELINES", "Baseline", "forests", "named"]
+__all__ = ["BASELINES", "Baseline", "by_name", "forests"]
 
 
-_UNROOTED = tuple(c for c in BY_TREES if not c.rooted)
-_WHOLE = tuple(c for c in BY_TREES if not c.dealt)
+_UNROOTED = tuple(c for c in BY_TREES if not c.has_root)
+_WHOLE = tuple(c for c in BY_TREES if not c.has_parts)
 """Collectives of which one tree can carry all data."""
 _EVERYWHERE = tuple(c for c in BY_TREES if c.phases[-1] == "broadcast")
 """Collectives whose results are everywhere: what a switch adds up, it stores at all ranks."""
@@ -62,7 +62,7 @@ class Baseline:
 def _in_switch(problem: Problem) -> Iterator[Forest]:
     from forestcoll.solver import multicast
 
-    root = problem.root if problem.collective.rooted else None
+    root = problem.root if problem.collective.has_root else None
     forest = multicast.forest(problem.graph, problem.collective, root, "in-switch")
     hops = set() if forest is None else {len(p) for tree in forest.trees for p in tree.edges}
     if forest is None or hops != {3} or forest.height != 1:
@@ -108,7 +108,7 @@ _RECORDS = (
 BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
 
 
-def named(name: str) -> Baseline:
+def by_name(name: str) -> Baseline:
     """The baseline of that name, or UnsupportedError with the nearest one."""
     if name not in BASELINES:
         raise UnsupportedError(f"unknown baseline {name!r}{did_you_mean(name, BASELINES)}")
@@ -122,4 +122,4 @@ def forests(
     root: int | None = None,
 ) -> list[Forest]:
     """The forests of the baseline of that name: see `Baseline.forests`."""
-    return named(name).forests(graph, collective, root)
+    return by_name(name).forests(graph, collective, root)

@@ -186,7 +186,7 @@ EXCHANGES: Final = {record.name: record for record in _RECORDS}
 """By name."""
 
 
-def named(name: str) -> Exchange:
+def by_name(name: str) -> Exchange:
     """The record of a name; UnsupportedError that lists them where there is none."""
     if name not in EXCHANGES:
         raise UnsupportedError(

@@ -31,7 +31,7 @@ def halving_doubling(problem: Problem) -> Iterator[Forest]:
     order = [rank for box in boxes_of(problem.graph) for rank in box]
     n, power = len(order), 1 << (len(order).bit_length() - 1)
     extra = n - power
-    if extra and problem.collective.dealt:
+    if extra and problem.collective.has_parts:
         raise UnsupportedError(f"{n} ranks are no power of two, which halving and doubling needs")
     folded = [(order[2 * k], order[2 * k + 1]) for k in range(extra)]
     active = [order[2 * k] for k in range(extra)] + order[2 * extra :]
@@ -80,7 +80,7 @@ def direct(problem: Problem) -> Iterator[Forest]:
 def double(problem: Problem) -> Iterator[Forest]:
     """Two binary trees over all ranks, in their order."""
     order = [rank for box in boxes_of(problem.graph) for rank in box]
-    first = problem.roots[0] if problem.collective.rooted else None
+    first = problem.roots[0] if problem.collective.has_root else None
     yield problem.forest("double-tree", [(r, 1, edges) for r, edges in two_trees(order, first)])
 
 

@@ -33,7 +33,7 @@ def hierarchical(problem: Problem, ways_between: Sequence[str] = BETWEEN) -> Ite
     count = 0
     for inside, spreads in _insides(problem, boxes):
         for between in ways_between:
-            if between == "tree" and problem.collective.dealt:
+            if between == "tree" and problem.collective.has_parts:
                 continue  # every GPU is the root of its own part
             name = f"hierarchical, {inside} inside, {between} between"
             try:
@@ -79,7 +79,7 @@ def _shapes(
     problem: Problem, boxes: list[list[int]], spreads: Spreads, between: str
 ) -> Iterator[tuple[int, int, Edges]]:
     """(root, weight, edges) of all trees: over the GPUs of a rail, then inside of every box."""
-    rooted = problem.roots[0] if problem.collective.rooted else None
+    rooted = problem.roots[0] if problem.collective.has_root else None
     for k in range(len(boxes[0])):
         rail = [box[k] for box in boxes]
         first = next((u for u, box in zip(rail, boxes, strict=True) if rooted in box), None)

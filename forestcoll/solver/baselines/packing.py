@@ -27,7 +27,7 @@ def blink(problem: Problem) -> Iterator[Forest]:
     shapes: list[tuple[int, int, Edges]] = [
         (root, tree.weight, _hang(tree.edges, root))
         for tree in packed.trees
-        for root in (problem.ranks if problem.collective.dealt else (tree.root,))
+        for root in (problem.ranks if problem.collective.has_parts else (tree.root,))
     ]
     yield problem.forest("blink", shapes)
 

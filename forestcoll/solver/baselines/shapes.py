@@ -77,7 +77,7 @@ class Problem:
     @staticmethod
     def of(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Problem:
         """The problem with the ways between its ranks; the root of a rooted one is 0 by default."""
-        rooted = collective.rooted
+        rooted = collective.has_root
         ends = graph.ends
         links = dict(zip(ends, graph.capacity, strict=True))
         return Problem(graph, collective, (root or 0) if rooted else -1, paths(graph), links)
@@ -90,7 +90,7 @@ class Problem:
     @property
     def roots(self) -> tuple[int, ...]:
         """The nodes at which trees may be rooted."""
-        return (self.ranks[self.root],) if self.collective.rooted else self.ranks
+        return (self.ranks[self.root],) if self.collective.has_root else self.ranks
 
     def forest(
         self, name: str, shapes: Iterable[Shape], sums: Iterable[Shape] | None = None

@@ -72,7 +72,7 @@ def solve_compact(
     For allgather, reduce-scatter, and allreduce over the same trees where links are alike in both
     directions. `trees` and errors as in `solve`.
     """
-    if collective.rooted or not find_structures(graph):
+    if collective.has_root or not find_structures(graph):
         return None
     if collective is Collective.ALLREDUCE and not is_symmetric(graph):
         return None

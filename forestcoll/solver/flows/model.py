@@ -135,7 +135,7 @@ class Model:
                 self.program.cost[number[o]] += 1
             return [{v: (number[o], 1) for v, o in alike.items()}]
         rate = self._add_variable(None, cost=1)
-        if self.collective.rooted:
+        if self.collective.has_root:
             return [{group.graph.ranks[group.root]: (rate, 1)} for group in self.groups]
         if not free:
             sums = [sum(group.graph.parts) for group in self.groups]

@@ -123,7 +123,7 @@ def _forest(
         )
         for tree in whole.trees
     )
-    root = group.root if collective.rooted else None
+    root = group.root if collective.has_root else None
     if collective is Collective.ALLREDUCE:
         bound = allreduce_bound(graph)
     else:

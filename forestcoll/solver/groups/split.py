@@ -123,7 +123,7 @@ def split_equally(
     for group in groups:
         capacity = [machine.capacity[e] * (common // users[e]) for e in group.links]
         graph = scale(group.graph, capacity, machine.unit / common)
-        root = group.root if collective.rooted else None
+        root = group.root if collective.has_root else None
         own = {
             phase: analyse(graph if phase == "broadcast" else graph.reverse(), root)
             for phase in collective.phases
@@ -155,7 +155,7 @@ def _plain_bound(
         inside = sum(v in side for v in ranks)
         if inside == len(ranks) or not inside:
             continue
-        if collective.rooted and ranks[group.root] not in side:
+        if collective.has_root and ranks[group.root] not in side:
             continue
         if collective is Collective.ALLREDUCE:
             rest = frozenset(range(machine.n)) - side

@@ -24,7 +24,7 @@ def pack_lowest(
     such trees may fall short of by far: its bound goes with the forest. None where only GPUs that
     are no ranks lead to some rank.
     """
-    roots = [root or 0] if collective.rooted else list(range(len(graph.ranks)))
+    roots = [root or 0] if collective.has_root else list(range(len(graph.ranks)))
     trees: list[Tree] = []
     for phase in collective.phases:
         ways = _ways(graph if phase == "broadcast" else graph.reverse())

@@ -277,12 +277,12 @@ def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
         forest = forest_file.loads(text, str(path))
         check(forest)
         _check_same(path, (forest.collective, forest.n), (collective, ranks))
-        return Fixed((Plan("forest alone", None, forest.expanded()),))
+        return Fixed((Plan("forest alone", None, forest.expand()),))
     program = plans.loads(text, str(path))
     _check_same(path, (program.collective, program.n), (collective, ranks))
     verify(program)
     beside = predict.forest_beside(path)
-    forest_beside = None if beside is None else forest_file.load(beside).expanded()
+    forest_beside = None if beside is None else forest_file.load(beside).expand()
     if forest_beside is not None and (forest_beside.collective, forest_beside.n) != (
         collective,
         ranks,
@@ -307,7 +307,7 @@ def alone(topology: Topology, collective: Collective, root: int | None) -> Fixed
     return Fixed((Plan("trees alone", None, synthesis.forest),))
 
 
-def on_broken(plan: Plan, graph: CapacityGraph) -> Plan:
+def reroute(plan: Plan, graph: CapacityGraph) -> Plan:
     """A plan on a fabric that has lost links: what took one goes the shortest way that is left.
 
     Raises UnsupportedError where ranks are gone, or the trees alone need a link that is.

@@ -14,12 +14,12 @@ from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
-from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange, named
+from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange, by_name
 from forestcoll.study.comparison.race import Plan, runtimes_for
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
 
-__all__ = ["EXCHANGES", "NOTE", "named", "ours", "theirs"]
+__all__ = ["EXCHANGES", "NOTE", "by_name", "ours", "theirs"]
 
 NOTE = "what has no plan is counted: bytes over the fullest link, and a hop's announcements"
 PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL128", "LL")

@@ -154,7 +154,7 @@ class _Maker:
             words = f"ours, made for {self.sound.name}; lost links are gone round"
             try:
                 plans = self._ours(self.sound)
-                plans_here = [competitors.on_broken(plan, self.graph) for plan in plans.plans]
+                plans_here = [competitors.reroute(plan, self.graph) for plan in plans.plans]
             except UnsupportedError as error:
                 self.entrants.append(Entrant(OLD, "old", words, str(error)))
                 return
@@ -173,7 +173,7 @@ class _Maker:
         wanted = list(baselines.BASELINES if names is None else names)
         for k, name in enumerate(wanted):
             self.report(f"trees of {name}", k / len(wanted))
-            self.add_baseline(baselines.named(name))
+            self.add_baseline(baselines.by_name(name))
 
     def report(self, stage: str, share: float) -> None:
         """Tell the caller what is under way."""
@@ -222,7 +222,7 @@ class _Exchanges(_Maker):
     def add_baselines(self, names: Sequence[str] | None) -> None:
         """Those named, or all; or why one stays out."""
         for name in exchange.EXCHANGES if names is None else names:
-            record = exchange.named(name)
+            record = exchange.by_name(name)
             try:
                 plans = exchange.theirs(record, self.graph, self.here.name, not self.alone)
             except ForestCollError as error:

@@ -38,7 +38,7 @@ a worker without the package would end at it, where this raises."""
 GO_ON = "what is made stays, and the same command goes on from there"
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether Dask is there."""
     from importlib.util import find_spec
 
@@ -70,7 +70,7 @@ def spread(
             ) from error
 
 
-def make_packed(packed: bytes, version: str) -> Made:
+def unpack_and_make(packed: bytes, version: str) -> Made:
     """`make` in a worker, from what `_pack` gave; raises UnsupportedError for another version."""
     if version != forestcoll.__version__:
         raise UnsupportedError(_other_package([f"a worker has {forestcoll.__version__}"]))

@@ -61,7 +61,7 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     asked for). The last GPU of a topology is no failure: nothing would be left.
     """
     wanted = set(kinds)
-    bandwidth = topology.directed()
+    bandwidth = topology.rates()
     failures: dict[Kind, list[Failure]] = {kind: [] for kind in KINDS}
     ports = _network_ports(topology.links)
     if "adapter" in wanted:

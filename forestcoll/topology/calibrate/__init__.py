@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from forestcoll.topology.calibrate.fit import Calibration, ClassFit, Odd, calibrate
-from forestcoll.topology.calibrate.measured import Measured, loads_measured
+from forestcoll.topology.calibrate.measured import Measured, load_measurement
 
-__all__ = ["Calibration", "ClassFit", "Measured", "Odd", "calibrate", "loads_measured"]
+__all__ = ["Calibration", "ClassFit", "Measured", "Odd", "calibrate", "load_measurement"]

@@ -78,7 +78,7 @@ def calibrate(topology: Topology, measured: Measured, tolerance: float = 0.05) -
 class _Fit:
     def __init__(self, topology: Topology, measured: Measured, tolerance: float) -> None:
         self.topology, self.measured, self.tolerance = topology, measured, tolerance
-        self.nominal = topology.directed()
+        self.nominal = topology.rates()
         self.late = topology.latencies()
         self.class_of: dict[Arc, Class] = {a: _class(a, rate) for a, rate in self.nominal.items()}
 
@@ -200,7 +200,7 @@ class _Ways:
 
     def __init__(self, topology: Topology) -> None:
         self.gpus = set(topology.gpus)
-        self.rates = topology.directed()
+        self.rates = topology.rates()
         self.ahead: dict[str, list[str]] = defaultdict(list)
         self.behind: dict[str, list[str]] = defaultdict(list)
         for src, dst in self.rates:

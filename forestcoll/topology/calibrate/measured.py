@@ -36,7 +36,7 @@ class Measured:
     together: bool = False  # all pairs at once, so that they share what they share
 
 
-def loads_measured(text: str, source: str) -> Measured:
+def load_measurement(text: str, source: str) -> Measured:
     """What `text` says, in the format that it is recognised to be in.
 
     Raises `TopologyError` for another format, a matrix cut off, and where nothing was measured.
@@ -57,7 +57,7 @@ def loads_measured(text: str, source: str) -> Measured:
     return measured
 
 
-def dumps_measured(measured: Measured) -> str:
+def dump_measurement(measured: Measured) -> str:
     """The same as a file of our own format."""
     pairs = [
         {"from": i, "to": j, "GB/s": rate, "us": measured.latencies.get((i, j))}

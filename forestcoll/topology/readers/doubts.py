@@ -66,7 +66,7 @@ def doubt(what: Topology | Fabric, noun: str) -> list[str]:
 def _doubt_topology(topology: Topology, noun: str) -> list[str]:
     """Returns notes on ranks whose links carry more or less than the others', and on ports."""
     sums: dict[str, list[Fraction]] = {gpu: [Fraction(0), Fraction(0)] for gpu in topology.gpus}
-    for (src, dst), rate in topology.directed().items():
+    for (src, dst), rate in topology.rates().items():
         for end, way in ((src, 0), (dst, 1)):
             if end in sums:
                 sums[end][way] += rate

@@ -214,7 +214,7 @@ class _Machine:
             match = _TYPE.fullmatch(element.get("pci_type"))
             if element.get("type") != "PCIDev" or not match or match[1][:2] != "02":
                 continue
-            names = [e.get("name") for e in element.named("object")]
+            names = [e.get("name") for e in element.children_of("object")]
             rdma = [name for name in names if _RDMA.fullmatch(name)]
             name = [*rdma, *names, f"nic-{element.get('pci_busid')}"][0]
             yield Adapter(name, self.values.rate("port_rate"), nearest.find(element))
@@ -235,7 +235,7 @@ def _make(element: Element) -> str:
 
 
 def _words(matrix: Element, tag: str) -> list[str]:
-    return " ".join(child.content for child in matrix.named(tag)).split()
+    return " ".join(child.content for child in matrix.children_of(tag)).split()
 
 
 def _speed(element: Element) -> Fraction:
@@ -253,7 +253,7 @@ def _speed(element: Element) -> Fraction:
 
 def _socket_rate(package: Element) -> Fraction:
     """GB/s between sockets, as NCCL counts it for that processor."""
-    info = {e.get("name"): e.get("value") for e in package.named("info")}
+    info = {e.get("name"): e.get("value") for e in package.children_of("info")}
     attributes = {
         "vendor": info.get("CPUVendor", "GenuineIntel"),
         "familyid": info.get("CPUFamilyNumber", ""),

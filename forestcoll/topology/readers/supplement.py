@@ -106,7 +106,7 @@ def _adapters(
                 f"PCI device {bus[:40]} stands in line {other.line} already; leave one"
             )
         what = element.get("class").lower()
-        inner = any(element.named("pci"))
+        inner = any(element.children_of("pci"))
         if inner or id(element) in ids or not (what.startswith(NIC_CLASS) or (hidden and not what)):
             continue
         yield Adapter(f"nic-{slug(element.get('busid'))}", rate, nearest.find(element))

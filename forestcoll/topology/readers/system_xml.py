@@ -169,7 +169,7 @@ class _Machine:
     # GPUs
 
     def find_gpus(self) -> None:
-        for cpu in self.root.named("cpu"):
+        for cpu in self.root.children_of("cpu"):
             host = self.hosts.setdefault(cpu.get("host_hash"), len(self.hosts))
             for element in cpu.walk():
                 if element.tag == "gpu":
@@ -236,7 +236,7 @@ class _Machine:
             f"{pci.attributes.get('busid', '')} in line {pci.line}"
             for pci in self.root.walk()
             if pci.tag == "pci"
-            and not any(pci.named("gpu"))
+            and not any(pci.children_of("gpu"))
             and pci.get("class").lower().startswith(GPU_DEVICES)
         ]
         bare = [f"line {e.line}" for e in self.root.walk() if e.tag == "nic" and not e.children]
@@ -294,7 +294,7 @@ class _Machine:
         """The links that a GPU states, each target once."""
         tag, noun = self.dialect.tag, self.dialect.noun
         seen: dict[str, Element] = {}
-        for entry in gpu.element.named(tag):
+        for entry in gpu.element.children_of(tag):
             count, target = entry.integer("count"), entry.text("target")
             if not 0 <= count <= 1000:
                 raise entry.error(f"count {count} is no number of {noun} links")
@@ -372,7 +372,7 @@ class _Machine:
         """Returns every `<net>` that states a speed, with the GPUs nearest to it; notes say so."""
         adapters: list[Adapter] = []
         idle: list[str] = []
-        for cpu in self.root.named("cpu"):
+        for cpu in self.root.children_of("cpu"):
             host = self.hosts[cpu.get("host_hash")]
             nearest = Nearest({id(g.element): g.id for g in self.gpus if g.host == host})
             seen: dict[tuple[str, str], Element] = {}
@@ -430,12 +430,12 @@ class PcieTree:
     def build(self, nvlink: Callable[[Element], Fraction]) -> None:
         """Fills `nodes` and `links`; `nvlink` gives GB/s of one NVLink of a `<gpu>`."""
         sockets: list[tuple[Element, str]] = []
-        for i, cpu in enumerate(self.root.named("cpu")):
+        for i, cpu in enumerate(self.root.children_of("cpu")):
             prefix = self.prefixes[cpu.get("host_hash")]
             if not any(id(element) in self.ids for element in cpu.walk()):
                 continue
             name = self.switch(cpu, f"{prefix}cpu{cpu.integer('numaid', default=i)}")
-            for pci in cpu.named("pci"):
+            for pci in cpu.children_of("pci"):
                 self.descend(pci, name, prefix)
             self.beside_pcie(cpu, name, nvlink)
             for other, other_name in sockets:
@@ -469,7 +469,7 @@ class PcieTree:
         if not any(id(element) in self.ids for element in pci.walk()):
             return None
         name = self.switch(pci, f"{prefix}pci-{pci.text('busid')}")
-        below = [self.descend(child, name, prefix) for child in pci.named("pci")]
+        below = [self.descend(child, name, prefix) for child in pci.children_of("pci")]
         if self.raised:
             rate = max([rate, *(r for r in below if r is not None)])
         self.links.append(Link(name, above, rate))
@@ -479,12 +479,12 @@ class PcieTree:
     def beside_pcie(self, cpu: Element, name: str, nvlink: Callable[[Element], Fraction]) -> None:
         """C2C and NVLink that end at the processor itself."""
         for gpu in (element for element in cpu.walk() if id(element) in self.ids):
-            for c2c in gpu.named("c2c"):
+            for c2c in gpu.children_of("c2c"):
                 rate = Fraction(c2c.integer("bw") * c2c.integer("count"), 1000)
                 if rate <= 0:
                     raise c2c.error("bw and count of <c2c> must be more than 0")
                 self.links.append(Link(self.ids[id(gpu)], name, rate))
-            for entry in gpu.named("nvlink"):
+            for entry in gpu.children_of("nvlink"):
                 count = entry.integer("count")
                 if entry.text("tclass").lower().startswith(BRIDGE_TO_CPU) and count > 0:
                     self.links.append(Link(self.ids[id(gpu)], name, nvlink(gpu), None, count))

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(arguments, own=False)
     gc.set_threshold(*THRESHOLD)
-    closed = process.open_closed()
+    closed = process.open_standard_files()
     stops = process.Stops()
     stops.listen()
     if "standard output" in closed:

@@ -193,7 +193,7 @@ def _demand_of(topology: Topology, request: Request, matrix: str | None) -> Dema
 
     ranks, relays = request.ranks, request.relays
     if request.groups:
-        return demand.grouped(topology, request.groups, relays)
+        return demand.in_groups(topology, request.groups, relays)
     if matrix is None:
         return demand.uniform(topology, ranks, relays)
-    return demand.ragged(topology, parse(matrix, "--matrix"), ranks, relays)
+    return demand.alltoallv(topology, parse(matrix, "--matrix"), ranks, relays)

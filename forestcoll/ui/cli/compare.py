@@ -207,7 +207,7 @@ class _Answer:
         first = not self.seen
         new = comparison.rows(outcome, self.seen, self.names)
         if new.rows:
-            with progress.hidden():
+            with progress.hide():
                 if first:
                     draw(comparison.heading(outcome))
                     say("")
@@ -360,7 +360,7 @@ def _bundle(
     )
     failures = [loss.failure for loss in losses_report.losses]
     if dask is None:
-        dask = "local" if dask_cluster.installed() and len(failures) > 1 else "none"
+        dask = "local" if dask_cluster.is_installed() and len(failures) > 1 else "none"
         if dask == "none" and len(failures) > 1:
             note("one failure after the other: with the extra 'dask' every core makes some")
     spread = (
@@ -462,7 +462,7 @@ def lab(
             measured = _all_to_all(topology, graph, program, plan, names, wishes, text)
         else:
             measured = _by_trees(topology, graph, program, plan, names, wishes)
-    answer(as_json, runs.measured(measured))
+    answer(as_json, runs.measurement_parts(measured))
     return 1 if any(row.wrong for row in measured.rows) else 0
 
 

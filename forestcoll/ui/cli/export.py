@@ -208,7 +208,7 @@ def deploy(
         written = list(texts)
     say = report if written else draw  # what is needed is the result where nothing is written
     if not as_json:
-        say(words.served(deployed))
+        say(words.size_rows(deployed))
     answer(as_json, words.needs(deployed, written), say)
 
 

@@ -218,13 +218,13 @@ class Source(NamedTuple):
         if not verdict.is_plan(text):
             with guard(source, len(text)):
                 forest = forest_file.loads(text, source)
-            where, own = machine.load_if_named(), verdict.machine_of(forest.graph, forest.name)
+            where, own = machine.load_if_any(), verdict.machine_of(forest.graph, forest.name)
             return Subject(forest.name, "forest", where, forest, machine=own, said=_figures(forest))
         if not plan:
             return self._topology()
         with guard(source, len(text)):
             program = plans.loads(text, source)
-        return _plan(program, source, machine.load_if_named())
+        return _plan(program, source, machine.load_if_any())
 
     def _topology(self) -> Subject:
         from forestcoll.ui.view import Subject
@@ -264,9 +264,9 @@ SOURCE: Any = Several(
 def _figures(source: Any, program: Program | None = None) -> tuple[tuple[str, str], ...]:
     """What is said of what a forest, flows or routes reach."""
     from forestcoll.study.figures import figures_of
-    from forestcoll.ui.report.facts import reached
+    from forestcoll.ui.report.facts import bandwidth_facts
 
-    figures = reached(figures_of(source, program))
+    figures = bandwidth_facts(figures_of(source, program))
     return tuple(line for fact in figures for line in fact.lines)
 
 

@@ -58,12 +58,12 @@ def note(text: str) -> None:
 
 def say(line: str, err: bool = False) -> None:
     """One line, whatever stands in it; on a terminal as many as its width takes."""
-    from forestcoll.ui.report.table import width_of, wrapped
+    from forestcoll.ui.report.table import width_of, wrap
 
     text = escape(line)
     width = width_of(sys.stderr if err else sys.stdout)
     indent = len(text) - len(text.lstrip(" ")) + 2
-    for part in [text] if width is None else wrapped(text, width, indent):
+    for part in [text] if width is None else wrap(text, width, indent):
         click.echo(part, err=err)
 
 

@@ -120,7 +120,7 @@ class Machine(NamedTuple):
         changes = () if whole else (self.without, self.scale)
         return load(self.topology or "", self.settings, *changes)
 
-    def load_if_named(self) -> Topology | None:
+    def load_if_any(self) -> Topology | None:
         """The same, None where no topology is given."""
         return None if self.topology is None else self.load()
 

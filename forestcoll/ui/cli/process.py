@@ -36,7 +36,7 @@ INTERVAL = 0.2
 MEGABYTE = 10**6
 
 
-def open_closed() -> list[str]:
+def open_standard_files() -> list[str]:
     """Make 0, 1 and 2 open files, so that no file of ours becomes one of them.
 
     Returns the names of those that were closed. Text that a stream cannot encode is escaped.

@@ -262,7 +262,7 @@ def _run_sizes(job: _Job, options: dict[str, Any]) -> None:
             alone = options["engine"] != "torch"
             with show_progress(f"running {words.size(size)}") if alone else nullcontext():
                 result = engine(size, check=bool(options["check"]), **asked)
-            job.results.append(result.predicted(predicted) if predicted else result)
+            job.results.append(result.with_predictions(predicted) if predicted else result)
 
 
 @contextmanager
@@ -406,7 +406,7 @@ def _tell_pairs(result: Pairs, ranks: int, sink: Sink) -> None:
     from statistics import median
 
     from forestcoll.topology.calibrate import Measured
-    from forestcoll.topology.calibrate.measured import dumps_measured
+    from forestcoll.topology.calibrate.measured import dump_measurement
     from forestcoll.ui.report.facts import grid
 
     measured = Measured("forestcoll measure", ranks, result.rates, result.latencies)
@@ -420,7 +420,7 @@ def _tell_pairs(result: Pairs, ranks: int, sink: Sink) -> None:
     pairs = f"{len(result.rates)} pairs"
     heads = (pairs, "least", "median", "most")
     report(grid(heads, rows), err=sink.path is None)
-    sink.write(dumps_measured(measured), lambda: f"{ranks} ranks, {pairs}")
+    sink.write(dump_measurement(measured), lambda: f"{ranks} ranks, {pairs}")
 
 
 @command(
@@ -486,7 +486,7 @@ def time(
         seed=seed,
         runtime=TARGETS[target] if target else None,
     )
-    topology = machine.load_if_named()
+    topology = machine.load_if_any()
     rules: tuple[Rule | None, ...] = (rule,) if rule else (None, "fair", "fifo")
     sizes = tuple(dict.fromkeys(size)) or (DEFAULT_TIMED,)
     text = files.read_text(plan)

@@ -275,7 +275,7 @@ def _earlier(directory: Path, formats: Sequence[str], force: bool) -> dict[Path,
     present = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
     writing.check_free(present, force)
     index = directory / plan_set.INDEX
-    hashes = plan_set.files_named(index) if index.is_file() else {}
+    hashes = plan_set.list_files(index) if index.is_file() else {}
     for path in present:
         if path not in hashes:
             raise OutputError(

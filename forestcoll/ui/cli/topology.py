@@ -310,13 +310,13 @@ def calibrate(
     """
     from forestcoll.topology import read_text
     from forestcoll.topology.calibrate import calibrate as fit
-    from forestcoll.topology.calibrate import loads_measured
+    from forestcoll.topology.calibrate import load_measurement
     from forestcoll.ui.report import topologies
 
     sink = Sink.of(output, force)
     nominal = load(name, settings)
     with guard(measured, size_of(measured)):
-        fitted = fit(nominal, loads_measured(read_text(measured), measured), tolerance / 100)
+        fitted = fit(nominal, load_measurement(read_text(measured), measured), tolerance / 100)
     report(topologies.calibration(fitted), err=output == "-")
     notes = (*fitted.notes, *topologies.odd_pairs(fitted))
     command = f"forestcoll topology calibrate {name} --measured {measured}"

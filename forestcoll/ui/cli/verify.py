@@ -102,7 +102,7 @@ def verify(
     from forestcoll.plans.lint import Told
 
     shown = _Shown(
-        machine.load_if_named(), not no_simulate and (as_json or not quiet()), links, as_json
+        machine.load_if_any(), not no_simulate and (as_json or not quiet()), links, as_json
     )
     told = Told(None if collective is None else Collective(collective), root, place)
     results: list[Entry] = []
@@ -158,7 +158,7 @@ def _file(
 ) -> Entry:
     """What is proven of one file, said; a plan for `target` is added to `together`."""
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.execute.deploy.plans import offered
+    from forestcoll.execute.deploy.plans import offer
     from forestcoll.plans.lint import lint
 
     with ExitStack() as stack, show_progress(f"verifying {source}"):
@@ -170,7 +170,7 @@ def _file(
         else:
             report = lint(text, source, target, told=told, sms=sms)
             if target is not None and report.program is not None:
-                together.append(offered(source, text, HOLDS[target], report.program))
+                together.append(offer(source, text, HOLDS[target], report.program))
     if not is_plan:
         return _say_forest(source, verdict, forest, shown)
     return _say_plan(report, shown)
@@ -277,7 +277,7 @@ def _set(source: str, shown: _Shown) -> Entry:
             say("")
             draw(([line("us, GB/s", words.SIMULATED), words.set_model(rows)], words.plans(rows)))
             say("")
-    told = {"simulated": words.simulated(rows) if rows else None}
+    told = {"simulated": words.simulation_rows(rows) if rows else None}
     told |= {"model": words.set_model(rows).value}
     proven = {"proven": verdict.lines, "figures": verdict.figures}
     return {"file": source, "ok": True, "kind": "plan-set", **proven, **told}
@@ -336,8 +336,8 @@ def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Sh
     entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
     figures = dict(verdict.figures)
     if forest is not None:
-        band, rates = _known(source, shown, forest)
-        figures |= facts.as_json(facts.reached(rates))
+        band, rates = _figures_of(source, shown, forest)
+        figures |= facts.as_json(facts.bandwidth_facts(rates))
         if rates is not None and rates.bound is not None:
             lines.append(f"bottleneck: {facts.limit(rates)}")
         entry["simulated"] = None if band is None else band.summary()
@@ -365,13 +365,13 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
         proven = verdict.lines
         entry |= {"figures": dict(verdict.figures)}
         if report.ok:
-            band, figures = _known(report.source, shown, report.program)
-            more = [] if figures is None else [f"allowed by links: {facts.allowed(figures)}"]
+            band, figures = _figures_of(report.source, shown, report.program)
+            more = [] if figures is None else [f"allowed by links: {facts.rate_words(figures)}"]
             if figures is not None and figures.bound is not None:
                 more.append(f"bottleneck: {facts.limit(figures)}")
             if band is not None:
                 more += [f"simulated {words.band(band)}", f"model: {band.model}"]
-            entry["figures"] = {**verdict.figures, **facts.as_json(facts.reached(figures))}
+            entry["figures"] = {**verdict.figures, **facts.as_json(facts.bandwidth_facts(figures))}
             entry |= {"simulated": None if band is None else band.summary()}
     entry |= {"proven": proven}
     if not report.ok:
@@ -390,7 +390,7 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
     return entry
 
 
-def _known(
+def _figures_of(
     source: str, shown: _Shown, what: Program | Forest
 ) -> tuple[Band | None, Figures | None]:
     """What a plan or the trees of a forest reach, simulated and by the links alone.
@@ -414,7 +414,7 @@ def _known(
                 if shown.simulated:
                     band, text = predict.forest_band_of(what, shown.topology)
             else:
-                site, figures, text = predict.known_of(what, Path(source), shown.topology)
+                site, figures, text = predict.figures_of_file(what, Path(source), shown.topology)
                 if shown.simulated and site is not None:
                     band = simulate.plan_band(what, site.where, site.links)
     except ForestCollError as error:

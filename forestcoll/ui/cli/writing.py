@@ -85,7 +85,7 @@ def prepare(paths: Collection[Path], force: bool) -> None:
     """
     if paths:
         home = _home(paths)
-        with _told_as_output(home), hold() as held:
+        with _as_output_error(home), hold() as held:
             if (home / STAGING / JOURNAL).exists():
                 with claim(home, held):
                     pass
@@ -97,7 +97,7 @@ def _home(paths: Iterable[Path]) -> Path:
 
 
 @contextmanager
-def _told_as_output(home: Path) -> Iterator[None]:
+def _as_output_error(home: Path) -> Iterator[None]:
     """OSError becomes OutputError."""
     try:
         yield
@@ -123,7 +123,7 @@ def write_all(
         return
     prepare(texts, force)
     home = _home(texts)
-    with _told_as_output(home), hold() as held, claim(home, held) as staging:
+    with _as_output_error(home), hold() as held, claim(home, held) as staging:
         check_free(texts, force)
         goes = _going(home, texts, {} if earlier is None else earlier())
         staged = {}

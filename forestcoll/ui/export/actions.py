@@ -58,7 +58,7 @@ def actions(subject: Subject, settings: Settings) -> Actions:
         values, units = flow.values, flow.units
     else:
         assert subject.forest is not None
-        forest = subject.forest.expanded()
+        forest = subject.forest.expand()
         collective, n = forest.collective, forest.n
         values, units = tuple(_forest_values(forest)), forest.total
     count = len(values) * settings.pieces * 2

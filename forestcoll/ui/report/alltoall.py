@@ -13,13 +13,13 @@ from forestcoll.study.figures import figures_of
 from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import (
     Fact,
+    bandwidth_facts,
     describe_file,
     files,
     line,
     machine,
     model,
     notes,
-    reached,
     seconds,
 )
 
@@ -79,7 +79,7 @@ def routes(
     about: Sequence[str],
 ) -> list[Fact]:
     """The routes against their bound, their plans, and what was written."""
-    reach, algbw = reached(figures_of(routes)), routes.algbw
+    reach, algbw = bandwidth_facts(figures_of(routes)), routes.algbw
     pair = words.rate(algbw / routes.optimum.demand.scale)
     needs = {plan.format: _needs(plan, bands.get(plan.format)) for plan in plans}
     return [

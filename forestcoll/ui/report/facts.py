@@ -199,7 +199,7 @@ def limit(figures: Figures) -> str:
     return "; ".join(words.limits_of(figures.limit))
 
 
-def reached(figures: Figures | None, more: str = "", simulated: str = "") -> list[Fact]:
+def bandwidth_facts(figures: Figures | None, more: str = "", simulated: str = "") -> list[Fact]:
     """algbw, bound, percent, bottleneck, in_switches; no values where nothing is known.
 
     `more`, `simulated`: words behind the algbw, and behind its share.
@@ -228,7 +228,7 @@ def switches(algbw: Fraction | None) -> Fact:
     return Fact("in_switches", algbw, text, "switches")
 
 
-def allowed(figures: Figures) -> str:
+def rate_words(figures: Figures) -> str:
     """`"1800/7 (257.143) GB/s, 99.64 % of the bound 8000/31 (258.065) GB/s"`."""
     text = words.rate(figures.algbw)
     if figures.bound is None or figures.best:

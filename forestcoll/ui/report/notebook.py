@@ -17,7 +17,7 @@ from forestcoll.study.comparison import Comparison
 from forestcoll.study.figures import figures_of
 from forestcoll.topology import Topology
 from forestcoll.ui.report import comparison, figures, words
-from forestcoll.ui.report.facts import reached
+from forestcoll.ui.report.facts import bandwidth_facts
 from forestcoll.ui.view.svg import draw
 from forestcoll.verify.simulate import RULE_WORDS
 
@@ -106,7 +106,7 @@ def forest_bundle(forest: Forest) -> Bundle:
     """The fabric with the forest's loads, and its figures."""
     edges = forest.images * sum(len(tree.edges) for tree in forest.trees)
     rows = [
-        *(line for fact in reached(figures_of(forest)) for line in fact.lines),
+        *(line for fact in bandwidth_facts(figures_of(forest)) for line in fact.lines),
         ("trees", f"{len(forest.trees) * forest.images}, {forest.trees_per_root} per root"),
         ("height", words.plural(forest.height, "hop")),
     ]

@@ -13,20 +13,20 @@ from forestcoll.plans.lint import Report, Severity
 from forestcoll.plans.rule_catalogue import SEVERITIES
 from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.routes import Routes
-from forestcoll.study.predict import known_of
+from forestcoll.study.predict import figures_of_file
 from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import (
     Fact,
     Part,
     Rows,
-    allowed,
     as_json,
+    bandwidth_facts,
     grid,
     line,
     machine,
     model,
     notes,
-    reached,
+    rate_words,
     same,
     seconds,
     switches,
@@ -149,7 +149,7 @@ class Row:
 
 def set_rows(result: PlanSet) -> list[Row]:
     return [
-        Row(form, entry.low, entry.high, entry.program, entry.candidate.made_from, entry.ends)
+        Row(form, entry.low, entry.high, entry.program, entry.candidate.origin, entry.ends)
         for form, entry in ((plans.format, e) for plans in result.plans for e in plans.entries)
     ]
 
@@ -170,7 +170,7 @@ def plan_set(
         line("multiple", "bytes of float32 that a plan's sizes are multiples of"),
         line("links", "GB/s that they allow for many bytes"),
         line("us, GB/s", SIMULATED if played else ""),
-        Fact("simulated", simulated(rows)),
+        Fact("simulated", simulation_rows(rows)),
         set_model(rows),
     ]
     gaps = [
@@ -200,7 +200,7 @@ def plans(rows: Sequence[Row]) -> Rows:
     return grid(heads, [_cells(row) for row in rows], right=(1, 2, 4, 5, 6, 7, 8, 9))
 
 
-def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
+def simulation_rows(rows: Iterable[Row]) -> list[dict[str, object]]:
     """What was simulated of each plan, for machines."""
     return [
         {
@@ -248,7 +248,7 @@ def _span(low: int, high: int | None) -> str:
 # --- deployments ----------------------------------------------------------------------------------
 
 
-def served(deployment: Deployment) -> Rows:
+def size_rows(deployment: Deployment) -> Rows:
     """What each plan serves, a row a plan."""
     return Rows("", [_plan(plan) for plan in deployment.plans], right=())
 
@@ -273,20 +273,20 @@ def _plan(plan: Plan) -> list[Fact]:
 def needs(deployment: Deployment, written: Sequence[Path]) -> list[Fact]:
     """What a runtime needs, what proves that the plans ran, and of each plan what it serves."""
     spread = deployment.places
-    figures = [known_of(plan.program, Path(plan.source))[1] for plan in deployment.plans]
+    figures = [figures_of_file(plan.program, Path(plan.source))[1] for plan in deployment.plans]
     each = f" of {spread.per_node}" if spread.per_node else ""
     ranks = f"{len(spread.places)} on {words.plural(len(spread.nodes), 'node')}{each}"
     proof = deployment.proof.split("; ")
     how = "--output DIR writes plans, environment and run.sh, which proves use"
     places = [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places]
     plans = [
-        as_json([*_plan(plan), *reached(links)])
+        as_json([*_plan(plan), *bandwidth_facts(links)])
         for plan, links in zip(deployment.plans, figures, strict=True)
     ]
     return [
         same("runtime", deployment.runtime),
         Fact("places", places, ranks, "ranks"),
-        *texts("links", [allowed(links) for links in figures if links]),
+        *texts("links", [rate_words(links) for links in figures if links]),
         Fact("environment", deployment.environment),
         *texts("set", [f"{key}={value}" for key, value in deployment.environment.items()]),
         Fact("proof", proof),

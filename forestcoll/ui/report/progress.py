@@ -82,7 +82,7 @@ class StageProgress:
                 self._display = None
 
     @contextmanager
-    def hidden(self) -> Iterator[None]:
+    def hide(self) -> Iterator[None]:
         """Within, the line is away: for results that are printed while work goes on."""
         with self._lock:
             if self._display is not None:

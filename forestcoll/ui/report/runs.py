@@ -15,11 +15,11 @@ from forestcoll.ui.report.facts import (
     Fact,
     Part,
     Rows,
+    bandwidth_facts,
     grid,
     limit,
     machine,
     notes,
-    reached,
     same,
     texts,
 )
@@ -98,7 +98,7 @@ def csv(results: Sequence[RunResult]) -> str:
     for result in results:
         for row in result.rows:
             start = row.size, row.count, row.dtype, row.op, row.root, row.mode, row.time_us
-            end = row.algbw, row.busbw, row.wrong, row.predicted_us, row.of_predicted
+            end = row.algbw, row.busbw, row.wrong, row.predicted_us, row.prediction_percent
             writer.writerow((*start, *end))
     return stream.getvalue()
 
@@ -115,9 +115,9 @@ def run_facts(
         collective=program.collective,
         ranks=program.n,
         name=program.name,
-        rows=[{**asdict(row), "percent_of_predicted": row.of_predicted} for row in rows],
+        rows=[{**asdict(row), "percent_of_predicted": row.prediction_percent} for row in rows],
         predicted=None if figures is None else _prediction(figures),
-        **{fact.key: fact.value for fact in reached(figures)},
+        **{fact.key: fact.value for fact in bandwidth_facts(figures)},
         simulated=band,
         wrong=_details(results),
         notes=list(dict.fromkeys(note for result in results for note in result.notes)),
@@ -146,7 +146,7 @@ def _line(rows: Iterable[Row], predicted: bool) -> str:
 
 
 def _share(row: Row | None) -> str:
-    share = row.of_predicted if row else None
+    share = row.prediction_percent if row else None
     return "-" if share is None else f"{share:.3g}" if share >= 0.001 else "0.000"
 
 
@@ -185,7 +185,7 @@ def simulation(
     used = [[*row[:2], *use] for row in _fold(links) for use in row[2:]]
     head = [
         same("simulated", title),
-        *reached(figures),
+        *bandwidth_facts(figures),
         same("model", model),
         Fact("timings", [{**timing.summary(), "percent": share} for timing, share in both]),
     ]
@@ -219,7 +219,7 @@ def _busiest(timing: Timing, most: int) -> Iterator[tuple[str, str, str]]:
 # --- the lab --------------------------------------------------------------------------------------
 
 
-def measured(report: Report) -> list[Part]:
+def measurement_parts(report: Report) -> list[Part]:
     """A line a schedule: theory, measurement, and how many times faster the plan is.
 
     For machines bytes a second; `links`: bytes on them over those of theory.

@@ -16,12 +16,12 @@ from forestcoll.ui.report.facts import (
     Fact,
     Part,
     Rows,
+    bandwidth_facts,
     files,
     line,
     machine,
     model,
     notes,
-    reached,
     same,
     seconds,
 )
@@ -55,7 +55,7 @@ def schedule(
     shares = ""
     if result.programs and bands:
         shares = f", {words.shares(bands.values(), bound.algbw)}"
-    reach = reached(figures, _otherwise(result), shares)
+    reach = bandwidth_facts(figures, _otherwise(result), shares)
     alone = bands.get("forest")
     trees = "" if alone is None else f"{words.rates(alone)}, the trees alone"
     height = words.height(forest, result.latency, result.least_height)
@@ -105,7 +105,7 @@ def optimum(
     if bound.algbw != best.algbw:
         share = f"{words.rate(bound.algbw)}; {words.percent(best.algbw, bound.algbw)} of it"
         share += " is reached"
-    each = "" if collective.rooted and not unit else words.rate(best.rate)
+    each = "" if collective.has_root and not unit else words.rate(best.rate)
     trees = f"{best.trees_per_root} per {unit or 'root'} at the least"
     switches = "" if other is None else _switches(other.algbw, switched)
     return [
@@ -135,7 +135,7 @@ def _head(
     if graph.shares:
         ranks += f" with parts of {min(graph.shares)} to {max(graph.shares)}"
     whose = graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
-    if collective.rooted:
+    if collective.has_root:
         ranks += f" {'to' if collective.reduces else 'from'} {whose}"
     return [
         Fact("topology", name, f"{collective} on {name}, {ranks}", label),

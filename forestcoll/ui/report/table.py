@@ -35,11 +35,11 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     def lines(width: int) -> Iterator[Line]:
         for name, value in pairs:
             if _longest(value) <= width - left:
-                for k, text in enumerate(wrapped(value, width - left)):
+                for k, text in enumerate(wrap(value, width - left)):
                     yield _fill("" if k else name, left), text
             else:  # a word that is too long beside the name is not below it
                 yield name, ""
-                yield from (("", " " * GAP + text) for text in wrapped(value, width - GAP))
+                yield from (("", " " * GAP + text) for text in wrap(value, width - GAP))
 
     return lines
 
@@ -116,7 +116,7 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
-def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     """Lines of at most `width` columns, the further ones indented; longer only for a lone word."""
     lines: list[str] = []
     for paragraph in text.split("\n"):
@@ -150,7 +150,7 @@ _Widths = list[tuple[int, int]]
 def _row(row: Sequence[str], places: Sequence[_Widths], right: Sequence[int]) -> Iterator[str]:
     """The lines of a row."""
     for number, line in enumerate(places):
-        columns = [wrapped(row[i], width) for i, width in line]
+        columns = [wrap(row[i], width) for i, width in line]
         for texts in zip_longest(*columns, fillvalue=""):
             text = " " * GAP * bool(number)
             for cell, (i, width) in zip(texts, line, strict=True):

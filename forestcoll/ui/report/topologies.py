@@ -74,7 +74,7 @@ def _gpu_bandwidth(
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
     into: dict[str, Fraction] = defaultdict(Fraction)
     out: dict[str, Fraction] = defaultdict(Fraction)
-    for (src, dst), bandwidth in topology.directed().items():
+    for (src, dst), bandwidth in topology.rates().items():
         out[src] += bandwidth
         into[dst] += bandwidth
     return ({g: into[g] for g in topology.gpus}, {g: out[g] for g in topology.gpus})

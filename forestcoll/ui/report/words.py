@@ -173,7 +173,7 @@ def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> st
     part = _smaller(graph, inside, outside)
     way = "out" if leaves == (part == inside) else "in"
     value = entering(graph, part) if way == "in" else graph.leaving(part)
-    whose = label(graph, part) if collective.rooted else _every(graph, part, way)
+    whose = label(graph, part) if collective.has_root else _every(graph, part, way)
     if len(_ranks(graph, part)) == 1:
         return f"{whose}'s {'ingress' if way == 'in' else 'egress'}: {decimal(value)} GB/s"
     return f"{whose}: {decimal(value)} GB/s {way}"

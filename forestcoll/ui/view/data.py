@@ -102,7 +102,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
         block.meta["facts"] += _parts(graph, layout)
     kinds = _put_loads(block, graph, subject.links, timing)
     if graph.n > MOST_DRAWN:
-        _put_folded(block, graph, kinds)
+        _put_small(block, graph, kinds)
     if forest is not None:
         _put_trees(block, forest, trees)
         _put_cuts(block, graph, forest.bound, limit)
@@ -174,7 +174,7 @@ def _frames(layout: Layout) -> list[list[str | float]]:
     ]
 
 
-def _put_folded(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> None:
+def _put_small(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> None:
     """The same fabric with one box of each kind, where that is much less to look at."""
     twins = find_twins(graph, kinds)
     counts = Counter(twins)

@@ -86,7 +86,7 @@ def find_phases(subject: Subject) -> Callable[[Span], str]:
     program, forest = subject.program, subject.forest
     if program is None:
         assert forest is not None
-        trees = forest.expanded().trees
+        trees = forest.expand().trees
         return lambda span: trees[span.step].phase if span.links else LOCAL
     if not program.collective.two_phases:
         phase = next(iter(program.collective.phases), "copy")

@@ -131,7 +131,7 @@ def fabric(
             )
         return Fabric(topology, stated, None, rule, options, latencies, signal)
     if isinstance(topology, Forest):
-        forest = topology.expanded()
+        forest = topology.expand()
         if forest.n != program.n:
             raise PlanError(
                 f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"

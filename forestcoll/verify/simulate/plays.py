@@ -91,7 +91,7 @@ def run_forest(
     `topology`: where rules and latencies come from, or `links`: the latencies alone.
     """
     size, pieces = whole("size", size, 1, MOST_BYTES), whole("pieces", pieces, 1, 2**20)
-    forest = forest.expanded()
+    forest = forest.expand()
     network = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
     coder = Coder(network, options)
     write_trees(forest, coder, size, pieces)

@@ -82,17 +82,17 @@ def data(torch, plan, rank, ranks, element_bytes, device, dtype):
     part = total // ranks if dealt else total
     own = rank if plan["inputs"] == "each" else 0  # the part of each input that is for this rank
 
-    def given(of, first, count):
+    def input_of(of, first, count):
         steps = torch.arange(first, first + count, device=device, dtype=torch.int64)
         return (31 * of + 7 * steps) % 13
 
     if plan["outputs"] == "each":
-        wanted = torch.cat([given(r, own * part, part) for r in range(ranks)])
+        wanted = torch.cat([input_of(r, own * part, part) for r in range(ranks)])
     elif plan["reduces"]:
-        wanted = sum(given(r, own * part, part) for r in range(ranks))
+        wanted = sum(input_of(r, own * part, part) for r in range(ranks))
     else:
-        wanted = given(plan["root"], own * part, part)
-    mine = given(rank, 0, total if plan["inputs"] == "each" else part)
+        wanted = input_of(plan["root"], own * part, part)
+    mine = input_of(rank, 0, total if plan["inputs"] == "each" else part)
     return mine.to(dtype), wanted.to(dtype)
 
 
