@@ -111,7 +111,7 @@ class _Runner:
         """Nanoseconds of the slowest GPU; ExecutionError if it did not end well."""
         self.team.ask("prepare", in_place, number)
         done = self.team.launch(self.request.timeout, in_place)
-        ended = self.team.ask("ended")
+        ended = self.team.ask("end_state")
         explain(self.job, ended, None if done else self.request.timeout)
         return max(int(taken) for taken in self.team.ask("nanoseconds"))
 

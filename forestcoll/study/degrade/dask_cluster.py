@@ -31,7 +31,7 @@ CONNECT_SECONDS = 15
 WORKER_SECONDS = 60
 """How long a cluster without any worker is waited for."""
 
-TASK = f'__import__("{__name__}", fromlist=["make_packed"]).make_packed(packed, version)'
+TASK = f'__import__("{__name__}", fromlist=["unpack_and_make"]).unpack_and_make(packed, version)'
 """What a worker evaluates. A function of this package would be unpickled by the scheduler, too, and
 a worker without the package would end at it, where this raises."""
 
