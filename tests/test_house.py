@@ -155,6 +155,23 @@ def test_values_have_names_of_their_own() -> None:
     assert uses <= 150, uses
 
 
+IRREGULAR = {
+    *("found", "made", "known", "built", "given", "sent", "held", "kept", "laid", "left", "lost"),
+    *("meant", "said", "seen", "shown", "taken", "told", "written", "drawn", "chosen", "dealt"),
+}
+
+
+def test_no_function_is_called_by_a_participle() -> None:
+    """It says what it does or returns: `held(nodes)` reads as a value."""
+    participles = rf"_*([a-z]{{2,}}[^e_]ed|{'|'.join(IRREGULAR)})(_(of|from|with|in|out|by|to|at))?"
+    named = [
+        f"{path}:{node.lineno}: {node.name}"
+        for path, node in nodes(modules())
+        if isinstance(node, ast.FunctionDef) and re.fullmatch(participles, node.name)
+    ]
+    assert not named, "\n".join(named)
+
+
 BUDGETS: dict[str, int] = {
     "common": 4_000,
     "program": 10_400,

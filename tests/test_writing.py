@@ -279,7 +279,7 @@ def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[
         before = tree(folder)
         assert killed_at(number, folder) == -signal.SIGKILL
         left.add((folder / STAGING / "journal.json").exists())
-        said.add(bool(writing.left_in(folder)))
+        said.add(bool(writing.explain_remains(folder)))
         writing.write_all({folder / "other": "1"}, force=False)
         found = tree(folder)
         assert found.pop("other") == "1"

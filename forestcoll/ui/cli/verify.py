@@ -27,7 +27,7 @@ from forestcoll.ui.cli.options import (
     place,
 )
 from forestcoll.ui.cli.process import guard, size_of
-from forestcoll.ui.cli.writing import left_in
+from forestcoll.ui.cli.writing import explain_remains
 
 if TYPE_CHECKING:
     from forestcoll.compile.plan_set import Proven
@@ -200,7 +200,7 @@ def _expand(sources: tuple[str, ...], target: str | None) -> list[str]:
             members = [str(file) for file in sorted(path.glob("*/*"))]
             names += [source, *(file for file in members if file.endswith(tuple(FORMATS.values())))]
             continue
-        if not path.is_dir() or (path / INDEX).is_file() or left_in(path):
+        if not path.is_dir() or (path / INDEX).is_file() or explain_remains(path):
             names.append(source)
             continue
         ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
@@ -251,7 +251,7 @@ def _check_set(path: Path, target: str | None) -> None:
     """ForestCollError for a directory that holds nothing to verify."""
     from forestcoll.compile.plan_set import INDEX
 
-    left = left_in(path)
+    left = explain_remains(path)
     if left:
         raise ForestCollError(f"{path}: {left}")
     if not (path / INDEX).is_file():

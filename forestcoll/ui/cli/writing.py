@@ -439,7 +439,7 @@ def _words_of_owner(home: Path) -> str:
     )
 
 
-def left_in(folder: Path) -> str:
+def explain_remains(folder: Path) -> str:
     """What to do about a run that was killed while it wrote into `folder`, or nothing."""
     if not (folder / STAGING / JOURNAL).exists():
         return ""
