@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from hand_forests import of_shape, proven, star
 
-from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.formats import Format
 from forestcoll.compile.search import add_blocks, search
@@ -191,5 +191,3 @@ def test_thread_blocks_are_joined_down_to_the_limit() -> None:
     tight = replace(MSCCL, channel_blocks=3)
     assert usage(proven(forest, tight, protocol="LL")).thread_blocks == 11
     assert usage(proven(forest, replace(tight, thread_blocks=6), protocol="LL")).thread_blocks == 6
-    with pytest.raises(PlanError, match=r"thread blocks, msccl holds 3; "):
-        lower(forest, replace(tight, thread_blocks=3), protocol="LL")

@@ -19,7 +19,6 @@ from hand_forests import (
     tree,
 )
 
-from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import hopeless, lower, usage
 from forestcoll.program import BY_TREES, Collective, Op, Pipeline, Program
@@ -221,9 +220,6 @@ def test_pipelines_take_the_callers_slice() -> None:
         if isinstance(s, Pipeline)
     }
     assert sizes == {4096}
-    for wrong in (0, -16, 24):
-        with pytest.raises(PlanError, match=rf"unit_bytes is {wrong}: must be .* multiple of 16"):
-            lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=wrong)
 
 
 def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
@@ -260,111 +256,6 @@ def test_broadcasts_wait_for_sums_in_other_thread_blocks() -> None:
     program = proven(forest(Collective.ALLREDUCE, 21, [up, *down]), MSCCLPP)
     assert program.ranks[0].semaphores == (0, 0)
     assert all(rank.semaphores == () for rank in program.ranks[1:])
-
-
-# -- refusals ----------------------------------------------------------------------------------
-
-
-def test_relays_are_refused() -> None:
-    graph = replace(mesh(3), ranks=(0, 2))
-    trees = (
-        Tree(0, "broadcast", 1, ((0, 1, 2),)),
-        Tree(2, "broadcast", 1, ((2, 0),)),
-    )
-    made = Forest("relayed", graph, Collective.ALLGATHER, 2, trees)
-    check(made)
-    with pytest.raises(
-        PlanError, match=r"box0/gpu0 -> box0/gpu2 relays .* box0/gpu1.*--relays none"
-    ):
-        lower(made, RCCL)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"trees": (star(3, 0, "broadcast"), star(3, 1, "broadcast"))}, "carry 2 of 3 shares"),
-        (
-            {
-                "trees": (
-                    star(3, 0, "broadcast", 2),
-                    star(3, 1, "broadcast"),
-                    star(3, 2, "broadcast", 3),
-                ),
-                "total": 6,
-            },
-            r"box0/gpu1 has 1 of 6 shares, another rank 3: .* equal parts",
-        ),
-        (
-            {"trees": (Tree(0, "broadcast", 3, ((0, 1),)),)},
-            "tree 0 of the forest is no spanning tree",
-        ),
-        (
-            {"trees": (Tree(0, "broadcast", 3, ((0, 1), (0, 1))),)},
-            "tree 0 of the forest is no spanning tree",
-        ),
-    ],
-)
-def test_wrong_forests_are_refused(change: dict[str, Any], words: str) -> None:
-    made = replace(of_shape(Collective.ALLGATHER, 3, star), **change)
-    with pytest.raises(PlanError, match=words):
-        lower(made, RCCL)
-
-
-def test_phases_of_an_allreduce_must_carry_the_same() -> None:
-    trees = (star(2, 0, "reduce", 2), star(2, 0, "broadcast"), star(2, 1, "broadcast"))
-    made = Forest("torn", mesh(2), Collective.ALLREDUCE, 2, trees)
-    with pytest.raises(PlanError, match=r"rank 0's broadcast trees carry 1 chunks, its share is 2"):
-        lower(made, MSCCLPP)
-
-
-@pytest.mark.parametrize(
-    ("target", "limits", "words"),
-    [
-        (RCCL, {"thread_blocks": 4}, r"rank 0 \(box0/gpu0\) needs 6 thread blocks, rccl holds 4"),
-        (RCCL, {"steps": 1}, r"rank 1 \(box0/gpu1\) -> 0 needs 48 channels, rccl holds 32"),
-        (
-            RCCL,
-            {"channel_blocks": 1, "channels": 2},
-            r"\(box0/gpu0\) -> 3 needs 1 free channels, rccl holds 0",
-        ),
-        (RCCL, {"chunks": 5}, r"needs 6 chunks in a buffer, rccl holds 5"),
-        (RCCL, {"nodes": 42}, r"needs 4\d XML elements .*, rccl holds 42"),
-        (RCCL, {"dependency_blocks": 2}, r"blocks that others wait for, rccl holds 2"),
-        (MSCCLPP, {"remote_buffers": 4}, r"needs 5 remote buffers in one thread block, mscclpp"),
-        (MSCCLPP, {"steps": 5}, r"operations in one thread block, mscclpp holds 5"),
-    ],
-)
-def test_limits_are_named_with_rank_figure_and_way_out(
-    target: Target, limits: dict[str, Any], words: str
-) -> None:
-    made = of_shape(Collective.ALLREDUCE, 6, star)
-    small = replace(target, **limits)
-    with pytest.raises(PlanError, match=words) as caught:
-        lower(made, small)
-    assert str(caught.value).startswith("allreduce on hand-made: ")
-    assert "another runtime (--target) has other limits" in str(caught.value)
-    assert "--format forest" in str(caught.value)
-    assert "--trees" not in str(caught.value)  # there is but one tree per root
-    lower(made, target)
-
-
-def test_too_few_thread_blocks_are_named() -> None:
-    made = of_shape(Collective.ALLREDUCE, 6, chain)
-    with pytest.raises(PlanError, match=r"12 trees need more than 1 thread blocks of 30 operat"):
-        lower(made, replace(MSCCLPP, thread_blocks=1, steps=30))
-
-
-def test_a_chain_needs_two_channels() -> None:
-    made = of_shape(Collective.BROADCAST, 3, chain)
-    with pytest.raises(PlanError, match=r"rank 0 .* of root 2 needs 2 channels of one kind"):
-        lower(made, replace(MSCCLPP, channels=1))
-
-
-def test_many_trees_are_advised_to_be_fewer() -> None:
-    trees = [star(2, r, "broadcast", 2) for r in (0, 1)]
-    made = forest(Collective.ALLGATHER, 2, trees)
-    with pytest.raises(PlanError, match=r"fewer trees \(--trees 1\) may fit"):
-        lower(made, replace(RCCL, thread_blocks=1))
 
 
 def test_hopeless_counts() -> None:

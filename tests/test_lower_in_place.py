@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hand_forests import chain, of_shape, star
 
-from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.formats import Place, serve_place
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.execute import cpu
@@ -66,16 +65,6 @@ def test_msccl_xml_serves_both() -> None:
     assert serve_place(program, "in-place") is program
 
 
-def test_where_there_is_none_that_is_said() -> None:
-    made = of_shape(Collective.REDUCE_SCATTER, 4, chain)
-    program = lower(made, MSCCLPP, protocol="LL")
-    with pytest.raises(PlanError, match="right for calls out of place only: sums on their way lie"):
-        serve(program, in_place=True)
-    only = serve(lower(of_shape(Collective.ALLGATHER, 4, star, 2), MSCCLPP), in_place=True)
-    with pytest.raises(PlanError, match=r"is right for calls in place only$"):
-        serve(only, in_place=False)
-
-
 # --- the pipeline, plan sets and the command line
 
 
@@ -106,17 +95,6 @@ def test_a_plan_for_both_is_written_for_the_calls_that_are_asked_for() -> None:
         assert json.loads(made.texts["mscclpp-json"])["inplace"] == (place == "in-place")
 
 
-def test_nvls_says_the_place_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    topology = catalog.load("dgx-h100", {})
-    with pytest.raises(UnsupportedError, match="nvls says the place already"):
-        synthesize(
-            topology, "allreduce", nvls="in-place", place="in-place", formats=["mscclpp-json"]
-        )
-    command = ["synthesize", "-t", "dgx-h100", "-c", "allreduce", "--nvls", "in-place"]
-    assert cli.main([*command, "--place", "in-place", "-o", str(tmp_path / "x")]) == 2
-    assert "--nvls says the place already" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("place", ["in-place", "out-of-place"])
 def test_a_plan_set_is_for_one_kind_of_calls(place: str, tmp_path: Path) -> None:
     command = ["synthesize", "-t", "dgx-a100", "--set", "boxes=2", "--ranks", HALVES]
@@ -131,9 +109,3 @@ def test_a_plan_set_is_for_one_kind_of_calls(place: str, tmp_path: Path) -> None
         program = read_plan(tmp_path / plan["file"])
         assert program.in_place if place == "in-place" else program.out_of_place
         assert cpu.run(program, 200_000).wrong == 0
-
-
-def test_a_forest_alone_has_no_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--place", "in-place"]
-    assert cli.main([*command, "--format", "forest", "-o", str(tmp_path / "x")]) == 2
-    assert "--place and --sms are for plans" in capsys.readouterr().err

@@ -144,7 +144,7 @@ def test_random_programs_survive_and_stay_in_the_safe_subset(seed: int) -> None:
     assert msccl.loads(msccl.dumps(lowered, RCCL), "t") == lowered
 
 
-@pytest.mark.parametrize("name", ["star", "chain"])
+@pytest.mark.parametrize("name", ["star", "chain", "fabric_allreduce", "packet_allreduce"])
 def test_the_text_of_a_small_plan(name: str, request: pytest.FixtureRequest) -> None:
     """Also of MSCCL++."""
     program = programs.base(name)

@@ -1,7 +1,8 @@
 """What is refused, by the command line and from Python: the rows of refusals/*.txt.
 
 A row is a command line (`$`) or a call (`>>>`), and below it the exit code and standard error, or
-the error that is raised. Files that it is given stand before it (`file NAME`, its lines after `|`).
+the error that is raised; what calls name is imported before them, or given (`let NAME = VALUE`).
+Files that it is given stand before it (`file NAME`, its lines after `|`).
 Every refusal is one line that says what is wrong; nothing stands on standard output, and no file is
 left behind. `--update-golden` writes what is said now.
 
@@ -16,6 +17,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import Run
@@ -59,16 +61,16 @@ def said_by_command(line: str, call: Run) -> str:
     return f"{code} {first.removeprefix('forestcoll: error: ')}".replace(f"{ROOT}/", "ROOT/")
 
 
-def said_by_call(line: str) -> str:
-    """The error that a call raises."""
-    with pytest.raises(ForestCollError) as caught:
-        eval(line, dict(GIVEN))
+def said_by_call(line: str, names: dict[str, Any]) -> str:
+    """The error that a call raises: ours, or of a compiled module."""
+    with pytest.raises((ForestCollError, ValueError)) as caught:
+        eval(line, names)
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
 @pytest.mark.parametrize("rows", sorted(ROWS.glob("*.txt")), ids=lambda path: path.stem)
 def test_refusals(rows: Path, call: Run, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    told, name = [], ""
+    told, name, names = [], "", dict(GIVEN)
     lines = rows.read_text(encoding="utf-8").splitlines()
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         sign, _, text = line.partition(" ")
@@ -82,13 +84,15 @@ def test_refusals(rows: Path, call: Run, tmp_path: Path, request: pytest.Fixture
             Path(name).write_text(f"{Path(name).read_text()}{text}\n")
         elif sign in ("$", ">>>"):
             before = set(tmp_path.iterdir())
-            said = said_by_command(text, call) if sign == "$" else said_by_call(text)
+            said = said_by_command(text, call) if sign == "$" else said_by_call(text, names)
             assert set(tmp_path.iterdir()) == before, line
             assert len(said) < 1000, said
             told += [line, said]
             assert said == below or request.config.getoption("--update-golden"), line
             continue
-        if sign in ("file", "damage", "|", "#"):
+        elif sign in ("from", "import", "let"):
+            exec(text if sign == "let" else line, names)
+        if sign in ("file", "damage", "|", "#", "from", "import", "let"):
             told.append(line)
     if request.config.getoption("--update-golden"):
         rows.write_text("\n".join(told) + "\n", encoding="utf-8")
