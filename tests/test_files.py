@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 import pytest
 
 from forestcoll.common.errors import ForestCollError
@@ -12,14 +11,6 @@ from forestcoll.common.input_limits import Limit
 from forestcoll.ui.cli import files
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
-
-
-def test_dash_is_standard_output() -> None:
-    assert files.destination("-", ["forest"], ALL).stdout
-    with pytest.raises(click.UsageError, match="standard output takes one format"):
-        files.destination("-", [], ALL)
-    with pytest.raises(click.UsageError, match="one format"):
-        files.destination("-", ["forest", "msccl-xml"], ALL)
 
 
 @pytest.mark.parametrize("output", ["out/", "out", "a/b/c", "deep.d/out"])
@@ -48,12 +39,6 @@ a.json mscclpp-json -> mscclpp-json
 plan.txt msccl-xml -> msccl-xml
 a.forest.json forest forest -> forest
 """
-CONTRADICTIONS = """
-a.json -> does not say which format
-a.json forest mscclpp-json -> does not say which format
-a.xml forest msccl-xml -> is one file, but 2 formats
-a.msccl.xml forest -> is the name of a msccl-xml file, but --format says forest
-"""
 """A file and the formats that are asked for; its format, or what is wrong."""
 
 
@@ -62,16 +47,6 @@ def test_files_tell_their_format(row: str) -> None:
     stated, _, told = row.partition(" -> ")
     output, *asked = stated.split()
     assert files.destination(output, asked, ALL).paths("ignored") == {told: Path(output)}
-
-
-@pytest.mark.parametrize("row", CONTRADICTIONS.strip().splitlines())
-def test_contradictions(row: str) -> None:
-    stated, _, message = row.partition(" -> ")
-    output, *asked = stated.split()
-    with pytest.raises(click.UsageError, match=message):
-        files.destination(output, asked, ALL)
-    with pytest.raises(click.UsageError, match="empty"):
-        files.destination("", [], ALL)
 
 
 def test_read_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from graphs import build, dgx_a100, mi250, perturbed, ring, torus
 from random_graphs import judge, random_graph
 
 from forestcoll.common.clock import Clock
-from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.compile.budget import Budget, different_trees
 from forestcoll.compile.choose import Choice, Chooser
-from forestcoll.compile.front import PLANS_QUICK
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.request import Request
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.program.sizes import Sizes
-from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
 from forestcoll.schedule import certificate
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import fixed_algbw, optimum, solve
 from forestcoll.solver.front import GOALS, Front, Point
-from forestcoll.ui import cli
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
@@ -229,12 +224,6 @@ def test_without_wishes_the_optimum_is_rounded_so_that_powers_of_two_are_served(
     ]
 
 
-def test_exact_is_refused_where_it_does_not_fit() -> None:
-    graph = perturbed(dgx_a100(2), 1, "cable")
-    with pytest.raises(PlanError, match=r"4912 trees per root: .* rccl holds"):
-        chosen(graph, Request(exact=True), RCCL)
-
-
 def test_without_wishes_and_plans_the_optimum_is_taken_always() -> None:
     graph = perturbed(dgx_a100(2), 1, "cable")
     choice = chosen(graph, Request())
@@ -268,11 +257,6 @@ def test_the_best_of_a_height() -> None:
     choice = chosen(graph, Request(max_height=5))
     assert choice.forest.height <= 5
     assert share(choice, graph) >= Fraction(14, 15)
-    with pytest.raises(
-        UnsupportedError,
-        match=r"^no forest whose height is 4 or less was found; the lowest has 5 \(1 tree per ",
-    ):
-        chosen(graph, Request(max_height=4))
 
 
 def test_a_budget_of_thread_blocks_and_channels() -> None:
@@ -282,12 +266,6 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
     choice = chosen(graph, Request(budget=Budget(blocks=blocks)), MSCCLPP)
     program = choice.programs["mscclpp-json"]
     assert max(len(r.thread_blocks) for r in program.ranks) <= blocks
-    with pytest.raises(PlanError, match=r"needs 9 thread blocks, msccl within the budget holds 1;"):
-        chosen(graph, Request(trees=7, budget=Budget(blocks=1)), MSCCL)
-    with pytest.raises(PlanError, match=r"^no forest was found that suits; 1 tree per root: "):
-        chosen(graph, Request(budget=Budget(blocks=1, channels=1)), MSCCL)
-    with pytest.raises(PlanError, match=r"10 operations in one thread block, mscclpp within the"):
-        chosen(graph, Request(trees=7, budget=Budget(operations=8)), MSCCLPP)
 
 
 def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,16 +275,6 @@ def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.Mon
     assert not Sizes.of(choice.programs["mscclpp-json"]).powers
     (note,) = choice.notes
     assert note.startswith("no power of two is served (multiples of ")
-
-
-def test_asked_for_trees_that_break_a_wish() -> None:
-    graph = mi250(1)
-    with pytest.raises(
-        UnsupportedError, match=r"^3 trees per root: its height is \d hops, over 2$"
-    ):
-        chosen(graph, Request(trees=3, max_height=2))
-    with pytest.raises(UnsupportedError, match=r"a root has \d different trees, over 1$"):
-        chosen(graph, Request(trees=3, budget=Budget(trees=1)))
 
 
 def test_different_trees_are_counted_in_each_phase() -> None:
@@ -325,85 +293,7 @@ def test_the_same_call_takes_the_same_forest() -> None:
     assert chosen(graph, wishes).forest == chosen(graph, wishes).forest
 
 
-# --------------------------------------------------------------------------------- command line
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(words)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_front_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "front", "-t", "dgx-a100", "--set", "boxes=2", "--plans")
-    assert (code, err) == (0, "")
-    assert "allgather on dgx-a100-2, 16 ranks" in out
-    rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
-    assert [row[0] for row in rows] == ["1", "7", "13"]
-    assert rows[-1][1:4] == ["346.667", "100", "%"]
-    assert 340 < float(rows[-1][4]) <= 346.667  # simulated, the slower of both rules
-    assert "2.4 us" in out.splitlines()[-1]
-
-
-def test_front_shows_plans_where_that_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
-    small, large = ("front", "-t", "ring", "--set", "gpus=4"), ("front", "-t", "ring", "--set")
-    assert "mscclpp" in call(capsys, *small)[1]
-    assert "mscclpp" not in call(capsys, *small, "--no-plans")[1]
-    assert "mscclpp" not in call(capsys, *small, "--rates")[1]
-    assert "mscclpp" not in call(capsys, *small, "--shares", "1,2,3,4")[1]
-    assert "mscclpp" not in call(capsys, *large, f"gpus={PLANS_QUICK + 1}")[1]
-
-
-def test_front_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("front", "-t", "mi250", "-c", "allreduce", "--json", "--plans")
-    code, out, err = call(capsys, *words)
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert [p["trees_per_root"] for p in found["points"]] == [1, 2, 3]
-    assert found["points"][-1]["algbw"] == found["optimum"] == "1200/7"
-    for point in found["points"]:
-        assert set(point["plans"]) == {"msccl", "rccl", "mscclpp"}
-        assert all(plan["fits"] for plan in point["plans"].values())
-        assert all(plan["thread_blocks"] > 0 for plan in point["plans"].values())
-
-
-def test_front_of_rates_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "front", "-t", "mi250", "--set", "boxes=2", "--rates", "--json")
-    assert code == 0
-    found = json.loads(out)
-    assert all("height" not in point for point in found["points"])
-    code, out, _ = call(
-        capsys, "front", "-t", "mi250", "--set", "boxes=2", "--rates", "--json", "--all"
+def test_one_box_has_one_point() -> None:
+    assert Front(dgx_a100(1), ALLGATHER).points() == (
+        Point(1, Fraction(2400, 7), Fraction(1), True),
     )
-    everything = json.loads(out)
-    assert everything["left_out"] == 0
-    assert len(everything["points"]) == len(found["points"]) + found["left_out"]
-    trees = [p["trees_per_root"] for p in everything["points"]]
-    assert trees == [1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 83]
-
-
-def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    common = ("synthesize", "-t", "mi250", "-c", "allgather", "--json", "-o")
-    xml = ("--format", "msccl-xml")
-    for options, k in (
-        (("--min-percent", "90", "--format", "mscclpp-json"), 2),
-        (("--budget", "trees=2", "--format", "mscclpp-json"), 2),
-        (("--min-percent", "70", "--budget", "trees=1,blocks=30,channels=8", *xml), 1),
-    ):
-        code, out, _ = call(capsys, *common, str(tmp_path / f"{k}{options[0]}/"), *options)
-        assert code == 0
-        summary = json.loads(out)
-        assert summary["trees_per_root"] == k
-        assert summary["different_trees_per_root"] <= k
-        assert any("of the optimum, which takes 3 per root" in n for n in summary["notes"])
-    code, out, _ = call(capsys, *common, str(tmp_path / "low/"), "--max-height", "5", *xml)
-    low = json.loads(out)
-    assert (code, low["trees_per_root"], low["height"]) == (0, 32, 5)  # the optimum is as low
-    assert all(plan["powers_of_two"] for plan in low["plans"].values())
-
-
-def test_errors_of_the_front_are_ours() -> None:
-    graph = dgx_a100(1)
-    with pytest.raises(ForestCollError, match="allgather has no root"):
-        Front(graph, ALLGATHER, 0)
-    assert Front(graph, ALLGATHER).points() == (Point(1, Fraction(2400, 7), Fraction(1), True),)

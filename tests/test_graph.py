@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll.common.errors import InfeasibleError, TopologyError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph, select_ranks
 from forestcoll.topology import Link, Node, Topology, catalog
 
@@ -67,73 +65,19 @@ def test_ranks_and_relays() -> None:
         assert len(graph.ranks) == 16
         assert graph.n == 33
         assert sum(graph.gpu) == 32
-    ordered = CapacityGraph.from_topology(topology, ["box1/gpu3", "box0/gpu0"])
-    assert [ordered.names[r] for r in ordered.ranks] == ["box1/gpu3", "box0/gpu0"]
-    with pytest.raises(TopologyError, match="relays is 'none', 'idle' or 'all', not 'some'"):
-        CapacityGraph.from_topology(topology, half, "some")  # type: ignore[arg-type]
-
-
-def test_select_ranks() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    assert select_ranks(topology, ["box1/gpu7", "box0/gpu[01]"]) == (
-        "box1/gpu7",
-        "box0/gpu0",
-        "box0/gpu1",
-    )
     assert select_ranks(topology, ["*"]) == topology.gpus
-    for patterns, message in (
-        (["box0/gpu9"], r"^unknown rank 'box0/gpu9'; did you mean 'box0/gpu\d'\?$"),
-        (["fabric"], r"^rank 'fabric' is a switch; ranks are GPUs$"),
-        (["box2/*"], r"^no GPU of 'dgx-a100-2' matches 'box2/\*'; they are called 'box0/gpu0' to"),
-        (["box0/gpu0", "box0/gpu0"], r"^rank 'box0/gpu0' is given twice$"),
-        (["box0/*", "*/gpu0"], r"^rank 'box0/gpu0' is given twice, by 'box0/\*' and '\*/gpu0'$"),
-    ):
-        with pytest.raises(TopologyError, match=message):
-            select_ranks(topology, patterns)
+    ordered = CapacityGraph.from_topology(topology, ["box1/gpu3", "box0/gpu[01]"])
+    assert [ordered.names[r] for r in ordered.ranks] == ["box1/gpu3", "box0/gpu0", "box0/gpu1"]
 
 
-def test_too_few_ranks() -> None:
-    topology = catalog.load("dgx-a100")
-    with pytest.raises(TopologyError, match=r"^topology 'dgx-a100-1': 1 rank; a collective needs"):
-        CapacityGraph.from_topology(topology, ["box0/gpu0"])
-    with pytest.raises(
-        TopologyError, match=r"^topology 't': 1 rank; a collective needs at least two"
-    ):
-        CapacityGraph.from_topology(Topology("t", {"a": GPU}, ()))
-
-
-def test_scaling_that_would_overflow_is_refused() -> None:
-    with pytest.raises(TopologyError) as caught:
-        CapacityGraph.from_topology(chain("1/1000000007", "1/998244353", 10**6))
-    assert str(caught.value).startswith(
-        "topology 'chain': bandwidths 1/1000000007, 1/998244353, 1000000 GB/s have no common unit"
-    )
-    assert str(caught.value).endswith("under 2^62; round them to fewer digits")
-    with pytest.raises(TopologyError, match="have no common unit"):
-        CapacityGraph.from_topology(chain(1, 2**60))
-    # Many unrelated fractions must not build a huge denominator first.
-    with pytest.raises(TopologyError, match="have no common unit"):
-        CapacityGraph.from_topology(chain(*(Fraction(1, 10**9 + i) for i in range(500))))
+def test_what_can_be_scaled_and_reached() -> None:
+    """Up to the limit (beyond it: refusals/graph.txt); large primes too, as long as they fit."""
     largest = CapacityGraph.from_topology(chain(1, 2**57))
     assert sum(largest.capacity) * len(largest.ranks) < CAPACITY_LIMIT
-    # Large primes are fine as long as they fit.
     assert CapacityGraph.from_topology(chain(999983, 1000003)).unit == 1
-
-
-def test_a_rank_without_links_is_named() -> None:
-    nodes = {"a": GPU, "b": GPU, "c": GPU}
-    graph = CapacityGraph.from_topology(Topology("t", nodes, (Link("a", "b", Fraction(1)),)))
-    with pytest.raises(
-        InfeasibleError, match=r"^ranks a, b cannot reach c: no link leaves \{a, b\}$"
-    ):
-        graph.check_connected()
     CapacityGraph.from_topology(chain(1, 1)).check_connected()
-    without = CapacityGraph.from_topology(chain(1, 1), ["a0", "a2"])
-    with pytest.raises(InfeasibleError, match=r"^rank a0 cannot reach a2"):
-        without.check_connected()
     CapacityGraph.from_topology(chain(1, 1), ["a0", "a2"], "idle").check_connected()
-    bare = CapacityGraph.from_topology(Topology("t", nodes, ()))
-    assert bare.capacity == ()
+    assert CapacityGraph.from_topology(Topology("t", {"a": GPU, "b": GPU}, ())).capacity == ()
 
 
 def test_reverse_and_leaving() -> None:

@@ -13,7 +13,7 @@ from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import random_graph
 
 from forestcoll import solver
-from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.common.errors import InfeasibleError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule import certificate
@@ -181,14 +181,12 @@ def test_groups_across_share_the_network() -> None:
 def test_relays_all_use_the_others_links() -> None:
     machine = mi250(1)
     halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
-    with pytest.raises(InfeasibleError, match="group 0"):
-        solve_together(machine, halves, Collective.ALLGATHER)
     done = solve_together(machine, halves, Collective.ALLGATHER, relays="all")
     prove(done)
     assert done.algbw == Fraction(1200, 7)
 
 
-def test_idle_gpus_relay_and_busy_ones_do_not() -> None:
+def test_idle_gpus_relay() -> None:
     machine = build([("a", "x", 4), ("x", "b", 4), ("b", "y", 4), ("y", "a", 4), ("c", "d", 1)])
     pairs = [nodes(machine, "a", "b"), nodes(machine, "c", "d")]
     done = solve_together(machine, pairs, Collective.BROADCAST, relays="idle")
@@ -196,9 +194,6 @@ def test_idle_gpus_relay_and_busy_ones_do_not() -> None:
     assert done.algbw == 1
     used = set(done.forests[0].graph.names)
     assert {"a", "b"} < used <= {"a", "b", "x", "y"}
-    busy = [*pairs, nodes(machine, "x", "y")]
-    with pytest.raises(InfeasibleError, match="group 0"):
-        solve_together(machine, busy, Collective.BROADCAST, relays="idle")
 
 
 def test_roots_of_the_groups() -> None:
@@ -226,15 +221,6 @@ def test_names_and_ranks_of_the_forests() -> None:
     assert [forest.name for forest in done.forests] == ["dgx-group0", "dgx-group1"]
     first = done.forests[0].graph
     assert [first.names[v] for v in first.ranks] == ["box0/gpu3", "box0/gpu1"]
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [([[0]], "group 0 has 1 rank"), ([[0, 1], [2, 3, 2]], "group 1 names a rank twice")],
-)
-def test_groups_that_are_refused(groups: Groups, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        solve_together(ring(4), groups, Collective.ALLGATHER)
 
 
 @pytest.mark.parametrize("collective", ALL)
@@ -295,73 +281,15 @@ def judged(done: Together, bound: GroupsBound) -> Fraction:
     return check_groups_bound(done.machine, done.groups, done.collective, bound)
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ({"group": 7}, "is of group 7, which does not exist"),
-        ({"weight": Fraction(-1)}, "has a negative weight"),
-        ({"side": frozenset(range(18))}, "holds all ranks of group 0"),
-        ({"side": frozenset()}, "holds no rank of group 0"),
-        ({"side": frozenset([0, 99])}, "holds a node that does not exist"),
-        ({"phase": "reduce"}, "is of reduce trees, of which allgather has none"),
-        ({"weight": Fraction(0)}, "leave every group out"),
-    ],
-)
-def test_cuts_that_prove_nothing(what: dict[str, object], message: str) -> None:
+def test_cuts_that_prove_less() -> None:
+    """What proves nothing: refusals/proofs.txt."""
     done = solved()
-    first = replace(done.bound.cuts[0], group=0, side=frozenset(done.groups[0].graph.ranks[:3]))
-    assert judged(done, GroupsBound(done.algbw, (first,))) >= done.algbw
-    with pytest.raises(ForestError, match=message):
-        judged(done, GroupsBound(done.algbw, (replace(first, **what),)))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("potential", "message"),
-    [
-        ((9, "broadcast", 8, Fraction(1)), "a potential of group 9, which does not exist"),
-        ((0, "broadcast", 99, Fraction(1)), "node 99, which does not exist"),
-        ((0, "broadcast", 0, Fraction(1)), "box0/gpu0, which is a rank of group 0"),
-    ],
-)
-def test_potentials_that_prove_nothing(
-    potential: tuple[int, str, int, Fraction], message: str
-) -> None:
-    done = solved()
-    with pytest.raises(ForestError, match=message):
-        judged(done, replace(done.bound, potentials=(potential,)))  # type: ignore[arg-type]
-    twice = (0, "broadcast", done.machine.names.index("fabric0"), Fraction(1))
-    with pytest.raises(ForestError, match="two potentials of group 0"):
-        judged(done, replace(done.bound, potentials=(twice, twice)))  # type: ignore[arg-type]
-
-
-def test_copying_switches_have_no_negative_potential() -> None:
-    done = solved()
-    fabric = done.machine.names.index("fabric0")
-    copying = replace(
-        done.groups[0].graph, multicast=tuple(v == fabric for v in range(done.machine.n))
-    )
-    groups = (replace(done.groups[0], graph=copying), done.groups[1])
-    bound = replace(done.bound, potentials=((0, "broadcast", fabric, Fraction(-1)),))
-    with pytest.raises(ForestError, match="which may copy in the fabric"):
-        check_groups_bound(done.machine, groups, done.collective, bound)
-
-
-def test_weights_that_are_changed_prove_less() -> None:
-    done = solved()
+    alone = replace(done.bound.cuts[0], group=0, side=frozenset(done.groups[0].graph.ranks[:3]))
+    assert judged(done, GroupsBound(done.algbw, (alone,))) >= done.algbw
     for number in range(len(done.bound.cuts)):
         cuts = list(done.bound.cuts)
         cuts[number] = replace(cuts[number], weight=cuts[number].weight * 3)
         assert judged(done, replace(done.bound, cuts=tuple(cuts))) >= done.algbw
-
-
-def test_fits_notices_too_much() -> None:
-    done = solved()
-    with pytest.raises(ForestError, match="not the common"):
-        fits(done.machine, done.forests, done.algbw + 1)
-    with pytest.raises(ForestError, match="for all groups together"):
-        fits(done.machine, [done.forests[0], done.forests[0]], done.algbw)
-    with pytest.raises(ForestError, match="which is no link of the machine"):
-        fits(dgx_a100(1), done.forests, done.algbw)
 
 
 def test_splits_leave_nothing_out() -> None:
@@ -409,32 +337,10 @@ def test_bounds_hold_without_symmetries_only_where_they_are_whole() -> None:
     assert judged(done, replace(done.bound, symmetries=())) >= done.bound.algbw
 
 
-def swap(done: Together, a: str, b: str) -> tuple[int, ...]:
-    """The map of nodes and groups that lets two nodes trade places."""
-    image = list(range(done.machine.n + len(done.groups)))
-    u, v = nodes(done.machine, a, b)
-    image[u], image[v] = v, u
-    return tuple(image)
-
-
-def test_symmetries_that_are_none() -> None:
+def test_two_gpus_of_a_box_may_trade_places() -> None:
+    """What may not: refusals/proofs.txt."""
     done = solved()
-    same = tuple(range(done.machine.n + len(done.groups)))
-    swapped = swap(done, "box0/gpu0", "box0/gpu1")
-    crossed = (*same[:-2], same[-1], same[-2])
-    short = same[:-1]
-    assert judged(done, replace(done.bound, symmetries=(Symmetry(swapped),))) > 0
-    for image in (crossed, short, (0, 0, *same[2:])):
-        with pytest.raises(ForestError, match="bound: symmetry 0 "):
-            judged(done, replace(done.bound, symmetries=(Symmetry(image),)))
-    with pytest.raises(ForestError, match="turns links round, which allgather does not allow"):
-        judged(done, replace(done.bound, symmetries=(Symmetry(same, turned=True),)))
-
-
-def test_rooted_groups_map_root_to_root() -> None:
-    machine = dgx_a100(2)
-    done = solve_together(machine, boxes(machine), Collective.BROADCAST)
-    n = machine.n + len(done.groups)
-    moved = (1, 0, *range(2, n))  # gpu0 is the root, gpu1 is not
-    with pytest.raises(ForestError, match="bound: symmetry 0 "):
-        judged(done, replace(done.bound, symmetries=(Symmetry(moved),)))
+    image = list(range(done.machine.n + len(done.groups)))
+    u, v = nodes(done.machine, "box0/gpu0", "box0/gpu1")
+    image[u], image[v] = v, u
+    assert judged(done, replace(done.bound, symmetries=(Symmetry(tuple(image)),))) > 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from damages import damage, rows
 
-from forestcoll.common.errors import ForestError, TopologyError, UnsupportedError
+from forestcoll.common.errors import ForestError
 from forestcoll.compile import together
 from forestcoll.compile.verdict import verify_text
 from forestcoll.schedule import forest_file, groups_file
@@ -106,30 +106,6 @@ def test_a_forest_that_was_changed_is_noticed(folder: Path) -> None:
     first.write_text(json.dumps(model))
     with pytest.raises(ForestError):
         groups_file.verify(whole(folder).read_text(), str(whole(folder)))
-
-
-@pytest.mark.parametrize(
-    ("groups", "root", "error", "message"),
-    [
-        ([], None, TopologyError, "none is given"),
-        ([["box0/*"], ["box1/gpu9"]], None, TopologyError, "group 1: unknown rank 'box1/gpu9'"),
-        ([["box0/gpu0"]], None, TopologyError, "group 0 ('box0/gpu0') is one rank"),
-        ([["box0/*"], ["box1/gpu?"]], 8, UnsupportedError, "group 0 has 0 to 7"),
-        ([["box0/*"]], "box0/gpu1", UnsupportedError, "a rank number that every group has"),
-    ],
-)
-def test_problems_that_are_refused(
-    groups: list[list[str]], root: int | str | None, error: type[Exception], message: str
-) -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    with pytest.raises(error) as raised:
-        together.problem(topology, "broadcast", groups, root=root)
-    assert message in str(raised.value)
-
-
-def test_no_root_where_there_is_none() -> None:
-    with pytest.raises(UnsupportedError, match="allgather has no root"):
-        asked(root=1)
 
 
 def test_what_groups_have_alone() -> None:

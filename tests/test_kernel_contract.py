@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from test_kernel import check_packed
@@ -76,67 +74,8 @@ def test_every_problem_within_the_contract_has_its_trees(unit: int) -> None:
     assert packed > 250
 
 
-SQUARE: dict[str, Any] = {
-    "nodes": 4,
-    "tail": [0, 1, 2, 3],
-    "head": [1, 2, 3, 0],
-    "capacity": [2, 2, 2, 2],
-    "supply": [1, 0, 1, 0],
-    "sinks": [0, 2],
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"supply": [1, 1, 0, 0]}, "a node that is no sink has a supply"),
-        ({"sinks": [0, 2, 2]}, "a sink is named twice"),
-        ({"supply": [3, 0, 0, 0]}, "the links cannot carry the supply to every sink"),
-        ({"capacity": [2, 2, 2, 1]}, "a relay does not send as much as it receives"),
-        ({"head": [1, 2, 3, 3]}, "an arc ends where it starts"),
-        ({"capacity": [LARGE, 0, 0, 0]}, r"capacities add up to 2\^62 or more"),
-        ({"capacity": [LARGE // 4] * 4}, r"capacities add up to 2\^62 or more"),
-        ({"supply": [LARGE // 2, 0, LARGE // 2, 0]}, r"supplies add up to 2\^62 or more"),
-        ({"capacity": [-1, 2, 2, 2]}, "a capacity is negative"),
-    ],
-)
-def test_what_relays_cannot_be_removed_from(change: dict[str, Any], message: str) -> None:
-    group = [-1] * 4
-    _kernel.remove_relays(**SQUARE, group=group, detours=True)
-    with pytest.raises(ValueError, match=message):
-        _kernel.remove_relays(**{**SQUARE, **change}, group=group, detours=True)
-
-
-@pytest.mark.parametrize(
-    ("supply", "sinks", "message"),
-    [
-        ([3, 0, 0, 0], [0, 2], "the links cannot carry the supply to every sink"),
-        ([1, 1, 0, 0], [0, 2], "a node that is no sink has a supply"),
-        ([1, 0, 1, 0], [0, 0], "a sink is named twice"),
-        ([1, 0, 1, 0], [0], "a node that is no sink has a supply"),
-        ([1, 0, 0, 0], [0, 1], "a logical link ends at no sink"),
-        ([1], [0], "a logical link ends at no sink"),
-        ([LARGE, 0, 0, 0], [0, 2], r"supplies add up to 2\^62 or more"),
-    ],
-)
-def test_what_cannot_be_packed(supply: list[int], sinks: list[int], message: str) -> None:
-    logical = _kernel.remove_relays(**SQUARE, group=[-1] * 4, detours=True)
-    for pack in (
-        lambda: _kernel.pack(logical, supply, sinks, True),
-        lambda: _kernel.pack(logical, supply, sinks, False),
-        lambda: _kernel.pack_nested(logical, supply, sinks, [-1] * len(supply)),
-        lambda: _kernel.pack_lowest(logical, supply, sinks, [list(range(len(supply)))], 9),
-    ):
-        try:
-            said = "nothing" if pack() is None else "trees"
-        except ValueError as error:
-            said = str(error)
-        # a search that gives up need not say why
-        assert re.search(message, said) or (said == "nothing" and "the links" in message)
-
-
 def test_numbers_near_the_limit_end() -> None:
-    """Up to 2^62 in all, times the ranks where rates are compared; beyond it an error."""
+    """Up to 2^62 in all, times the ranks where rates are compared; refusals/graph.txt has more."""
     tail, head = [0, 1], [1, 0]
     half = LARGE // 2 - 1
     assert _kernel.violated(2, tail, head, [half, half], [1, 0], [0, 1]) is None
@@ -145,14 +84,6 @@ def test_numbers_near_the_limit_end() -> None:
     assert _kernel.least_flow(2, tail, head, [half, half], 0, [1])[0] == half
     quarter = LARGE // 4 - 1
     assert _kernel.best_ratio(2, tail, head, [quarter, quarter], [0, 1])[:2] == (quarter, 1)
-    for call in (
-        lambda: _kernel.best_ratio(2, tail, head, [half, half], [0, 1]),
-        lambda: _kernel.best_ratio(2, tail, head, [quarter, quarter], [0, 1], [2, 1]),
-        lambda: _kernel.violated(2, tail, head, [LARGE - 1, 1], [1, 0], [0, 1]),
-        lambda: _kernel.maximum_flow(2, tail, head, [LARGE, 0], 0, 1),
-    ):
-        with pytest.raises(ValueError, match=r"add up to 2\^62 or more"):
-            call()
 
 
 def test_any_numbers_end_in_an_answer_or_a_reason() -> None:

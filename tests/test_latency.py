@@ -10,18 +10,15 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from graphs import dgx_a100
 from random_graphs import random_graph
 
 from forestcoll import solver
-from forestcoll.common.errors import ForestError
 from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.kernel import _kernel
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.schedule.forest import Forest, Tree, all_images
+from forestcoll.schedule.forest import Forest, all_images
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.solver.compact.forests import solve_compact
 from forestcoll.topology import catalog
@@ -120,28 +117,3 @@ def test_reports_say_it() -> None:
     asked = together.problem(topology, "allgather", (("box*/gpu[0-3]",), ("box*/gpu[4-7]",)))
     both = together.synthesize(asked, formats=("forest",))
     assert as_json(synthesis.schedules(asked, both, {}, []))["latency_us"] == ["12/5", "12/5"]
-
-
-def test_what_has_no_latency_is_an_error() -> None:
-    graph = dgx_a100(1)
-    forest = solver.solve(graph, Collective.ALLGATHER)
-    links = drawn(graph, random.Random(1))
-    ends = next(iter(links))
-    with pytest.raises(ForestError, match=f"no latency of the link from {ends[0]} to {ends[1]}"):
-        latency(forest, {pair: t for pair, t in links.items() if pair != ends})
-    with pytest.raises(ForestError, match="no common unit that keeps them under 2\\^31"):
-        latency(forest, links | {ends: Fraction(1, 2**31 - 1)})
-    tree = forest.trees[0]
-    cut = Tree(tree.root, tree.phase, tree.weight, tree.edges[:-1])
-    broken = Forest("", graph, forest.collective, forest.total, (*forest.trees, cut))
-    with pytest.raises(ForestError, match=f"tree {len(forest.trees)} does not span"):
-        latency(broken, links)
-
-
-@pytest.mark.parametrize(
-    ("times", "hop", "words"),
-    [([1], 0, "one entry an arc"), ([-1, 1], 0, "negative"), ([1, 1], 2**31, "too large")],
-)
-def test_the_kernel_refuses_times_that_are_none(times: list[int], hop: int, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        _kernel.longest_ways(2, [0, 1], [1, 0], [0, 1], times, hop, [0], [False], [[(0, 1)]])

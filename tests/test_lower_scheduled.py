@@ -74,11 +74,6 @@ def test_a_schedule_holds_lanes_and_needs(
     assert all(any(s <= t < e for s, e in zip(starts, ends, strict=True)) for t in range(max(ends)))
 
 
-def test_messages_that_wait_for_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="wait for each other"):
-        _kernel.schedule([1], [[0]], [[1]], [0, 0], [[1], [0]], [0, 0])
-
-
 def test_sums_are_scheduled_as_closely_as_broadcasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest chain of what follows first, by itself, leaves a fifth of the time idle here."""
     asked = []
