@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -24,12 +23,10 @@ from forestcoll.common import input_limits
 from forestcoll.common.errors import (
     ForestCollError,
     ForestError,
-    PlanError,
     TopologyError,
     UnsupportedError,
 )
 from forestcoll.common.input_limits import SECONDS, Limit
-from forestcoll.common.text_file import seal
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -38,7 +35,6 @@ from forestcoll.topology import catalog, compact, loads_topology
 from forestcoll.topology.numbers import decimal
 from forestcoll.ui import cli
 from forestcoll.ui.cli import process
-from forestcoll.ui.cli.types import parse_percent
 
 
 @contextmanager
@@ -369,74 +365,4 @@ def test_verify_refuses_by_the_guard(
 # --- what options take ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("run", "x.xml", "--timeout", "nan"), "'--timeout': 'nan' is not a number 0.1<=x<=86400"),
-        (("lab", "-t", "ring", "--rate", "nan"), "'--rate': 'nan' is not a number"),
-        (("lab", "-t", "ring", "--seconds", "nan"), "'--seconds': 'nan' is not a number"),
-        (
-            ("synthesize", "-t", "ring", "-c", "allgather", "-o", "x", "--min-percent", "0.99"),
-            "'0.99' is 0.99 percent, not 99: write 99, or 0.99% if you mean so little",
-        ),
-    ],
-)
-def test_numbers_that_mean_something_else(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
-) -> None:
-    assert cli.main(arguments) == 2
-    assert words in capsys.readouterr().err
-    assert parse_percent("0.99%") == Fraction(99, 100)
-
-
 # --- names that no file has -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_names_that_no_file_has(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
-) -> None:
-    ids = [f"g{v}" for v in range(4)]
-    nodes = [{"id": v, "kind": "gpu"} for v in ids]
-    groups = {
-        "format": "forestcoll.groups/1",
-        "collective": "allgather",
-        "relays": "none",
-        "topology": {"name": "t", "nodes": nodes, "links": []},
-        "groups": [{"ranks": ids[:2], "forest": name}],
-        "algbw": "1",
-        "bound": {"algbw": "1", "cuts": []},
-    }
-    path = tmp_path / "x.groups.json"
-    path.write_text(json.dumps(groups))
-    assert cli.main(["verify", str(path)]) == 1
-    assert "cannot be the name of a file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("file", "a\\u0000b", "index.json says a\\x00b"),
-        ("directory", "a\\u0000b", "index.json says a\\x00b"),
-        ("target", "any", "index.json says any"),
-    ],
-)
-def test_plan_sets_that_name_what_cannot_be(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str, value: str, words: str
-) -> None:
-    where = tmp_path / "set"
-    command = ["synthesize", "-t", "ring", "--set", "gpus=4", "-c", "broadcast"]
-    assert cli.main([*command, "--sizes", "1K:2K", "-o", f"{where}/"]) == 0
-    index = where / "index.json"
-    text = index.read_text()
-    edited = re.sub(rf'"{key}": ?"[^"]*"', lambda _: f'"{key}": "{value}"', text, count=1)
-    index.write_text(json.dumps(seal(json.loads(edited))))
-    assert edited != text
-    capsys.readouterr()
-    assert cli.main(["verify", str(where)]) == 1
-    assert words in capsys.readouterr().err
-
-
-def test_an_unknown_target_is_named() -> None:
-    with pytest.raises(PlanError, match="x: no target 'any'; known are msccl, rccl, mscclpp"):
-        lint("<algo/>", "x", "any")

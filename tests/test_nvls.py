@@ -44,7 +44,7 @@ DONE = (ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 @cache
 def forest(collective: Collective, graph: CapacityGraph | None = None) -> Forest:
     """Trees through the switch, of a DGX H100 unless another graph is given."""
-    root = 0 if collective.rooted else None
+    root = 0 if collective.has_root else None
     trees = multicast.forest(graph or named("dgx-h100"), collective, root, "dgx-h100-1")
     assert trees is not None
     return trees

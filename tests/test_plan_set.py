@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
-from forestcoll.common.text_file import seal
+from forestcoll.common.errors import PlanError
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
-from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
+from forestcoll.compile.plan_set.index import chunks_of, files_of, loads
 from forestcoll.compile.plan_set.settle import Plays, play, settle
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.execute import cpu
@@ -35,7 +33,6 @@ from forestcoll.schedule.forest import check as check_forest
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.shallow.lowest import pack_lowest
 from forestcoll.topology import catalog
-from forestcoll.ui import cli
 from forestcoll.verify import simulate
 
 K, G = 1 << 10, 1 << 30
@@ -123,7 +120,7 @@ def test_the_latency_is_that_of_the_longest_way() -> None:
 )
 def test_flags_take_what_the_simulation_has_them_take(name: str, data: Fraction) -> None:
     """RCCL's lines of LL128 are shorter: what is data there depends on whose GPUs they are."""
-    topology = catalog.load(name, {})
+    topology = catalog.load(name)
     graph = CapacityGraph.from_topology(topology)
     best = optimum(graph, Collective.ALLGATHER, None)
     star = pack_lowest(graph, Collective.ALLGATHER, None, best, topology.name)
@@ -141,7 +138,7 @@ def test_flags_take_what_the_simulation_has_them_take(name: str, data: Fraction)
 @pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 @pytest.mark.parametrize(("name", "height"), [("dgx-a100", 1), ("dgx1-v100", 2), ("mi250", 4)])
 def test_the_lowest_trees_are_the_lowest(name: str, height: int, collective: Collective) -> None:
-    graph = CapacityGraph.from_topology(catalog.load(name, {}))
+    graph = named(name)
     root = 0 if collective.has_root else None
     best = optimum(graph, collective, root)
     found = pack_lowest(graph, collective, root, best, name)
@@ -212,7 +209,7 @@ def test_borders_between_plans_of_many_ranks_are_simulated() -> None:
         for before, after in pairwise(plans.entries):
             times = []
             for entry in (before, after):
-                band = play(entry.program, entry.candidate.origin, after.low, topology)
+                band = play(entry.program, entry.candidate.made_from, after.low, topology)
                 times.append(band.fifo + band.fair)
             assert times[1] < times[0]
 
@@ -242,12 +239,6 @@ def test_a_late_start_of_the_last_plan_stays_readable() -> None:
         assert plans.entries[-1].high == 3 * G
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 5), (6, 5), (1, 2**50 + 1)])
-def test_sizes_out_of_order(low: int, high: int) -> None:
-    with pytest.raises(UnsupportedError, match=f"sizes {low} to {high}: must be ascending"):
-        made("dgx-a100", "allgather", low, high)
-
-
 def test_a_set_keeps_budgets() -> None:
     name = "dgx1-v100"
     the_set = made(
@@ -269,38 +260,6 @@ def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
 # -------------------------------------------------------------------------------------- check
 
 
-@pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    the_set = made("dgx-a100", "allreduce", K, 1 << 32)
-    return written(the_set, tmp_path_factory.mktemp("set"))
-
-
-def index_of(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "index.json").read_text())
-    return found
-
-
-def test_the_index_says_what_is_served(right: Path) -> None:
-    index = index_of(right)
-    assert index["format"] == FORMAT
-    assert (index["collective"], index["ranks"], index["root"]) == ("allreduce", 8, None)
-    xml, onesided = index["runtimes"]
-    assert xml["operations"] == ["sum", "prod", "min", "max"]
-    assert onesided["operations"] == ["sum"]
-    assert (xml["in_place"], xml["out_of_place"]) == (True, True)
-    assert (onesided["in_place"], onesided["out_of_place"]) == (True, False)
-    assert xml["not_served"] == [
-        {"min_bytes": 1, "max_bytes": K - 1, "why": "outside of --sizes"},
-        {"min_bytes": 2**32 + 1, "max_bytes": None, "why": "outside of --sizes"},
-    ]
-    for runtime, unit in ((xml, "elements"), (onesided, "bytes")):
-        for plan in runtime["plans"]:
-            assert plan["multiple"]["unit"] == unit
-            assert (right / plan["file"]).is_file()
-            assert (right / plan["forest"]).is_file()
-            assert plan["sha256"] == digest((right / plan["file"]).read_text())
-
-
 def test_a_first_plan_with_many_chunks_leaves_small_sizes_out() -> None:
     the_set = made("mi250", "allgather", 1, 1 << 20, target="msccl", formats=("msccl-xml",))
     index = loads(files_of(the_set)["index.json"], "index")
@@ -310,126 +269,9 @@ def test_a_first_plan_with_many_chunks_leaves_small_sizes_out() -> None:
     assert gap.why == f"fewer than the {least} elements that the first plan needs"
 
 
-def edited(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
-    def apply(directory: Path) -> None:
-        index = index_of(directory)
-        change(index)
-        (directory / "index.json").write_text(json.dumps(seal(index)))
-
-    return apply
-
-
-def plan(index: dict[str, Any], number: int) -> dict[str, Any]:
-    found: dict[str, Any] = index["runtimes"][0]["plans"][number]
-    return found
-
-
-def touch_plan(directory: Path) -> None:
-    path = directory / plan(index_of(directory), 0)["file"]
-    path.write_text(path.read_text().replace('cnt="1"', 'cnt="2"', 1))
-
-
-def swap_plans(directory: Path) -> None:
-    """The first two plans' files trade places, with their sums."""
-    index = index_of(directory)
-    a, b = plan(index, 0), plan(index, 1)
-    paths = directory / a["file"], directory / b["file"]
-    texts = [path.read_text() for path in paths]
-    for path, text in zip(paths, reversed(texts), strict=True):
-        path.write_text(text)
-    a["sha256"], b["sha256"] = b["sha256"], a["sha256"]
-    (directory / "index.json").write_text(json.dumps(seal(index)))
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (
-            lambda d: (d / "index.json").unlink(),
-            "index.json: cannot be read: No such file or directory",
-        ),
-        (lambda d: (d / "index.json").write_text("{"), "index.json: the text: Invalid JSON"),
-        (edited(lambda i: i.pop("ranks")), "index.json: ranks: Field required"),
-        (edited(lambda i: i.update(format="x/1")), "index.json: format: "),
-        (edited(lambda i: i.update(ranks=7)), "the number of ranks is 8; index.json says 7"),
-        (
-            edited(lambda i: i.update(collective="allgather")),
-            "the collective is allreduce; index.json says allgather",
-        ),
-        (edited(lambda i: plan(i, 1).update(min_bytes=plan(i, 1)["min_bytes"] - 1)), "both serve"),
-        (
-            edited(lambda i: plan(i, 1).update(min_bytes=plan(i, 1)["min_bytes"] + 1)),
-            "nothing serves",
-        ),
-        (edited(lambda i: plan(i, 0).update(min_bytes=2 * K)), "begins at 2048 bytes, the set at"),
-        (edited(lambda i: i.update(max_bytes=2**33)), "not_served does not say so"),
-        (edited(lambda i: plan(i, -1).update(max_bytes=2**31)), "not_served does not say so"),
-        (edited(lambda i: plan(i, 0).update(max_bytes=1)), "serves 1024 to 1"),
-        (edited(lambda i: i["runtimes"][0]["plans"].reverse()), "not in the order of their sizes"),
-        (edited(lambda i: i["runtimes"][0].update(plans=[])), "msccl-xml: has no plan"),
-        (edited(lambda i: plan(i, 0).update(protocol="Simple")), "the protocol is LL; index.json"),
-        (edited(lambda i: plan(i, 0)["multiple"].update(count=3)), "the multiple is "),
-        (edited(lambda i: plan(i, 0).update(thread_blocks=3)), "the number of thread blocks is "),
-        (
-            edited(lambda i: plan(i, 0).update(file="../plan.xml")),
-            "must lie in the set's directory",
-        ),
-        (edited(lambda i: plan(i, 0).update(forest="x")), "no forest x"),
-        (edited(lambda i: i["forests"][0].update(height=9)), "its height is "),
-        (edited(lambda i: i["runtimes"][0].update(in_place=False)), "whether it serves in place"),
-        (touch_plan, "SHA-256 differs"),
-        (swap_plans, "is .*; index.json says "),
-        (
-            lambda d: (d / "msccl-xml" / "README").touch(),
-            "README: is not in index.json; the runtime",
-        ),
-        (
-            lambda d: shutil.rmtree(d / "forests"),
-            "forest.json: cannot be read: No such",
-        ),
-        (lambda d: shutil.rmtree(d / "msccl-xml"), "msccl-xml: No such file or directory"),
-    ],
-)
-def test_damage_is_named(
-    damage: Callable[[Path], None], words: str, right: Path, tmp_path: Path
-) -> None:
-    directory = tmp_path / "set"
-    shutil.copytree(right, directory)
-    damage(directory)
-    with pytest.raises(ForestCollError, match=words):
-        plan_set.check(directory)
-
-
-def test_two_gaps_from_the_same_size_on(right: Path, tmp_path: Path) -> None:
-    """Of which one has no end: they are compared without an order, and refused."""
-    directory = tmp_path / "set"
-    shutil.copytree(right, directory)
-    index = index_of(directory)
-    gaps = index["runtimes"][0]["not_served"]
-    gaps += [{**gaps[-1], "max_bytes": None}, {**gaps[-1], "max_bytes": 2**60}]
-    (directory / "index.json").write_text(json.dumps(seal(index)))
-    with pytest.raises(PlanError, match="what is not served"):
-        plan_set.check(directory)
-
-
-def test_a_wrong_plan_is_found_even_with_the_right_sum(right: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "set"
-    shutil.copytree(right, directory)
-    index = index_of(directory)
-    first = plan(index, 0)
-    path = directory / first["file"]
-    text = path.read_text()
-    start = text.index('type="s"')
-    path.write_text(text[:start] + text[start:].replace('srcoff="', 'srcoff="1', 1))
-    first["sha256"] = digest(path.read_text())
-    (directory / "index.json").write_text(json.dumps(seal(index)))
-    with pytest.raises(ForestCollError, match=path.name):
-        plan_set.check(directory)
-
-
 def test_plans_of_fewer_trees_are_taken_where_they_are_faster() -> None:
     ranges = [Range(1024, 2**30, 0)]
-    graph = CapacityGraph.from_topology(catalog.load("ring"))
+    graph = named("ring")
     forest, few = (solve(graph, Collective.ALLGATHER, trees=k) for k in (2, 1))
     assert few.trees_per_root < forest.trees_per_root
     assert few.height <= forest.height
@@ -461,95 +303,7 @@ def test_plans_of_fewer_trees_are_taken_where_they_are_faster() -> None:
     assert len(made) == 4
 
 
-# ------------------------------------------------------------------------------- command line
-
-
-ASKED = ("synthesize", "-t", "star", "--set", "gpus=4", "-c", "allgather")
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    code = cli.main(words)
-    captured = capsys.readouterr()
-    return code, captured.out + captured.err
-
-
-def test_synthesize_and_verify_a_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "set"
-    words = (*ASKED, "--sizes", "1K:64M", "-o", f"{out}/")
-    code, output = call(capsys, *words)
-    assert code == 0, output
-    assert "plan set  allgather on star-4, 1 KiB to 64 MiB" in output
-    assert "float32" in output
-    assert "16 bytes" in output
-    assert sorted(p.name for p in out.iterdir()) == [
-        "forests",
-        "index.json",
-        "msccl-xml",
-        "mscclpp-json",
-    ]
-    code, output = call(capsys, "verify", str(out))
-    assert code == 0, output
-    assert "1024 to 67108864 bytes without gap or overlap" in output
-    assert call(capsys, *words)[0] == 1  # exists already
-    code, output = call(
-        capsys, *words[:-4], "--sizes", "1K:1M", "--target", "rccl", "-o", f"{out}/", "--force"
-    )
-    assert code == 0, output
-    assert list((out / "mscclpp-json").iterdir()) == []  # the earlier set's plans are gone
-    assert call(capsys, "verify", str(out))[0] == 0
-    (out / "msccl-xml" / "mine.xml").write_text("<algo/>")
-    code, output = call(capsys, *words, "--force")
-    assert code == 1
-    assert "mine.xml: is no plan of the set" in output
-    assert call(capsys, "verify", str(out))[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--sizes", "1K"), "'1K' is no range of sizes; write LOW:HIGH, such as 1K:8G"),
-        (("--sizes", "2K:1K"), "'2K:1K' begins above its end"),
-        (("--sizes", "x:1K"), "'x' is not a size"),
-        (("--sizes", "1K:1M", "--trees", "2"), "--sizes chooses trees and protocols by itself"),
-        (("--sizes", "1K:1M", "--protocol", "LL"), "--sizes chooses trees and protocols by itself"),
-        (("--sizes", "1K:1M", "--format", "forest"), "--sizes make plans; only a forest is asked"),
-        (("--sizes", "1K:1M", "-o", "x.msccl.xml"), "--sizes write several files"),
-    ],
-)
-def test_options_that_make_no_sense(
-    options: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, output = call(capsys, *ASKED, "-o", f"{tmp_path}/out/", *options)
-    assert code == 2
-    assert words in output
-    assert not (tmp_path / "out").exists()
-
-
-def test_machines_read_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = call(
-        capsys,
-        *(*ASKED[:-1], "broadcast", "--sizes", "1K:1M", "--json", "-o", f"{tmp_path}/set/"),
-    )
-    assert code == 0, output
-    said = json.loads(output)
-    assert said["index"] == index_of(tmp_path / "set")
-    assert any("no runtime looks at the root" in note for note in said["notes"])
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "format", "message"),
-    [
-        (1, 16, "mscclpp-json", r"mscclpp: sizes 1 to 16 bytes hold no multiple of 64 bytes, the 4 "
-         r"chunks of the best plan for them; .* --sizes 1:64"),
-        (7, 7, "msccl-xml", r"sizes 7 to 7 bytes hold no multiple of 4 bytes"),
-    ],
-)  # fmt: skip
-def test_plans_that_no_size_would_use_are_not_written(
-    low: int, high: int, format: Any, message: str
-) -> None:
-    topology = catalog.load("ring", {"gpus": "4"})
-    with pytest.raises(PlanError, match=message):
-        plan_set.make(topology, "allreduce", low, high, formats=(format,))
+# ------------------------------------------------------------------------------- borders
 
 
 def test_borders_lie_where_simulated_times_cross() -> None:
@@ -605,7 +359,7 @@ def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
     made = plan_set.make(topology, "allreduce", 1024, 336 << 10, formats=("msccl-xml",))
     (plans,) = made.plans
     assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL128"]
-    made_of = [(entry.program, entry.candidate.origin) for entry in plans.entries]
+    made_of = [(entry.program, entry.candidate.made_from) for entry in plans.entries]
     plays = Plays(lambda i: made_of[i], topology, lambda _: nullcontext())  # type: ignore[return-value, arg-type]
     assert plays.time(1, 336 << 10) < plays.time(0, 336 << 10)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
 
 import pytest
-from command_line import Run, fine
 
-from forestcoll.common.errors import PlanError, UnsupportedError
-from forestcoll.common.text_file import seal
+from forestcoll.common.errors import PlanError
 from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.execute import cpu
@@ -90,70 +86,3 @@ def test_powers_of_two_are_served_where_they_can_be() -> None:
              for way in [e.candidate.origin for e in plans.entries]
              if isinstance(way, Routes)}  # fmt: skip
     assert units <= {1, 2, 4, 8}
-
-
-def test_command_line(call: Run, tmp_path: Path) -> None:
-    out = tmp_path / "set"
-    ring = ("-t", "ring", "--set", "gpus=4", "-c", "alltoall")
-    done = fine(call("synthesize", *ring, "--sizes", "1K:4M", "-o", str(out)))
-    assert "plan set  alltoall on ring-4, 1 KiB to 4 MiB" in done
-    index = json.loads((out / "index.json").read_text())
-    assert (index["collective"], index["forests"]) == ("alltoall", [])
-    assert {Path(r["file"]).parent.name for r in index["routes"]} == {"routes"}
-    said = fine(call("verify", str(out)))
-    assert "alltoall on ring-4, 4 ranks: plans for each size" in said
-    ran = fine(call("run", str(out), "-b", "1K", "-e", "1M", "-f", "32"))
-    assert "# Out of bounds values : 0 OK" in ran
-    assert "the routes beside it" in ran
-    fine(call("synthesize", *ring, "--sizes", "1K:4M", "--force", "-o", str(out)))
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("units", 7, "its number of units is 1; index.json says 7"),
-        ("hops", 9, "its number of hops is 2; index.json says 9"),
-        ("sha256", "0" * 64, "is not the file that index.json was written for"),
-    ],
-)
-def test_wrong_claims_of_routes_are_found(
-    tmp_path: Path, field: str, value: object, said: str
-) -> None:
-    written(tmp_path)
-    index = json.loads((tmp_path / "index.json").read_text())
-    index["routes"][0][field] = value
-    (tmp_path / "index.json").write_text(json.dumps(seal(index)))
-    with pytest.raises(PlanError, match=said):
-        plan_set.check(tmp_path)
-
-
-def test_plans_of_other_routes_are_found(tmp_path: Path) -> None:
-    written(tmp_path)
-    index = json.loads((tmp_path / "index.json").read_text())
-    index["routes"] = []
-    (tmp_path / "index.json").write_text(json.dumps(seal(index)))
-    with pytest.raises(PlanError, match="names no routes"):
-        plan_set.check(tmp_path)
-
-
-def written(folder: Path) -> None:
-    ring = catalog.load("ring", {"gpus": 4})
-    for name, text in plan_set.files_of(plan_set.make(ring, "alltoall", 1024, 2**20)).items():
-        (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (folder / name).write_text(text)
-    plan_set.check(folder)
-
-
-def test_what_sets_do_not_take(call: Run) -> None:
-    ring = catalog.load("ring", {"gpus": 4})
-    with pytest.raises(UnsupportedError, match="must be ascending"):
-        plan_set.make(ring, "alltoall", 10, 1)
-    with pytest.raises(UnsupportedError, match="a plan set needs a plan format"):
-        plan_set.make(ring, "alltoall", 1, 10, formats=())
-    asked = ("synthesize", "-t", "ring", "-c", "alltoall", "--sizes", "1K:1M", "-o", "out/")
-    for option, said in (
-        ("--units", "--sizes chooses routes and protocols by itself"),
-        ("--trees", "--trees is not for -c alltoall"),
-    ):
-        code, _, err = call(*asked, option, "2")
-        assert (code, said in err) == (2, True), err
