@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
+import runpy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout, suppress
 from fractions import Fraction
+from io import StringIO
 from itertools import pairwise
+from pathlib import Path
+
+import pytest
 
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule import forest_file
 from forestcoll.schedule.forest import Forest, Tree
 
+CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
 Links = defaultdict[tuple[int, int], int]
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 9973, 1_000_003)
@@ -244,3 +252,28 @@ def validate(
     for link, units in load.items():
         assert units <= room[link], [graph.names[v] for v in link]
     return height
+
+
+def stranger(forest: Forest, folder: Path, *options: object) -> None:
+    """The forest contract's own checker, which shares nothing with the package, agrees.
+
+    It lies outside of the project: nothing is asked where it is not at hand. It runs in this
+    process, as a hundred starts of Python would take longer than all that it checks.
+    """
+    if not CHECKER.exists():
+        return
+    file = folder / "forest.json"
+    file.write_text(forest_file.dumps(forest), encoding="utf-8")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(StringIO()) as said,
+        suppress(SystemExit),
+    ):
+        patch.setattr("sys.argv", [str(CHECKER), str(file), *map(str, options)])
+        runpy.run_path(str(CHECKER))
+    assert said.getvalue().startswith("OK "), said.getvalue()
+
+
+needs_stranger = pytest.mark.skipif(
+    not CHECKER.exists(), reason="no independent checker beside the project"
+)

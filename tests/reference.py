@@ -4,7 +4,7 @@ Nothing but dictionaries, integers and one max-flow of its own. The three stages
 published method (Zhao et al., ForestColl, after Edmonds; Bang-Jensen, Frank and Jackson; Berczi and
 Frank):
 
-    optimum          the best rate a rank can send at, and the cut that proves it
+    plain_cut        the best rate a rank can send at, and the cut that proves it
     split_switches   logical links between ranks only, and the way back to real paths
     pack             spanning trees in those logical links
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
-from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.common.errors import InfeasibleError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Bound, Forest, Path, Tree
@@ -104,27 +104,6 @@ def links_of(graph: CapacityGraph) -> Links:
     return dict(links)
 
 
-def unbalanced(graph: CapacityGraph) -> list[int]:
-    """The non-rank nodes that do not receive exactly as much as they can send."""
-    excess = [0] * graph.n
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        excess[u] -= units
-        excess[v] += units
-    ranks = set(graph.ranks)
-    return [v for v in range(graph.n) if excess[v] and v not in ranks]
-
-
-def optimum(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
-    """The allgather rate in GB/s per rank, exact, and the cut (a node set) that proves it.
-
-    algbw = N * rate, and rate = bandwidth leaving the cut / ranks in the cut. Raises
-    InfeasibleError when some rank cannot reach another, UnsupportedError on unbalanced switches.
-    """
-    _check_balanced(graph)
-    rate, cut = plain_cut(graph)
-    return rate * graph.unit, cut
-
-
 def plain_cut(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
     """The smallest (capacity leaving S) / (ranks in S), in units, and that S; S lacks some rank.
 
@@ -133,8 +112,6 @@ def plain_cut(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
     a rank that cannot yields a cut with a smaller ratio, which is the next x.
     """
     links, ranks, source = links_of(graph), graph.ranks, graph.n
-    if len(ranks) < 2:
-        raise UnsupportedError("a collective needs at least two ranks")
     cuts = [frozenset(range(graph.n)) - {v} for v in ranks]
     rate, cut = min(((_ratio(links, ranks, s), s) for s in cuts), key=lambda pair: pair[0])
     while rate > 0:
@@ -146,25 +123,11 @@ def plain_cut(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
             return rate, cut
         cut = worst[2] - {source}
         rate = _ratio(links, ranks, cut)
-    raise InfeasibleError(explain_cut(graph, cut))
-
-
-def broadcast_rate(graph: CapacityGraph, root: int) -> tuple[Fraction, frozenset[int]]:
-    """The broadcast rate in GB/s from rank number `root`, exact, and the cut that proves it.
-
-    The smallest max-flow from the root to another rank. Raises like `optimum`.
-    """
-    _check_balanced(graph)
-    units, cut = broadcast_cut(graph, root)
-    return units * graph.unit, cut
+    raise InfeasibleError(f"no link leaves {sorted(cut)}")
 
 
 def broadcast_cut(graph: CapacityGraph, root: int) -> tuple[int, frozenset[int]]:
     """The least capacity leaving a node set that holds rank `root` and lacks a rank; that set."""
-    if not 0 <= root < len(graph.ranks):
-        raise UnsupportedError(f"there is no rank {root}; ranks are 0 .. {len(graph.ranks) - 1}")
-    if len(graph.ranks) < 2:
-        raise UnsupportedError("a collective needs at least two ranks")
     links, source = links_of(graph), graph.ranks[root]
     cut = frozenset([source])
     rate = _leaving(links, cut)
@@ -174,21 +137,7 @@ def broadcast_cut(graph: CapacityGraph, root: int) -> tuple[int, frozenset[int]]
         if worst is None:
             return rate, cut
         rate, _, cut = worst
-    raise InfeasibleError(explain_cut(graph, cut))
-
-
-def explain_cut(graph: CapacityGraph, cut: frozenset[int]) -> str:
-    """Why ranks outside `cut`, which no link leaves, make the collective impossible."""
-    inside = _some([graph.names[v] for v in graph.ranks if v in cut])
-    outside = _some([graph.names[v] for v in graph.ranks if v not in cut])
-    nodes = _some([graph.names[v] for v in sorted(cut)])
-    return f"data of {inside} can never reach {outside}: no link leaves {nodes}"
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first few names, for a message."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(repr(name) for name in names[:4]) + more
+    raise InfeasibleError(f"no link leaves {sorted(cut)}")
 
 
 def _leaving(links: Links, nodes: frozenset[int]) -> int:
@@ -197,14 +146,6 @@ def _leaving(links: Links, nodes: frozenset[int]) -> int:
 
 def _ratio(links: Links, ranks: Sequence[int], nodes: frozenset[int]) -> Fraction:
     return Fraction(_leaving(links, nodes), sum(v in nodes for v in ranks))
-
-
-def _check_balanced(graph: CapacityGraph) -> None:
-    for w in unbalanced(graph):
-        raise UnsupportedError(
-            f"{graph.names[w]!r} does not receive as much as it sends, yet can neither copy nor "
-            "add: trim the graph with forestcoll.solver.task.balance first"
-        )
 
 
 # ---------------------------------------------------------------------------- switch removal
@@ -233,8 +174,7 @@ def split_switches(links: Links, switches: Sequence[int], supply: Mapping[int, i
                 if units:
                     _move(left, (u, w, t), units)
                     _join(routes, (u, w, t), units)
-        if any(left.get((u, w), 0) for u in tails) or any(left.get((w, t), 0) for t in heads):
-            raise UnsupportedError(f"node {w} does not receive as much as it sends")
+        assert not any(units for link, units in left.items() if w in link), "an unbalanced switch"
         left = {link: units for link, units in left.items() if units}
     return {link: parts for link, parts in routes.items() if parts}
 
@@ -349,39 +289,19 @@ def _grow(
 # ------------------------------------------------------------------------------------ forest
 
 
-def forest(
-    graph: CapacityGraph,
-    collective: Collective = Collective.ALLGATHER,
-    root: int | None = None,
-    name: str = "",
-) -> Forest:
-    """A forest that reaches the optimum exactly, with the cut that proves it.
-
-    `root` is a rank number, for broadcast and reduce. Allreduce is reduce-scatter, then allgather
-    (each optimal; together not always), and comes without a bound. Raises InfeasibleError and
-    UnsupportedError like `optimum`.
-    """
-    if collective is Collective.ALLREDUCE:
-        return _both_ways(graph, name)
-    forward = collective in (Collective.ALLGATHER, Collective.BROADCAST)
-    turned = graph if forward else graph.reverse()
-    if collective.has_root:
-        if root is None:
-            raise UnsupportedError(f"{collective.value} needs a root rank")
-        rate, cut = broadcast_rate(turned, root)
-        algbw, sources = rate, [turned.ranks[root]]
-    else:
-        rate, cut = optimum(turned)
-        algbw, sources = rate * len(graph.ranks), list(turned.ranks)
-    trees, k = _trees(turned, rate / graph.unit, sources)
+def forest(graph: CapacityGraph, root: int | None = None) -> Forest:
+    """An allgather, or a broadcast from rank number `root`, that reaches the cut that proves it."""
+    units, cut = plain_cut(graph) if root is None else broadcast_cut(graph, root)
+    sources = list(graph.ranks) if root is None else [graph.ranks[root]]
+    trees, k = _trees(graph, Fraction(units), sources)
     return Forest(
-        name=name,
+        name="",
         graph=graph,
-        collective=collective,
+        collective=Collective.ALLGATHER if root is None else Collective.BROADCAST,
         total=k * len(sources),
-        trees=tuple(trees if forward else [_reverse(tree) for tree in trees]),
-        bound=Bound(algbw, "cut", (cut,)),
-        root=-1 if root is None or not collective.has_root else root,
+        trees=tuple(trees),
+        bound=Bound(units * graph.unit * len(sources), "cut", (cut,)),
+        root=-1 if root is None else root,
     )
 
 
@@ -391,16 +311,20 @@ def _trees(graph: CapacityGraph, rate: Fraction, sources: list[int]) -> tuple[li
     g = math.gcd(rate.numerator, *links.values())
     k = rate.numerator // g
     scaled = {link: units // g * rate.denominator for link, units in links.items()}
-    supply = dict.fromkeys(sources, k)
-    ranks = set(graph.ranks)
-    switches = [v for v in range(graph.n) if v not in ranks]
-    routes = split_switches(scaled, switches, supply)
-    logical = {link: sum(units for units, _ in parts) for link, parts in routes.items()}
     weights: dict[tuple[int, tuple[Path, ...]], int] = defaultdict(int)
+    for tree in pack_paths(graph, scaled, dict.fromkeys(sources, k)):
+        weights[tree.root, tree.edges] += tree.weight
+    return [Tree(v, "broadcast", units, paths) for (v, paths), units in weights.items()], k
+
+
+def pack_paths(graph: CapacityGraph, links: Links, supply: Mapping[int, int]) -> Iterator[Tree]:
+    """Broadcast trees over real paths, `supply[r]` from rank r, that fit into `links`."""
+    ranks = set(graph.ranks)
+    routes = split_switches(links, [v for v in range(graph.n) if v not in ranks], supply)
+    logical = {link: sum(units for units, _ in parts) for link, parts in routes.items()}
     for m, nodes, edges in pack(logical, graph.ranks, supply):
         for units, paths in _expand(routes, m, edges):
-            weights[nodes[0], paths] += units
-    return [Tree(v, "broadcast", units, paths) for (v, paths), units in weights.items()], k
+            yield Tree(nodes[0], "broadcast", units, paths)
 
 
 def _expand(
@@ -415,20 +339,3 @@ def _expand(
                 routes[edge].append((units - step, path))
         yield step, tuple(path for _, path in parts)
         m -= step
-
-
-def _reverse(tree: Tree, weight: int = 1) -> Tree:
-    edges = tuple(path[::-1] for path in reversed(tree.edges))
-    return Tree(tree.root, "reduce", tree.weight * weight, edges)
-
-
-def _both_ways(graph: CapacityGraph, name: str) -> Forest:
-    """Reduce-scatter and allgather, each root with the same share in both."""
-    n = len(graph.ranks)
-    out = forest(graph, Collective.ALLGATHER, name=name)
-    back = forest(graph.reverse(), Collective.ALLGATHER, name=name)
-    k = math.lcm(out.total, back.total) // n
-    up, down = k * n // back.total, k * n // out.total
-    trees = [_reverse(tree, up) for tree in back.trees]
-    trees += [Tree(t.root, "broadcast", t.weight * down, t.edges) for t in out.trees]
-    return Forest(name, graph, Collective.ALLREDUCE, k * n, tuple(trees))

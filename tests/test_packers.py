@@ -23,16 +23,7 @@ Packer = Callable[[CapacityGraph, list[int], list[int]], Sequence[Tree] | None]
 def pack_by_oracle(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
     """The plain twin's stages: switches split off, trees packed, paths put back."""
     links = dict(zip(graph.ends, capacity, strict=True))
-    wanted = {v: units for v, units in enumerate(supply) if units}
-    ranks = set(graph.ranks)
-    switches = [v for v in range(graph.n) if v not in ranks]
-    routes = reference.split_switches(links, switches, wanted)
-    logical = {pair: sum(units for units, _ in parts) for pair, parts in routes.items()}
-    return [
-        Tree(nodes[0], "broadcast", units, paths)
-        for weight, nodes, edges in reference.pack(logical, graph.ranks, wanted)
-        for units, paths in reference._expand(routes, weight, edges)
-    ]
+    return [*reference.pack_paths(graph, links, {v: k for v, k in enumerate(supply) if k})]
 
 
 def pack_by_symmetry(
