@@ -110,7 +110,7 @@ REPORTS: dict[int, tuple[str, list[Step | Edit]]] = {
                 "--signal 0",
                 says=[r"95\.3\d+ GB/s"],
             ),
-            test("tests/test_simulate_reads.py"),
+            test("tests/test_simulate.py"),
         ],
     ),
     5: (

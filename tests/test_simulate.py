@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import Run, fine
+from edits import Row, cases, places_of, rows_of
 from notation import parse
 from programs import lines
-from stored_schedules import forest_and_plans
+from stored_schedules import SCHEDULES, forest_and_plans
 
-from forestcoll.common.errors import ArgumentError, PlanError, TopologyError, UnsupportedError
+from forestcoll import plans
+from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
 from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL
+from forestcoll.schedule import forest_file
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver import baselines
 from forestcoll.topology import Link, Node, Topology, catalog, dumps_topology, loads_topology
@@ -31,17 +40,15 @@ SIZE = 64_000_000
 QUICK = Options(parts=1)
 
 
-def switched(n: int, bandwidth: int = 100, **more: object) -> Topology:
-    """`n` GPUs on one switch."""
-    nodes = {f"gpu{i}": Node("gpu") for i in range(n)} | {"switch": Node("switch")}
-    links = tuple(Link(f"gpu{i}", "switch", bandwidth, 0, **more) for i in range(n))  # type: ignore[arg-type]
-    return Topology("switched", nodes, links)
-
-
-def chained(n: int, bandwidth: int = 100, latency: int = 0) -> Topology:
-    nodes = {f"gpu{i}": Node("gpu") for i in range(n)}
-    links = (Link(f"gpu{i}", f"gpu{i + 1}", bandwidth, latency) for i in range(n - 1))
-    return Topology("chained", nodes, tuple(links))
+def fabric(links: str, latency: int = 0, **more: Any) -> Topology:
+    """`gpu0-switch:25,gpu1-switch`: links with their GB/s, 100 where nothing is said."""
+    made = []
+    for word in links.split(","):
+        ends, _, rate = word.partition(":")
+        made.append(Link(*ends.split("-"), int(rate or 100), latency, **more))  # type: ignore[arg-type]
+    names = sorted({name for link in made for name in (link.src, link.dst)})
+    nodes = {name: Node("gpu" if name.startswith("gpu") else "switch") for name in names}
+    return Topology("hand", nodes, tuple(made))
 
 
 def forest_of(topology: Topology, collective: Collective, trees: list[Tree], total: int) -> Forest:
@@ -50,91 +57,77 @@ def forest_of(topology: Topology, collective: Collective, trees: list[Tree], tot
     return Forest(topology.name, graph, collective, total, tuple(trees), root=root)
 
 
+def star(n: int, **more: Any) -> Topology:
+    """`n` GPUs on one switch."""
+    return fabric(",".join(f"gpu{r}-switch" for r in range(n)), **more)
+
+
 def exchange(chunks: int, *ranks: str) -> Program:
     """An allreduce that nobody verifies: only the messages of the ranks' blocks count here."""
     head = f"rank {chunks} {chunks} {2 * chunks}"
     return parse(lines("allreduce fifo name=hand", *(f"{head}\n{rank}" for rank in ranks)))
 
 
-ONE = exchange(1, "block send=1\nsend i0", "block recv=0\nrecv -> s0")
-"""Rank 0 sends to rank 1."""
-
-
 # --- closed forms ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flows", [1, 2, 5])
-def test_flows_on_a_shared_link(flows: int) -> None:
-    """All to rank 0: its link is shared, or serves one after the other; either way it is full."""
-    take = lines(f"block recv={i + 1}\nrecv -> s0" for i in range(flows))
-    program = exchange(1, take, *["block send=0\nsend i0"] * flows)
-    each = 1_000_000 / 100_000  # us at 100 GB/s
+@pytest.mark.parametrize("row", cases("times.txt"))
+def test_closed_forms(row: Row) -> None:
+    """Rows of rows/times.txt: under every rule of links what follows by hand."""
+    given = dict(option.split("=") for option in row.options)
+    latency, size = int(given.pop("latency", 0)), int(given.pop("size", 1_000_000))
+    switching, parts = given.pop("switching", "cut-through"), int(given.pop("parts", 1))
+    rates = {name: float(value) for name, value in given.items()}
+    options = Options(parts=parts, switching=switching, **rates)  # type: ignore[arg-type]
+    program, topology = parse(lines(row.edits)), fabric(row.base, latency)
+    names = {"S": size, "W": size / 100_000, "L": latency}
     for rule in simulate.RULES:
-        found = simulate.run(
-            program, switched(flows + 1), 1_000_000, rule=rule, options=QUICK, timeline=True
-        )
-        assert found.time == pytest.approx(flows * each, rel=EXACT)
-        ends = sorted(span.end for span in found.timeline)
-        alone = [flows * each] * flows if rule != "fifo" else [each * (i + 1) for i in range(flows)]
-        assert ends == pytest.approx(alone, rel=EXACT)
+        found = simulate.run(program, topology, size, rule=rule, options=options, timeline=True)
+        figures = {
+            "time": found.time,
+            "transfers": found.transfers,
+            "ends": sorted(span.end for span in found.timeline),
+            "starts": sorted(span.start for span in found.timeline if span.rank == 1),
+        }
+        for what, expected in (line.split(" = ") for line in row.said):
+            *only, figure = what.split()
+            if not only or only == [rule]:
+                assert figures[figure] == pytest.approx(eval(expected, names), rel=EXACT), rule
 
 
-def test_weights_are_bytes() -> None:
-    """Two transfers of one and three chunks: they end together, or the short one first."""
-    take = "block recv=1\nrecv -> s0\nblock recv=2\nrecv -> s0:3"
-    program = exchange(4, take, "block send=0\nsend i0", "block send=0\nsend i0:3")
-    ends = {}
-    for rule in simulate.RULES:
-        found = simulate.run(program, switched(3), 400_000, rule=rule, options=QUICK, timeline=True)
-        ends[rule] = sorted(span.end for span in found.timeline)
-    assert ends["fair"] == pytest.approx([2.0, 4.0], rel=EXACT)
-    assert ends["weighted"] == pytest.approx([4.0, 4.0], rel=EXACT)
-    assert ends["fifo"] == pytest.approx([1.0, 4.0], rel=EXACT)
+CHAIN = ((0, 1), (1, 2), (2, 3), (3, 4))
+TREE = ((0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 64])
 @pytest.mark.parametrize("latency", [0, 3])
-def test_chain_pipeline(pieces: int, latency: int) -> None:
-    """n - 1 hops, p pieces: (n - 2 + p) pieces one after the other, and n - 1 latencies."""
-    n = 5
-    edges = tuple((i, i + 1) for i in range(n - 1))
-    topology = chained(n, latency=latency)
-    forest = forest_of(topology, Collective.BROADCAST, [Tree(0, "broadcast", 1, edges)], 1)
+@pytest.mark.parametrize(("edges", "levels"), [(CHAIN, 4), (TREE, 2)], ids=["chain", "tree"])
+@pytest.mark.parametrize("phase", ["broadcast", "reduce"])
+def test_pipelines(
+    phase: str, edges: tuple[tuple[int, int], ...], levels: int, pieces: int, latency: int
+) -> None:
+    """p pieces over so many levels: levels - 1 + p of them one after the other, and latencies."""
+    tree = Tree(0, "broadcast", 1, edges)
+    topology = fabric(",".join(f"gpu{u}-gpu{v}" for u, v in edges), latency)
+    collective = Collective(phase)
+    forest = forest_of(topology, collective, [tree if phase == "broadcast" else tree.turned()], 1)
     for rule in ("fair", "fifo"):
         found = simulate.run_forest(forest, SIZE, topology=topology, rule=rule, pieces=pieces)
         piece = SIZE / pieces / 100_000
-        assert found.time == pytest.approx((n - 2 + pieces) * piece + (n - 1) * latency, rel=EXACT)
-
-
-@pytest.mark.parametrize("phase", ["broadcast", "reduce"])
-def test_binary_tree_pipeline(phase: str) -> None:
-    """Seven ranks on links of their own: two levels of links, p pieces."""
-    edges = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
-    nodes = {f"gpu{i}": Node("gpu") for i in range(7)}
-    links = tuple(Link(f"gpu{u}", f"gpu{v}", 100, 0) for u, v in edges)
-    tree = Tree(0, "broadcast", 1, tuple(edges))
-    if phase == "reduce":
-        tree = tree.reverse()
-    collective = Collective.BROADCAST if phase == "broadcast" else Collective.REDUCE
-    forest = forest_of(Topology("tree", nodes, links), collective, [tree], 1)
-    found = simulate.run_forest(forest, SIZE, pieces=16)
-    assert found.time == pytest.approx((1 + 16) * SIZE / 16 / 100_000, rel=EXACT)
+        expected = (levels - 1 + pieces) * piece + levels * latency
+        assert found.time == pytest.approx(expected, rel=EXACT)
 
 
 @pytest.mark.parametrize("rule", ["fair", "fifo"])
 @pytest.mark.parametrize("latency", [0.0, 2.0])
 def test_ring_allreduce_in_one_slice(rule: simulate.Rule, latency: float) -> None:
-    """2 (n - 1) steps of S / n, each with the latency of the link."""
+    """2 (n - 1) steps of S / n, each with the latency of the link; each chunk goes one way."""
     n, size = 4, 4_000_000
-    links = tuple(Link(f"gpu{i}", f"gpu{(i + 1) % n}", 100, 0) for i in range(n))
-    topology = Topology("ring", {f"gpu{i}": Node("gpu") for i in range(n)}, links)
+    topology = fabric(",".join(f"gpu{i}-gpu{(i + 1) % n}" for i in range(n)))
     forest = baselines.forests("ring", CapacityGraph.from_topology(topology))[0]
-    program = lower(forest, RCCL)
     options = Options(parts=1, latency=latency)
-    found = simulate.run(program, topology, size, rule=rule, options=options)
-    # two ranks' chunks go round at once where both directions are used; here each goes one way
-    steps = 2 * (n - 1)
-    assert found.time == pytest.approx(steps * (size / n / 100_000 + latency), rel=EXACT)
+    found = simulate.run(lower(forest, RCCL), topology, size, rule=rule, options=options)
+    assert found.time == pytest.approx(2 * (n - 1) * (size / n / 100_000 + latency), rel=EXACT)
     assert found.busbw == pytest.approx(found.algbw * 2 * (n - 1) / n)
 
 
@@ -154,12 +147,10 @@ def test_halving_doubling(rule: simulate.Rule) -> None:
         ranks.append(lines(text))
     program = exchange(n, *ranks)
     # messages of up to four chunks are one piece of a slot here
-    found = simulate.run(program, switched(n), size // 4, rule=rule, options=QUICK)
+    found = simulate.run(program, star(n), size // 4, rule=rule, options=QUICK)
     expected = 2 * (n - 1) / n * (size // 4) / 100_000
     assert found.time == pytest.approx(expected, rel=EXACT)
-    late = simulate.run(
-        program, switched(n), size // 4, rule=rule, options=replace(QUICK, latency=1.0)
-    )
+    late = simulate.run(program, star(n), size // 4, rule=rule, options=replace(QUICK, latency=1.0))
     assert late.time == pytest.approx(expected + 2 * 3 * 2, rel=EXACT)  # two links a message
 
 
@@ -187,29 +178,8 @@ def test_every_link_carries_what_the_forest_says() -> None:
 # --- rules of links and switches ------------------------------------------------------------------
 
 
-def test_store_and_forward_takes_a_transfer_twice() -> None:
-    for rule in simulate.RULES:
-        for switching, hops in (("cut-through", 1), ("store", 2)):
-            options = replace(QUICK, switching=switching)
-            found = simulate.run(ONE, switched(2), 1_000_000, rule=rule, options=options)
-            assert found.time == pytest.approx(hops * 10.0, rel=EXACT)
-
-
-def test_narrow_links_interleave_on_a_wide_one() -> None:
-    """Eight adapters of 25 into an uplink of 200 GB/s: all at once, under every rule."""
-    nodes = {f"a{i}": Node("gpu") for i in range(8)} | {f"b{i}": Node("gpu") for i in range(8)}
-    nodes |= {"leaf0": Node("switch"), "leaf1": Node("switch")}
-    links = [Link(f"{x}{i}", f"leaf{k}", 25, 0) for k, x in enumerate("ab") for i in range(8)]
-    topology = Topology("leaves", nodes, (*links, Link("leaf0", "leaf1", 200, 0)))
-    sends = [f"block send={8 + i}\nsend i0" for i in range(8)]
-    program = exchange(1, *sends, *(f"block recv={i}\nrecv -> s0" for i in range(8)))
-    for rule in simulate.RULES:
-        found = simulate.run(program, topology, 1_000_000, rule=rule, options=QUICK)
-        assert found.time == pytest.approx(40.0, rel=EXACT)
-
-
 def test_the_rule_of_a_link_stands_in_the_file() -> None:
-    topology = switched(3, rule="fifo")
+    topology = star(3, rule="fifo")
     assert loads_topology(dumps_topology(topology)) == topology
     assert "rule: fifo" in dumps_topology(topology)
     take = "block recv=1\nrecv -> s0\nblock recv=2\nrecv -> s1"
@@ -220,7 +190,7 @@ def test_the_rule_of_a_link_stands_in_the_file() -> None:
         return sorted(span.end for span in found.timeline)
 
     assert ends(topology) == pytest.approx([10.0, 20.0])
-    assert ends(switched(3)) == pytest.approx([20.0, 20.0])  # no box: fair
+    assert ends(star(3)) == pytest.approx([20.0, 20.0])  # no box: fair
     assert ends(topology, "fair") == pytest.approx([20.0, 20.0])
 
 
@@ -235,49 +205,7 @@ def test_messages_queue_at_what_leaves_a_box() -> None:
     assert rules["box0/gpu0", "fabric"] == rules["fabric", "box1/gpu3"] == "fifo"
 
 
-def test_unknown_rules_are_refused() -> None:
-    text = dumps_topology(switched(2, rule="fifo")).replace("rule: fifo", "rule: fito")
-    with pytest.raises(TopologyError, match=r"links\[0\]: unknown rule 'fito'; did you mean"):
-        loads_topology(text)
-    with pytest.raises(TopologyError, match="Link: rule"):
-        switched(2, rule="first")
-    with pytest.raises(TopologyError, match="rule is fair, fifo or weighted, not 'x'"):
-        simulate.run(exchange(1, "", ""), switched(2), 1, rule="x")  # type: ignore[arg-type]
-
-
 # --- runtimes -------------------------------------------------------------------------------------
-
-
-def test_slots_hold_up_a_sender() -> None:
-    """The receiver waits for another's message first: of three messages, two are under way."""
-    first = "block recv=2\nrecv -> s0\nblock recv=1\nrecv -> s1 after=0.0\nrecv -> s1\nrecv -> s1"
-    late = exchange(1, first, "block send=0\nsend i0\nsend i0\nsend i0", "block send=0\nsend i0")
-    nodes = {f"gpu{i}": Node("gpu") for i in range(3)}
-    links = (Link("gpu1", "gpu0", 100, 0), Link("gpu2", "gpu0", 10, 0))
-    topology = Topology("late", nodes, links)
-    found = simulate.run(late, topology, 1_000_000, options=QUICK, timeline=True)
-    starts = sorted(span.start for span in found.timeline if span.rank == 1)
-    assert starts == pytest.approx([0.0, 10.0, 100.0])
-    assert found.time == pytest.approx(110.0)
-
-
-def test_a_chunk_is_sent_slice_after_slice() -> None:
-    """5 MiB in messages of 2: three rounds, two parts each; and small chunks share a message."""
-    program = exchange(3, "block send=1\nsend i0:3", "block recv=0\nrecv -> s0:3")
-    assert simulate.run(program, switched(2), 3 * 5 << 20).transfers == 3 * 3 * 2
-    assert simulate.run(program, switched(2), 3 << 20).transfers == 2 * 2
-    assert simulate.run(program, switched(2), 6 << 20).transfers == 3 * 2
-
-
-def test_rates_of_a_thread_block() -> None:
-    """A block of 20 GB/s sends at 20 over links of 100, under every rule, and copies at 20."""
-    for rule in simulate.RULES:
-        options = replace(QUICK, block_rate=20.0)
-        found = simulate.run(ONE, switched(2), 1_000_000, rule=rule, options=options)
-        assert found.time == pytest.approx(50.0 + 50.0, rel=EXACT)  # and the receiver copies it
-    local = exchange(1, *["block\nreduce s0 -> o0"] * 2)
-    options = replace(QUICK, reduce_rate=10.0)
-    assert simulate.run(local, switched(2), 1_000_000, options=options).time == pytest.approx(100.0)
 
 
 def test_between_boxes_a_proxy_sends() -> None:
@@ -355,51 +283,85 @@ def test_more_slices_come_nearer_to_the_links() -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_that_gets_stuck_is_an_error() -> None:
-    program = exchange(1, "block recv=1\nrecv -> s0", "")
-    with pytest.raises(PlanError, match=r"rank 0, thread block 0, step 0 \(recv\) waits for ever"):
-        simulate.run(program, switched(2), 1000)
-
-
-def test_ranks_must_be_there() -> None:
-    program = exchange(1, "", "", "")
-    with pytest.raises(PlanError, match="for 3 ranks; switched has 2 GPUs"):
-        simulate.run(program, switched(2), 1000)
-    forest = synthesize(switched(2), "allgather", formats=["forest"]).forest
-    with pytest.raises(PlanError, match="for 3 ranks, the forest of switched for 2"):
-        simulate.run(program, forest, 1000)
-
-
 def test_ranks_are_found_by_name() -> None:
-    program = replace(ONE, names=("gpu3", "gpu1"))
-    found = simulate.run(program, switched(4), 1_000_000)
+    one = exchange(1, "block send=1\nsend i0", "block recv=0\nrecv -> s0")
+    program = replace(one, names=("gpu3", "gpu1"))
+    found = simulate.run(program, star(4), 1_000_000)
     assert {(u.src, u.dst) for u in found.links if u.bytes} == {
         ("gpu3", "switch"),
         ("switch", "gpu1"),
     }
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"latency": -1.0}, "latency -1.0: microseconds"),
-        ({"signal": float("nan")}, "signal nan: microseconds"),
-        ({"block_rate": 0.0}, "block_rate 0.0: GB/s, more than 0"),
-        ({"reduce_rate": -2.0}, "reduce_rate -2.0: GB/s"),
-        ({"switching": "wormhole"}, "switching is 'cut-through' or 'store', not 'wormhole'"),
-        ({"parts": 0}, "parts 0"),
-        ({"seed": -1}, "seed -1"),
-    ],
-)
-def test_options_are_checked(wrong: dict[str, object], words: str) -> None:
-    with pytest.raises(UnsupportedError, match=words):
-        Options(**wrong)  # type: ignore[arg-type]
+WRONG = r"""
+Options(latency=-1.0) -> latency -1.0: microseconds
+Options(signal=nan) -> signal nan: microseconds
+Options(block_rate=0.0) -> block_rate 0.0: GB/s, more than 0
+Options(reduce_rate=-2.0) -> reduce_rate -2.0: GB/s
+Options(switching="wormhole") -> switching is 'cut-through' or 'store', not 'wormhole'
+Options(parts=0) -> parts 0
+Options(seed=-1) -> seed -1
+run(exchange(1, "", ""), star(2), 0) -> size must be at least 1 and at most
+run(exchange(1, "", ""), star(2), 1, rule="x") -> rule is fair, fifo or weighted, not 'x'
+run(exchange(1, "", "", ""), star(2), 1000) -> for 3 ranks; hand has 2 GPUs
+run(exchange(1, "", "", ""), pair, 1000) -> for 3 ranks, the forest of hand for 2
+run(exchange(1, "block recv=1\nrecv -> s0", ""), star(2), 9) -> step 0 (recv) waits for ever
+run_forest(pair, 1000, pieces=0) -> pieces must be at least 1
+star(2, rule="first") -> Link: rule
+loads_topology(slow.replace("fifo", "fito")) -> links[0]: unknown rule 'fito'; did you mean
+"""
 
 
-def test_sizes_and_pieces_are_checked() -> None:
-    program = exchange(1, "", "")
-    with pytest.raises(ArgumentError, match="size must be at least 1 and at most"):
-        simulate.run(program, switched(2), 0)
-    forest = synthesize(switched(2), "allgather", formats=["forest"]).forest
-    with pytest.raises(ArgumentError, match="pieces must be at least 1"):
-        simulate.run_forest(forest, 1000, pieces=0)
+def test_what_is_wrong_is_refused() -> None:
+    names = {**globals(), **vars(simulate), "nan": float("nan")}
+    names["pair"] = synthesize(star(2), "allgather", formats=["forest"]).forest
+    names["slow"] = dumps_topology(star(2, rule="fifo"))
+    for call, words in (row.rsplit(" -> ", 1) for row in WRONG.strip().splitlines()):
+        with pytest.raises(ForestCollError, match=re.escape(words)):
+            eval(call, names)
+
+
+# --- reads, and puts that name no channel ---------------------------------------------------------
+
+
+def test_the_request_takes_the_other_direction_of_the_links() -> None:
+    read = parse(
+        "allreduce onesided\nrank 1 1 1\nblock channels=memory:1:0\nget i0@1 -> o0 over=0\n"
+        "rank 1 1 1"
+    )
+    graph = CapacityGraph.from_topology(fabric("gpu0-gpu1"))
+    known = {("gpu0", "gpu1"): Fraction(5), ("gpu1", "gpu0"): Fraction(1, 2)}
+    found = simulate.run(read, graph, 1_000_000, rule="fair", links=known)
+    assert found.time == pytest.approx(5.5 + 10, rel=EXACT)
+
+
+@pytest.mark.parametrize("plan", ["dgx1-v100-1/allgather", "dgx-a100-2/broadcast"])
+def test_puts_over_memory_need_no_channel(plan: str, tmp_path: Path) -> None:
+    """As if the channels were named that MSCCL++'s language leaves out."""
+    path, copy = SCHEDULES / f"{plan}.mscclpp.json", tmp_path / "plan.mscclpp.json"
+    whole, puts = json.loads(path.read_text()), 0
+    for holder, key in places_of(whole):
+        if key == "name" and holder[key] == "put" and holder["channel_type"] == "memory":
+            del holder["channel_ids"]
+            puts += 1
+    assert puts
+    copy.write_text(json.dumps(whole))
+    forest = forest_file.load(SCHEDULES / f"{plan}.forest.json")
+    for rule in ("fair", "fifo"):
+        named, bare = (
+            simulate.run(plans.read_plan(p), forest, SIZE, rule=rule, timeline=True)
+            for p in (path, copy)
+        )
+        assert bare == named
+        assert all(span.peer >= 0 for span in bare.timeline if span.links)
+
+
+def test_commands_time_plans_without_channels(call: Run) -> None:
+    bare = next(row for row in rows_of("times.txt") if "by puts to both" in row.name)
+    Path("bare.mscclpp.json").write_text(plans.dumps(parse(lines(bare.edits)), "mscclpp-json"))
+    for line, words in (
+        ("time bare.mscclpp.json -t star --set gpus=3 --size 1M", "of algbw"),
+        ("verify bare.mscclpp.json -t star --set gpus=3", "  simulated "),
+        ("compare -t star --set gpus=3 -c allgather --sizes 1M --with bare.mscclpp.json", "bare"),
+    ):
+        assert words in fine(call(*line.split()))

@@ -20,9 +20,25 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from artefacts import Artefacts
+
 from forestcoll.common.garbage_collection import THRESHOLD
+from forestcoll.program import Collective
 
 PATIENCE = 120.0
+NAMED = {"two": ("ring gpus=2", "alltoall"), "pair": ("ring gpus=2", "allreduce")}
+NAMED |= {"star": ("star gpus=4", "alltoall")}
+
+
+def plan_files(compiled: Artefacts) -> dict[str, Path]:
+    """Plans of a ring of four by collective (roots: rank 2), and some of others by name."""
+    asked = {str(collective): ("ring gpus=4", str(collective)) for collective in Collective}
+    found = {}
+    for name, words in (asked | NAMED).items():
+        root = ("--root", "2") if words[1] in ("broadcast", "reduce") else ()
+        found[name.replace("-", "_")] = compiled(*words, *root).file(".msccl.xml")
+    return found
+
 
 # Ranks come from a process that imports this after PyTorch, whose objects stay to the end; for
 # cycles among what they make themselves they look as seldom as the program does.
