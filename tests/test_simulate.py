@@ -110,7 +110,7 @@ def test_pipelines(
     tree = Tree(0, "broadcast", 1, edges)
     topology = fabric(",".join(f"gpu{u}-gpu{v}" for u, v in edges), latency)
     collective = Collective(phase)
-    forest = forest_of(topology, collective, [tree if phase == "broadcast" else tree.turned()], 1)
+    forest = forest_of(topology, collective, [tree if phase == "broadcast" else tree.reverse()], 1)
     for rule in ("fair", "fifo"):
         found = simulate.run_forest(forest, SIZE, topology=topology, rule=rule, pieces=pieces)
         piece = SIZE / pieces / 100_000
