@@ -46,7 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Looking for cycles seldom, as the program does, and never among what stays to the end."""
+    """A lost terminal is for each test to say: what is handled here has its default in programs.
+
+    Under nohup it would be ignored in all that the tests start. The process that hands out tests to
+    workers starts none and goes on ignoring it. Cycles are looked for seldom, as the program does,
+    and never among what stays to the end.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLD)
