@@ -176,15 +176,19 @@ def waits(
     number = graph.numbers
     rank = {v: i for i, v in enumerate(graph.ranks)}
     times = _link_times(routes, matrix)
-    slowest: list[tuple[Fraction, int]] = [(Fraction(0), 1)] * len(rank)
+    order = sorted(range(len(times)), key=lambda e: (times[e], -e))
+    place = [0] * len(order)  # fractions are slow to compare for each path
+    for number_of_faster, e in enumerate(order):
+        place[e] = number_of_faster
+    slowest = [-1] * len(rank)
     for route in routes.routes:
         source, target = rank[route.path[0]], rank[route.path[-1]]
         if matrix[source][target]:
-            links = (number[hop] for hop in pairwise(route.path))
-            last = max((times[e], -e) for e in links)
+            last = max(place[number[hop]] for hop in pairwise(route.path))
             for end in (source, target):
                 slowest[end] = max(slowest[end], last)
-    return max(times), tuple((time, -link) for time, link in slowest)
+    links = [order[last] if last >= 0 else -1 for last in slowest]
+    return max(times), tuple((times[e] if e >= 0 else Fraction(0), e) for e in links)
 
 
 def _link_times(routes: Routes, matrix: Sequence[Sequence[int]]) -> list[Fraction]:
