@@ -216,7 +216,25 @@ VALUES: list[Any] = [
     *("switch", "pipeline", {"type": "i"}, {"name": "nop"}, [10**9], [-1]),
     *(None, True, False, [], {}, [[]], [0] * 50, {"x": {}}, [None], ["x", "x"]),
 ]
-WORDS = ["", "<", ">", '"', "{", "[" * 2000, "]", "\t", "\0", "é", "\xa0", "\ufeff", "9" * 5000]
+WORDS = [
+    "",
+    "<",
+    ">",
+    '"',
+    "{",
+    "]",
+    "\t",
+    "\0",
+    "é",
+    "\xa0",
+    "\ufeff",
+    "-1",
+    "1e999",
+    "&d;",
+    "NaN",
+]
+WORDS += [each * 5000 for each in ("[", "9", '{"a":', "- ", "<pci busid='0:1:0.0'>")]
+WORDS += [each * 400_000 for each in ("a", " ", ",")]
 
 
 def places_of(tree: Any) -> list[tuple[Any, Any]]:
@@ -259,9 +277,12 @@ def spoil(tree: Any, dice: random.Random) -> None:
 
 
 def spoil_file(text: str, dice: random.Random) -> str:
-    """A file of JSON, XML or YAML with places of its tree changed."""
+    """A file of JSON, XML or YAML with places of its tree changed; any other as a text."""
     if text.startswith("<"):
-        tree = xml_tree(ET.fromstring(text))
+        root = ET.fromstring(text)
+        if any((each.text or "").strip() for each in root.iter()):  # not only attributes
+            return spoil_text(text, dice)
+        tree = xml_tree(root)
         spoil(tree, dice)
         return write_xml(tree).replace(HUGE, "9" * 5000)
     if text.startswith("{"):
@@ -270,14 +291,21 @@ def spoil_file(text: str, dice: random.Random) -> str:
         spoilt = json.dumps(tree, ensure_ascii=dice.random() < 0.7)
         spoilt = spoilt.replace(f'"{HUGE}"', "9" * 5000)
         return spoilt.replace("Infinity", "1e999") if dice.random() < 0.5 else spoilt
-    tree = yaml.safe_load(text)
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError:
+        tree = None
+    if not isinstance(tree, dict | list):
+        return spoil_text(text, dice)
     spoil(tree, dice)
     spoilt = yaml.safe_dump(deepcopy(tree), sort_keys=False, allow_unicode=True, width=10**6)
     return spoilt.replace(f"'{HUGE}'", "9" * 5000)
 
 
 def spoil_text(text: str, dice: random.Random) -> str:
-    """Any text with a piece of it replaced, doubled, or in another's place."""
+    """Any text with a piece of it replaced, doubled, or in another's place; or all of it often."""
+    if dice.random() < 0.03:
+        return text * (3_000_000 // len(text))
     start = dice.randrange(len(text))
     end = min(len(text), start + dice.choice((0, 1, 2, 5, 40, len(text))))
     act, other = dice.randrange(3), dice.randrange(len(text))

@@ -60,6 +60,7 @@ class Format:
 
     bases: Callable[[], dict[str, dict[str, str]]]
     command: tuple[str, ...] = ("verify",)
+    more: Callable[[str], list[str]] = lambda base: []  # words of the command for that base
     sealed: bool = False  # half of them are sealed anew, as by whoever wants it believed
     check: Callable[[Path, str], str] = lambda path, said: ""
 
@@ -92,9 +93,23 @@ def topologies() -> dict[str, dict[str, str]]:
 
 
 def dumps() -> dict[str, dict[str, str]]:
-    """Those of readings/nccl-xml.txt that say all by themselves."""
-    every = test_readings.rows("nccl-xml")
-    return _alone({name: every[name][2] for name in ("slips nccl", "slips nccl-mesh")}, ".xml")
+    """All but a list of cables that leaves hosts apart."""
+    every = {name: text for name, (_, text, _) in test_readings.dumps().items()}
+    return _alone({name: text for name, text in every.items() if "sonic" not in name}, "")
+
+
+def dump_settings(base: str) -> list[str]:
+    """`--set` and the settings that a dump cannot do without."""
+    settings = test_readings.dumps()[base][2]
+    return [word for pair in settings.items() for word in ("--set", "=".join(pair))]
+
+
+KINDS = ("a small", "p2p", "sendrecv")
+
+
+def measurements() -> dict[str, dict[str, str]]:
+    every = test_readings.rows("measured").items()
+    return _alone({name: text for name, (*_, text) in every if name.startswith(KINDS)}, "")
 
 
 def forests() -> dict[str, dict[str, str]]:
@@ -207,7 +222,8 @@ def check_forest(path: Path, said: str) -> str:
 
 FORMATS: dict[str, Format] = {
     "topology": Format(topologies, ("topology", "check")),
-    "nccl-xml": Format(dumps, ("topology", "check")),
+    "dumps": Format(dumps, ("topology", "check"), more=dump_settings),
+    "measured": Format(measurements, ("topology", "calibrate", "dgx-h100", "--measured")),
     "forest": Format(forests, check=check_forest),
     "groups": Format(groups),
     "alltoall": Format(alltoall),
@@ -262,21 +278,21 @@ def try_one(name: str, seed: int, folder: Path, tally: Tally) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(whole, encoding="utf-8")
     path = folder / base / next(iter(files))
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    path.write_bytes(text.encode("utf-16" if seed % 20 == 19 else "utf-8", "surrogatepass"))
     target = path.parent if path.name in ("index.json", "bundle.json") else path
     began, before = time.process_time(), memory()
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()
     fault = ""
     code = -1
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main([*kind.command, str(target)])
+            code = cli.main([*kind.command, str(target), *kind.more(base)])
         if code == 0:
-            fault = kind.check(path, out.getvalue())
+            fault = kind.check(path, said_on(out))
     except Exception:
         fault = traceback.format_exc()
     took = time.process_time() - began
-    said = out.getvalue() + err.getvalue()
+    said = said_on(out) + err.getvalue()
     if not fault and code not in (0, 1):
         fault = f"exit {code}: {said[:300]}"
     if not fault and (took > SECONDS or memory() - before > MEMORY):
@@ -289,6 +305,11 @@ def try_one(name: str, seed: int, folder: Path, tally: Tally) -> None:
     tally.slowest = max(tally.slowest, took)
     if fault:
         tally.faults.append(f"{name} seed {seed} ({base}): {fault}")
+
+
+def said_on(out: io.TextIOWrapper) -> str:
+    """What a stream was given, as text or bytes."""
+    return out.buffer.getvalue().decode()  # type: ignore[attr-defined,no-any-return]
 
 
 def memory() -> int:

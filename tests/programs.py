@@ -6,15 +6,18 @@ them one piece at a time, and other tests may run or write them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
 from edits import ROWS
-from notation import parse
+from notation import build, parse, slip, tree_of
 
 from forestcoll import plans
+from forestcoll.common.errors import ForestCollError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import (
     Buffer,
@@ -490,6 +493,26 @@ def all_good() -> dict[str, Program]:
         "fabric_allreduce-out": fabric_allreduce(in_place=False),
         "fabric_allgather": fabric_allgather(),
     }
+
+
+def write_random(seed: int, style: str) -> tuple[Program, str] | None:
+    """A program with names, sizes and some steps changed at random, and its plan; None if refused.
+
+    It need not compute anything sensible: plan files carry it all the same.
+    """
+    dice = random.Random(seed)
+    good = [p for name, p in all_good().items() if p.style == style and "fabric" not in name]
+    whole = tree_of(dice.choice([base(f"every_{style}"), *good]))
+    words = ["".join(dice.choices("ab&<\"'é>\t", k=dice.randint(0, 6))) for _ in range(9)]
+    low = dice.randint(0, 2**20)
+    whole |= {"name": words[0], "names": words[1 : 1 + len(whole["ranks"]) * dice.randrange(2)]}
+    whole |= {"min_bytes": low, "max_bytes": dice.choice((0, dice.randint(low or 1, 2**28)))}
+    for _ in range(dice.choice((0, 1, 1, 2, 4))):
+        slip(whole, dice)
+    with suppress(ForestCollError):
+        program = build(whole)
+        return program, plans.dumps(program, format_of(program))
+    return None
 
 
 # --- programs made of objects

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from notation import spoilt, tree_of
-from programs import base
-from random_programs import onesided_program
+from programs import base, write_random
 
 from forestcoll import plans
 from forestcoll.common.errors import PlanError
@@ -116,8 +114,9 @@ def test_written_and_read_back_is_equal(name: str) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**40))
 def test_random_programs_survive_and_resolve(seed: int) -> None:
-    program = onesided_program(random.Random(seed))
-    text = mscclpp.dumps(program, MSCCLPP)
+    made = write_random(seed, "onesided")
+    assume(made is not None)
+    program, text = made  # type: ignore[misc]
     assert mscclpp.loads(text, "t") == program
     assert mscclpp.dumps(mscclpp.loads(text, "t")) == text
     assert max(map(len, text.splitlines())) <= 100 or program.names

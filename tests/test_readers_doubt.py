@@ -1,7 +1,7 @@
 """Every fact that a dump says twice is compared: a dump with one slip in it is refused, or read
 with a note that names the place, or gives the same topology.
 
-A slip is a figure changed, or a line repeated or lost (dump_mutations.slips). What stands in a dump
+A slip is a figure changed, or a line repeated or lost (`slips`). What stands in a dump
 once, and has no others of its kind beside it, can be compared with nothing: `ONCE` lists it, format
 by format, and nothing else may change a topology in silence.
 
@@ -10,17 +10,16 @@ by format, and nothing else may change a topology in silence.
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from dump_mutations import FIGURE, Slip, slips
-from real_files import FOLDER, read_as
-from test_readers_damaged import settings_of
-from test_readings import FORMS, rows
+from real_files import read_as
+from test_readings import dumps
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.topology import Topology, catalog, readers
@@ -29,6 +28,67 @@ from forestcoll.topology.readers.fabric import Fabric
 COUNT = 300
 CELL = re.compile(r"(?<=,)\d+(?:\.\d+)?(?=[GM]?(?:,|$))")
 """A figure of a CSV list: a cell, not part of a name."""
+
+FIGURE = re.compile(
+    r"(?<=\bNV)\d+|(?<=\[)\d+(?=[:\]])|(?<=\d:)\d+(?=\])"
+    r"|(?<![\w.:])(?<![A-Za-z]-)\d+(?:\.\d+)?(?=x[A-Z]{3}|[GM]\b|(?![\w:.]))"
+)
+"""A number that stands for itself: `count="4"`, NV4, 4xNDR, 400G, xpu[0:2], and not gpu4, 0x1c, a
+bus id or part of a name."""
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A copy with one figure changed, or one line repeated or gone; `before` and `after` are what
+    stands around the figure in its line."""
+
+    what: str  # "figure", "repeat", "drop"
+    line: int
+    before: str
+    old: str
+    new: str
+    after: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.what} line {self.line}: {self.before}[{self.old} -> {self.new}]{self.after}"
+
+
+def slips(text: str, seed: str, count: int, figure: re.Pattern[str] = FIGURE) -> Iterator[Slip]:
+    """`count` such copies, by `seed` alone: a third change lines and the others a figure."""
+    rng = random.Random(seed)
+    lines = text.split("\n")
+    found = [(i, match) for i, line in enumerate(lines) for match in figure.finditer(line)]
+    for number in range(count):
+        if number % 3 == 0 or not found:
+            at = rng.randrange(len(lines))
+            what = rng.choice(("repeat", "drop"))
+            changed = lines[:at] + lines[at : at + 1] * (2 if what == "repeat" else 0)
+            yield Slip(what, at + 1, "", lines[at].strip()[:120], "", "",
+                       "\n".join(changed + lines[at + 1 :]))  # fmt: skip
+            continue
+        at, match = rng.choice(found)
+        old, line = match[0], lines[at]
+        new = rng.choice([each for each in _other_figures(old, found, rng) if each != old])
+        before, after = line[: match.start()], line[match.end() :]
+        made = [*lines[:at], before + new + after, *lines[at + 1 :]]
+        yield Slip("figure", at + 1, before, old, new, after, "\n".join(made))
+
+
+def _other_figures(
+    old: str, found: list[tuple[int, re.Match[str]]], rng: random.Random
+) -> list[str]:
+    """Twice and half of it, one more or less, a unit off, a negative, and another of the file."""
+    if "." in old:
+        value = float(old)
+        made = [f"{value * factor:.6g}" for factor in (2, 0.5, 10, 0.001)]
+    else:
+        number = int(old)
+        made = [
+            str(n) for n in (number * 2, number // 2, number + 1, abs(number - 1), number * 1000)
+        ]
+    return [*made, "0", f"-{old}", rng.choice(found)[1][0]]
+
 
 ONE_PORT = (r'<net .*speed="\|',)
 REAL_ONCE = {
@@ -66,33 +126,19 @@ ONCE = {
     "infragraph": TEMPLATE,
     "infragraph-cards": TEMPLATE,
 }
-DUMPS = {
-    name: Dump(form, text, settings, ONCE.get(name, ()), DIGITS if form == "netq" else FIGURE)
-    for form in sorted(FORMS - {"model"})
-    for fact, (_, settings, text) in rows(form).items()
-    for word, _, name in [fact.partition(" ")]
-    if word == "slips"
-}
-"""Every row of readings/ that is called "slips"."""
 
 
-def real_dumps() -> dict[str, Dump]:
-    """What real machines wrote, where it is at hand."""
-    found = {}
-    for path in sorted(FOLDER.rglob("*")):
-        name = str(path.relative_to(FOLDER))
-        if path.suffix == ".md" or not path.is_file():
-            continue
-        settings, text = settings_of(name), path.read_text()
-        form = readers.format_of(text)
-        try:
-            catalog.load(path, settings)
-        except ForestCollError:  # devices, a model of racks, one host
-            continue
-        assert form is not None
-        figure = CELL if form.name == "csv" else FIGURE
-        found[name] = Dump(form.name, text, settings, REAL_ONCE.get(path.name, ()), figure)
-    return found
+def of(name: str, form: str, text: str, settings: Mapping[str, str]) -> Dump:
+    if name.startswith("slips "):
+        figure = DIGITS if form == "netq" else FIGURE
+        return Dump(form, text, settings, ONCE.get(name.removeprefix("slips "), ()), figure)
+    once = REAL_ONCE.get(name.rpartition("/")[2], ())
+    return Dump(form, text, settings, once, CELL if form == "csv" else FIGURE)
+
+
+EVERY = {name: of(name, *found) for name, found in dumps().items()}
+DUMPS = {name: dump for name, dump in EVERY.items() if name.startswith("slips ")}
+REAL = {name: dump for name, dump in EVERY.items() if name not in DUMPS}
 
 
 def look(found: Topology | Fabric) -> tuple[object, tuple[str, ...], set[str]]:
@@ -158,13 +204,10 @@ def run(dump: Dump, seed: str, count: int) -> tuple[Counter[str], list[str]]:
     return found, wrong
 
 
-REAL = real_dumps()
-
-
 def test_every_format_is_here() -> None:
     """And is recognised by what stands in it."""
     assert {dump.form for dump in DUMPS.values()} == {f.name for f in readers.FORMATS if f.command}
-    for name, dump in {**DUMPS, **REAL}.items():
+    for name, dump in EVERY.items():
         form = readers.format_of(dump.text)
         assert form is not None, name
         assert form.name == dump.form, name
@@ -180,7 +223,7 @@ def test_no_slip_is_taken_in_silence(name: str) -> None:
 @pytest.mark.parametrize("name", REAL or ["none"])
 def test_no_slip_in_a_real_dump_is_taken_in_silence(name: str) -> None:
     if name not in REAL:
-        pytest.skip(f"{FOLDER} is not there")
+        pytest.skip("no real machines' files are at hand")
     count = COUNT if len(REAL[name].text) < 100_000 else COUNT // 6
     found, wrong = run(REAL[name], f"slips {name}", count)
     assert not wrong
@@ -188,7 +231,7 @@ def test_no_slip_in_a_real_dump_is_taken_in_silence(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for name, dump in {**DUMPS, **REAL}.items():
+    for name, dump in EVERY.items():
         found, wrong = run(dump, f"all {name}", int(sys.argv[1]))
         print(name, dict(found))
         for text in sorted(set(wrong))[: int(sys.argv[2]) if len(sys.argv) > 2 else 12]:

@@ -21,9 +21,16 @@ from pathlib import Path
 import pytest
 from real_files import FOLDER, read_as
 
-from forestcoll.common.errors import TopologyError
+from forestcoll.common.errors import ForestCollError, TopologyError
 from forestcoll.common.text_file import digest
-from forestcoll.topology import Topology, catalog, compose, dumps_topology, loads_topology, readers
+from forestcoll.topology import (
+    Topology,
+    catalog,
+    compose,
+    dumps_topology,
+    loads_topology,
+    readers,
+)
 from forestcoll.topology.calibrate import Measured, load_measurement
 from forestcoll.topology.readers.fabric import Fabric
 
@@ -72,6 +79,27 @@ def rows(form: str) -> dict[str, tuple[list[str], dict[str, str], str]]:
 def text_of(form: str, fact: str) -> str:
     """The file of that row."""
     return rows(form)[fact][2]
+
+
+@cache
+def dumps() -> dict[str, tuple[str, str, dict[str, str]]]:
+    """(format, text, settings) of the rows that are called slips, and of real machines' files where
+    they are at hand and can be read."""
+    found: dict[str, tuple[str, str, dict[str, str]]] = {}
+    for form in sorted(FORMS - {"model"}):
+        for fact, (_, settings, text) in rows(form).items():
+            if fact.startswith("slips"):
+                found[fact] = form, text, settings
+    for _, settings, name in rows("real").values():
+        try:
+            catalog.load(name, settings)
+        except ForestCollError:  # devices, a model of racks, one host; or it is not there
+            continue
+        text = Path(name).read_text("utf-8", "replace")
+        known = readers.format_of(text)
+        assert known is not None
+        found.setdefault(str(Path(name).relative_to(FOLDER)), (known.name, text, settings))
+    return found
 
 
 def number(value: object) -> str:
