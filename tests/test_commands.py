@@ -1,6 +1,8 @@
 """What commands do, one after the other in an empty folder: the rows of commands/*.txt.
 
 file NAME, | LINE    a file that is given, and its lines
+plan NAME BASE n=3   the plan of a program of programs.py or rows/bases.txt as a file
+edit NAME EDIT       an edit of that file, as in edits.py
 $ WORDS              a command line; ROOT is the repository
 2 TEXT               below it, what holds: its exit code (without such a row 0), and an error
 err TEXT, only LINE  standard error holds this, or is this line (without any of these: nothing)
@@ -21,8 +23,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from command_line import Outcome, Run
+from edits import edit_text
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = Path(__file__).parent / "commands"
@@ -83,9 +87,17 @@ def test_commands(path: Path, call: Run) -> None:
             if sign == "$":
                 outcome = call(*shlex.split(text.replace("ROOT/", f"{ROOT}/")))
         elif sign == "file":
-            Path(name := text).write_text("")
+            Path(name := text).parent.mkdir(exist_ok=True)
+            Path(name).write_text("")
         elif sign == "|":
             Path(name).write_text(f"{Path(name).read_text()}{text}\n")
+        elif sign == "plan":
+            place = Path(text.split()[0])
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(programs.text_of(*text.split()[1:]))
+        elif sign == "edit":
+            name, _, change = text.partition(" ")
+            Path(name).write_text(edit_text(Path(name).read_text(), [change]))
         elif sign and sign != "#":
             assert holds(sign, text, outcome), (number, row, outcome)
             said |= sign.isdigit() or sign in ("err", "only")

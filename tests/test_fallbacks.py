@@ -13,11 +13,12 @@ the way was taken, so that a better solver, which takes it less often, does not 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
-from types import ModuleType
+from itertools import islice, product
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry import automorphisms, components
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate
-from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.forest import Forest, scan
 from forestcoll.schedule.group import Together
 from forestcoll.solver import (
     allreduce,
@@ -61,27 +62,24 @@ ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 class Spy:
     """Calls of one function of a module, with what came of each: a value or the error."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
-        self.calls: list[tuple[tuple[Any, ...], Any]] = []
-        work = getattr(module, name)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
+        work = getattr(owner, name)
 
         def watched(*given: Any, **named: Any) -> Any:
             try:
                 came = work(*given, **named)
             except Exception as error:
-                self.calls.append((given, error))
+                self.calls.append((given, named, error))
                 raise
-            self.calls.append((given, came))
+            self.calls.append((given, named, came))
             return came
 
-        monkeypatch.setattr(module, name, watched)
-
-    def forget(self) -> None:
-        self.calls.clear()
+        monkeypatch.setattr(owner, name, watched)
 
     @property
     def results(self) -> list[Any]:
-        return [came for _, came in self.calls]
+        return [came for *_, came in self.calls]
 
     @property
     def refused(self) -> int:
@@ -93,22 +91,31 @@ class Spy:
         """How often there was an answer."""
         return sum(came is not None and not isinstance(came, Exception) for came in self.results)
 
+    def told(self, name: str) -> list[Any]:
+        """The argument of that name, of every call."""
+        return [named.get(name) for _, named, _ in self.calls]
+
+
+Watch = Callable[[Any, str], Spy]
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return partial(Spy, monkeypatch)
+
 
 @pytest.fixture(autouse=True)
 def no_memory() -> Iterator[None]:
     """Answers of other tests are forgotten before, those under changed limits after."""
-    caches = (
-        allreduce.plan,
-        allreduce.fix_joint,
-        automorphisms.find_symmetries,
-        components.find_structures,
-        task.analyse,
-    )
-    for cache in caches:
-        cache.cache_clear()
+
+    def forget() -> None:
+        for cache in (allreduce.plan, allreduce.fix_joint, automorphisms.find_symmetries,
+                      components.find_structures, task.analyse):  # fmt: skip
+            cache.cache_clear()
+
+    forget()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    forget()
 
 
 def optimal(
@@ -128,75 +135,137 @@ def optimal(
     return made
 
 
-def problems(count: int = 1500, *wanted: str) -> Iterator[Problem]:
+def first(cases: Iterable[Any], way: Callable[[Any], Any], *spies: Spy) -> Any:
+    """What `way` returns of the first case that takes it; spies count each case by itself."""
+    for case in cases:
+        for each in spies:
+            each.calls.clear()
+        answer = way(case)
+        if answer is not None:
+            return answer
+    raise AssertionError("no case of them all took this way")
+
+
+def problems(*wanted: str) -> Iterator[Problem]:
     """Random ones of one phase that can be solved, with all that is `wanted`."""
-    for seed in range(count):
-        problem = random_problem(seed)
+    for problem in map(random_problem, range(1500)):
         if problem.collective is ALLREDUCE or not problem.has >= set(wanted):
             continue
         if "able" not in problem.has and feasible(problem):
             yield problem
 
 
-def first(
-    problems: Iterable[Problem], taken: Callable[[], bool], spies: Sequence[Spy], most: int = 400
-) -> tuple[Problem, Forest]:
-    """The first problem on whose way `taken` holds, and its forest, proven optimal."""
-    for problem, _ in zip(problems, range(most), strict=False):
-        for spy in spies:
-            spy.forget()
-        forest = solver.solve(problem.graph, problem.collective, problem.root)
-        if taken():
-            return problem, optimal(problem.graph, problem.collective, problem.root, forest)
-    raise AssertionError("no problem of them all took this way")
+def starved() -> Iterator[Problem]:
+    for seed in range(300):
+        yield Problem(seed, starved_graph(seed), ALLGATHER, None, frozenset({"starved"}))
 
 
-class Packers:
-    """What packing one graph asked of the kernel."""
+def solved(cases: Iterable[Problem], taken: Callable[[], bool], *spies: Spy) -> Forest:
+    """The forest of the first problem on whose way `taken` holds, proven optimal."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pack = Spy(monkeypatch, _kernel, "pack")
-        self.boxed = Spy(monkeypatch, _kernel, "pack_nested")
-        self.ways = Spy(monkeypatch, _kernel, "remove_relays")
-        self.all = (self.pack, self.boxed, self.ways)
+    def way(problem: Problem) -> Forest | None:
+        asked = (problem.graph, problem.collective, problem.root)
+        forest = solver.solve(*asked)
+        return optimal(*asked, forest) if taken() else None
 
-    def forget(self) -> None:
-        for spy in self.all:
-            spy.forget()
-
-    @property
-    def layered(self) -> list[bool]:
-        """Of each attempt in layers, whether it did."""
-        return [came is not None for given, came in self.pack.calls if not given[3]]
-
-    @property
-    def exact(self) -> int:
-        """Forests packed by the exact rule."""
-        return sum(given[3] for given, _ in self.pack.calls)
+    forest: Forest = first(islice(cases, 400), way, *spies)
+    return forest
 
 
-@pytest.fixture
-def packers(monkeypatch: pytest.MonkeyPatch) -> Packers:
-    return Packers(monkeypatch)
+def without(graph: CapacityGraph, node: int) -> CapacityGraph:
+    """`graph` with one cable of `node` gone, both directions."""
+    gone = set(graph.ends[graph.tail.index(node)])
+    return graph.keep([e for e, pair in enumerate(graph.ends) if set(pair) != gone])
+
+
+# ------------------------------------------------------------------------------ simple ways
+
+
+def fat_tree(leaves: int) -> CapacityGraph:
+    return named("fat-tree", leaves=leaves, hosts=2, gpus=4)
+
+
+WAYS: dict[str, tuple[CapacityGraph, Collective, dict[Any, int], dict[Any, tuple[int, int]]]] = {
+    "orbits do, and large fabrics are packed no other way": (
+        fat_tree(4), ALLGATHER, {(phase_packing, "BOTH_WAYS"): 8},
+        {(phase_packing, "pack_compact"): (1, 0), (phase_packing, "pack"): (0, 0)},
+    ),
+    "orbits do, and small fabrics are packed both ways": (
+        fat_tree(2), ALLGATHER, {},
+        {(phase_packing, "pack_compact"): (1, 0), (phase_packing, "pack"): (1, 0)},
+    ),
+    "orbits are refused, then the general way": (
+        without(fat_tree(2), 0), ALLGATHER, {},
+        {(phase_packing, "pack_compact"): (0, 1), (phase_packing, "pack"): (1, 0)},
+    ),
+    "the same trees reach the bound, and no program is solved": (
+        dgx_a100(2), ALLREDUCE, {}, {(allreduce, "joint"): (0, 0)},
+    ),
+    "the same trees do not, then the joint program": (
+        mi250(1, dies=8), ALLREDUCE, {}, {(allreduce, "joint"): (1, 0)},
+    ),
+    "regular fabrics skip the joint program where they are large": (
+        dgx_a100(4), ALLREDUCE, {(optimum, "ALIKE_FROM"): 8}, {(allreduce, "joint"): (0, 0)},
+    ),
+    "a large fabric that is not regular takes the general way": (
+        without(dgx_a100(2), 0), ALLREDUCE, {(optimum, "ALIKE_FROM"): 8},
+        {(optimum, "regular_allreduce"): (0, 1)},
+    ),
+}  # fmt: skip
+"""Graph, collective, limits that are changed, and of functions: answers, and refusals."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways(way: str, monkeypatch: pytest.MonkeyPatch, spy: Watch) -> None:
+    graph, collective, limits, counts = WAYS[way]
+    for (module, name), value in limits.items():
+        monkeypatch.setattr(module, name, value)
+    spies = {asked: spy(*asked) for asked in counts}
+    optimal(graph, collective)
+    assert {asked: (each.given, each.refused) for asked, each in spies.items()} == counts
 
 
 # ------------------------------------------------------------------------------------ packing
 
 
-def test_layers_do_and_nothing_else_is_tried(packers: Packers) -> None:
-    forest = optimal(dgx_a100(4))
-    assert (packers.layered, packers.exact, packers.boxed.calls) == ([True], 0, [])
-    assert forest.height == 2
+class Packers:
+    """What packing one graph asked of the kernel."""
+
+    def __init__(self, spy: Watch) -> None:
+        names = ("pack", "pack_nested", "remove_relays")
+        self.pack, self.boxed, self.ways = self.all = [spy(_kernel, name) for name in names]
+
+    @property
+    def counts(self) -> tuple[list[bool], int, int]:
+        """Of each attempt in layers, whether it did; forests by the exact rule, and of boxes."""
+        layered = [came is not None for given, _, came in self.pack.calls if not given[3]]
+        return layered, len(self.pack.calls) - len(layered), self.boxed.given
+
+
+@pytest.fixture
+def packers(spy: Watch) -> Packers:
+    return Packers(spy)
+
+
+@pytest.mark.parametrize(
+    ("graph", "counts"),
+    [
+        pytest.param(dgx_a100(4), ([True], 0, 0), id="layers do"),
+        pytest.param(mi250(1), ([False], 1, 0), id="one mesh without boxes: then the exact rule"),
+    ],
+)
+def test_layers(packers: Packers, graph: CapacityGraph, counts: Any) -> None:
+    optimal(graph)
+    assert packers.counts == counts
+    assert counts[1] or not packers.boxed.calls
 
 
 def test_layers_fail_then_boxes_and_the_exact_rule_both(packers: Packers) -> None:
     """Small: both are tried and the lower trees are taken."""
     forest = solver.solve(mi250(2), ALLGATHER, trees=1)
-    assert packers.layered == [False]
-    assert packers.boxed.given == 1
-    assert packers.exact == 1
+    assert packers.counts == ([False], 1, 1)
     heights = [packers.boxed.results[0][0]]
-    heights += [came[0] for given, came in packers.pack.calls if given[3]]
+    heights += [came[0] for given, _, came in packers.pack.calls if given[3]]
     assert forest.height <= min(heights)
     assert recount(forest) == certificate.check(forest)[0] == 320
 
@@ -208,125 +277,69 @@ def test_layers_fail_then_boxes_alone_where_ranks_are_many(
     graph = mi250(6)
     assert len(graph.ranks) > packing.EXACT_TOO
     optimal(graph)
-    assert packers.layered == [False]
-    assert packers.boxed.given == 1
-    assert packers.exact == 0
+    assert packers.counts == ([False], 0, 1)
 
 
 def test_layers_and_boxes_fail_then_the_exact_rule(packers: Packers) -> None:
-    _, forest = first(
-        problems(1500, "boxes"),
-        lambda: True not in packers.layered and packers.boxed.refused > 0 and packers.exact > 0,
-        packers.all,
-    )
-    assert forest.height >= 1
+    def taken() -> bool:
+        layered, exact, _ = packers.counts
+        return True not in layered and packers.boxed.refused > 0 and exact > 0
 
-
-def test_one_mesh_without_boxes_goes_from_layers_to_the_exact_rule(packers: Packers) -> None:
-    optimal(mi250(1))
-    assert packers.layered == [False]
-    assert packers.boxed.given == 0
-    assert packers.exact == 1
+    assert solved(problems("boxes"), taken, *packers.all).height >= 1
 
 
 def test_links_between_switches_lead_astray_and_the_way_without_them_does(
     packers: Packers,
 ) -> None:
-    first(problems(1500, "switched"), lambda: packers.layered == [False, True], packers.all)
-    assert [given[7] for given, _ in packers.ways.calls] == [True, False]
+    solved(problems("switched"), lambda: packers.counts[0] == [False, True], *packers.all)
+    assert [given[7] for given, *_ in packers.ways.calls] == [True, False]
 
 
 # ----------------------------------------------------------------- symmetry, compact forests
 
 
-def test_orbits_do_and_large_fabrics_are_packed_no_other_way(
-    monkeypatch: pytest.MonkeyPatch, packers: Packers
-) -> None:
-    monkeypatch.setattr(phase_packing, "BOTH_WAYS", 8)
-    regular = Spy(monkeypatch, phase_packing, "pack_compact")
-    general = Spy(monkeypatch, phase_packing, "pack")
-    optimal(named("fat-tree", leaves=4, hosts=2, gpus=4))
-    assert (regular.given, general.given) == (1, 0)
-
-
-def test_orbits_do_and_small_fabrics_are_packed_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    regular = Spy(monkeypatch, phase_packing, "pack_compact")
-    general = Spy(monkeypatch, phase_packing, "pack")
-    optimal(named("fat-tree", leaves=2, hosts=2, gpus=4))
-    assert (regular.given, general.given) == (1, 1)
-
-
-def test_orbits_are_refused_then_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    regular = Spy(monkeypatch, phase_packing, "pack_compact")
-    general = Spy(monkeypatch, phase_packing, "pack")
-    whole = named("fat-tree", leaves=2, hosts=2, gpus=4)
-    optimal(without(whole, 0))
-    assert (regular.refused, general.given) == (1, 1)
-
-
-def without(graph: CapacityGraph, node: int) -> CapacityGraph:
-    """`graph` with one cable of `node` gone, both directions."""
-    e = graph.tail.index(node)
-    gone = {(graph.tail[e], graph.head[e]), (graph.head[e], graph.tail[e])}
-    ends = graph.ends
-    kept = [e for e, pair in enumerate(ends) if pair not in gone]
-    return graph.keep(kept)
-
-
-def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_symmetry_then_no_compact_forest_but_a_whole_one(spy: Watch) -> None:
     graph = without(dgx_a100(4), 0)
-    tried = Spy(monkeypatch, forests, "pack_compact")
+    tried = spy(forests, "pack_compact")
     assert components.find_structures(graph) == ()
     assert solver.solve_compact(graph, ALLGATHER) is None
     assert tried.calls == []
     assert optimal(graph).group is None
 
 
-def test_compact_is_asked_for_and_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compact_is_asked_for_and_cannot_be(spy: Watch) -> None:
     """One MI250 box has a mirror, but no levels: the pipeline writes all trees and says so."""
-    levels = Spy(monkeypatch, forests, "pack_by_hops")
-    compact = Spy(monkeypatch, forests, "pack_compact")
-    topology = catalog.load("mi250")
-    result = synthesize(topology, "allgather", compact=True, formats=("forest",))
+    levels, compact = spy(forests, "pack_by_hops"), spy(forests, "pack_compact")
+    result = synthesize("mi250", "allgather", compact=True, formats=("forest",))
     assert compact.refused >= 1
     assert levels.refused >= 1
     assert "no compact forest was found here: all trees are written" in result.notes
     optimal(result.forest.graph, forest=result.forest)
 
 
-MACHINES: list[tuple[str, dict[str, int]]] = [
-    ("fat-tree", {"leaves": 4, "hosts": 2, "oversubscription": 2}),
-    ("fat-tree", {"leaves": 4, "hosts": 4}),
-    ("fat-tree", {"leaves": 2, "hosts": 2, "gpus": 4, "oversubscription": 3}),
-    ("rail", {"boxes": 4, "rails": 4, "oversubscription": 2}),
-    ("rail", {"boxes": 3, "rails": 2}),
-    ("dgx1-v100", {"boxes": 4}),
-    ("dgx1-v100", {"boxes": 2}),
-    ("mi300x", {"boxes": 8}),
-    ("mi250", {"boxes": 2}),
-    ("mi250", {"boxes": 8}),
-    ("dragonfly", {}),
+MACHINES = [
+    *("fat-tree leaves=4 hosts=2 oversubscription=2", "fat-tree leaves=4 hosts=4"),
+    *("fat-tree leaves=2 hosts=2 gpus=4 oversubscription=3", "rail boxes=3 rails=2"),
+    *("rail boxes=4 rails=4 oversubscription=2", "dgx1-v100 boxes=4", "dgx1-v100 boxes=2"),
+    *("mi300x boxes=8", "mi250 boxes=2", "mi250 boxes=8", "dragonfly"),
 ]
 
 
-def test_parts_are_not_folded_then_every_rank_of_a_part_stands_for_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_parts_are_not_folded_then_every_rank_of_a_part_stands_for_itself(spy: Watch) -> None:
     """No trees of one representative fill the links evenly: all ranks of a part are taken."""
-    folded = Spy(monkeypatch, rotation, "choose_units")
-    for name, settings in MACHINES:
-        folded.forget()
-        graph = named(name, **settings)
+    folded = spy(rotation, "choose_units")
+
+    def way(machine: str) -> Forest | None:
+        name, *settings = machine.split()
+        graph = named(name, **dict(pair.split("=") for pair in settings))
         forest = solver.solve_compact(graph, ALLGATHER)
-        if forest is not None and folded.refused and not folded.given:
-            roots = {tree.root for tree in forest.trees}
-            assert len(roots) * forest.images == len(graph.ranks)
-            assert len(roots) > 1
-            optimal(graph, forest=forest)
-            return
-    raise AssertionError("no machine took this way")
+        taken = forest is not None and folded.refused and not folded.given
+        return optimal(graph, forest=forest) if taken else None
+
+    forest = first(MACHINES, way, folded)
+    roots = {tree.root for tree in forest.trees}
+    assert len(roots) * forest.images == forest.n
+    assert len(roots) > 1
 
 
 def uneven_boxes(seed: int) -> CapacityGraph:
@@ -342,220 +355,183 @@ def uneven_boxes(seed: int) -> CapacityGraph:
     return build(links)
 
 
-def test_ranks_cannot_send_alike_then_as_their_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_cannot_send_alike_then_as_their_links_allow(spy: Watch) -> None:
     """The first division between parts fails, a looser one does."""
-    attempts: list[tuple[int, int]] = []
-    routes = rotation._Scheme.routes
+    attempts = spy(rotation._Scheme, "routes")
 
-    def watched(scheme: rotation._Scheme, most_out: int, most_in: int) -> Any:
-        attempts.append((most_out, most_in))
-        return routes(scheme, most_out, most_in)
-
-    monkeypatch.setattr(rotation._Scheme, "routes", watched)
-    for seed in range(60):
-        attempts.clear()
-        graph = uneven_boxes(seed)
+    def way(graph: CapacityGraph) -> Forest | None:
         forest = solver.solve_compact(graph, ALLGATHER)
-        if forest is not None and len(set(attempts)) > 1:
-            optimal(graph, forest=forest)
-            return
-    raise AssertionError("no graph took this way")
+        several = len({given[1:] for given, *_ in attempts.calls}) > 1
+        return optimal(graph, forest=forest) if forest is not None and several else None
+
+    first(map(uneven_boxes, range(60)), way, attempts)
 
 
-def rings(boxes: int) -> CapacityGraph:
-    """Boxes of four GPUs in a ring: nothing tells which GPU of one is which of another."""
-    links = [
-        (f"box{b}/gpu{i}", f"box{b}/gpu{(i + 1) % 4}", 3) for b in range(boxes) for i in range(4)
-    ]
-    return build(links + [(f"box{b}/gpu{i}", "fabric", 1) for b in range(boxes) for i in range(4)])
+def rings(seed: int) -> CapacityGraph:
+    """Three boxes of four GPUs in a ring, shuffled: nothing tells which GPU is which of another."""
+    gpus = [(f"box{b}/gpu{i}", f"box{b}/gpu{(i + 1) % 4}") for b in range(3) for i in range(4)]
+    return shuffled(build([link for u, v in gpus for link in ((u, v, 3), (u, "fabric", 1))]), seed)
 
 
-def test_parts_do_not_match_in_order_then_by_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Spy(monkeypatch, components, "_match_by_search")
-    for seed in range(20):
-        search.forget()
-        graph = shuffled(rings(3), seed)
-        found = list(components.find_components(graph))
-        if search.given and found:
-            assert len(found[0].members) == 3
-            optimal(graph)
-            return
-    raise AssertionError("no order of the nodes took this way")
-
-
-def test_the_search_for_matching_parts_ends_and_the_general_way_does(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("ends", [False, True])
+def test_parts_do_not_match_in_order_then_by_search_if_it_comes_to_an_end(
+    ends: bool, monkeypatch: pytest.MonkeyPatch, spy: Watch
 ) -> None:
-    monkeypatch.setattr(components, "ALIGNMENTS", 0)
-    search = Spy(monkeypatch, components, "_match_by_search")
-    for seed in range(20):
-        search.forget()
-        graph = shuffled(rings(3), seed)
-        if not list(components.find_components(graph)):
-            assert search.refused
-            optimal(graph)
-            return
-    raise AssertionError("no order of the nodes took this way")
+    if ends:
+        monkeypatch.setattr(components, "ALIGNMENTS", 0)
+    search = spy(components, "_match_by_search")
+
+    def way(graph: CapacityGraph) -> list[int] | None:
+        parts = [len(each.members) for each in components.find_components(graph)]
+        if ends == bool(parts) or not (search.refused if ends else search.given):
+            return None
+        optimal(graph)
+        return parts
+
+    assert first(map(rings, range(20)), way, search)[:1] == ([] if ends else [3])
 
 
-def test_many_ranks_are_alike_and_one_flow_does_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_one_flow_does_for_many_ranks_that_are_alike(
+    alike: bool, monkeypatch: pytest.MonkeyPatch, spy: Watch
+) -> None:
     monkeypatch.setattr(task, "ALIKE_FROM", 8)
-    cuts = Spy(monkeypatch, _kernel, "best_ratio")
-    assert optimal(dgx_a100(4)).algbw == Fraction(800, 3)
-    assert [len(call[0][6]) for call in cuts.calls] == [1] * len(cuts.calls)
+    cuts = spy(_kernel, "best_ratio")
+    graph = dgx_a100(4) if alike else without(dgx_a100(4), 0)
+    assert (optimal(graph).algbw == Fraction(800, 3)) == alike
+    asked = [list(given[6]) for given, *_ in cuts.calls]
+    assert {len(some) for some in asked} == {1} if alike else asked[0] == list(graph.ranks)
 
 
-def test_many_ranks_and_none_alike_then_a_flow_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "ALIKE_FROM", 8)
-    cuts = Spy(monkeypatch, _kernel, "best_ratio")
-    graph = without(dgx_a100(4), 0)
-    optimal(graph)
-    assert list(cuts.calls[0][0][6]) == list(graph.ranks)
+def test_torus_levels_do_where_symmetry_moves_ranks_freely(spy: Watch) -> None:
+    levels = spy(forests, "pack_by_hops")
+    graph = named("torus-3d", x=4, y=4, z=4)
+    forest = solver.solve_compact(graph, ALLGATHER)
+    assert levels.given == 1
+    assert forest is not None
+    optimal(graph, forest=forest)
 
 
 # -------------------------------------------------------------------------- unbalanced switches
 
 
-def test_too_much_is_trimmed_and_no_program_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    trim = Spy(monkeypatch, _kernel, "trim")
-    program = Spy(monkeypatch, task, "_balance")
-    first(
-        problems(1500, "unbalanced"),
-        lambda: trim.given > 0 and not program.calls,
-        (trim, program),
-    )
+def test_too_much_is_trimmed_and_no_program_is_needed(spy: Watch) -> None:
+    trim, program = spy(_kernel, "trim"), spy(task, "_balance")
+    solved(problems("unbalanced"), lambda: trim.given > 0 and not program.calls, trim, program)
 
 
-def starved(count: int = 300) -> Iterator[Problem]:
-    for seed in range(count):
-        graph = starved_graph(seed)
-        yield Problem(seed, graph, ALLGATHER, None, frozenset({"starved"}))
+def test_trimming_fails_then_the_program_that_balances(spy: Watch) -> None:
+    trim, program = spy(_kernel, "trim"), spy(task, "Model")
+    solved(starved(), lambda: trim.refused > 0 and program.given > 0, trim, program)
 
 
-def test_trimming_fails_then_the_program_that_balances(monkeypatch: pytest.MonkeyPatch) -> None:
-    trim = Spy(monkeypatch, _kernel, "trim")
-    program = Spy(monkeypatch, task, "Model")
-    first(starved(), lambda: trim.refused > 0 and program.given > 0, (trim, program))
-
-
-def test_a_copying_switch_is_left_out_of_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copying_switch_is_left_out_of_the_dual(spy: Watch) -> None:
     """Its potential would forbid copies: the program is solved again for a bound that has none."""
-    program = Spy(monkeypatch, task.Model, "bound")  # type: ignore[arg-type]
-    for seed in range(200):
-        graph = starved_graph(seed)
-        program.forget()
-        graph = able(graph, adds=False)
-        best = solver.optimum(graph, ALLGATHER)
-        if len(program.calls) == 2:
-            assert proven(graph, best.bound, ALLGATHER, None) == best.bound.algbw > best.algbw
-            plain = solver.solve(replace(graph, multicast=(False,) * graph.n), ALLGATHER)
-            assert recount(plain) == best.algbw
-            return
-    raise AssertionError("no graph took this way")
+    program = spy(task.Model, "bound")
+
+    def way(problem: Problem) -> CapacityGraph | None:
+        graph = able(problem.graph, adds=False)
+        solver.optimum(graph, ALLGATHER)
+        return graph if len(program.calls) == 2 else None
+
+    graph = first(starved(), way, program)
+    best = solver.optimum(graph, ALLGATHER)
+    assert proven(graph, best.bound, ALLGATHER, None) == best.bound.algbw > best.algbw
+    plain = solver.solve(replace(graph, multicast=(False,) * graph.n), ALLGATHER)
+    assert recount(plain) == best.algbw
 
 
 # ---------------------------------------------------------------------------- linear programs
 
 
-class Liar:
-    """Wrong proposals of the floating-point solver, as many as are asked for."""
+@pytest.fixture
+def lie(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Wrong proposals of the floating-point solver, as many as are asked for, counted."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lies: int) -> None:
-        self.told = 0
-        honest = exact_lp.propose
+    def lies(most: int) -> list[int]:
+        honest, told = exact_lp.propose, [0]
 
         def propose(program: exact_lp.Program, scale: float, options: str) -> exact_lp.Basis:
-            if self.told < lies:
-                self.told += 1
-                return [], [], []
-            return honest(program, scale, options)
+            told[0] += told[0] <= most
+            return ([], [], []) if told[0] <= most else honest(program, scale, options)
 
         monkeypatch.setattr(exact_lp, "propose", propose)
+        return told
+
+    return lies
 
 
-def needs_a_program() -> tuple[CapacityGraph, Fraction]:
-    """A starved graph whose optimum takes a linear program."""
-    for seed in range(300):
-        graph = starved_graph(seed)
-        best = solver.optimum(graph, ALLGATHER)
-        if best.bound.method == "linear-program":
-            task.analyse.cache_clear()  # it is to be found again
-            return graph, best.algbw
-    raise AssertionError("no graph needs a program")
-
-
-def test_a_proposal_cannot_be_proven_then_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, algbw = needs_a_program()
-    Unsure(monkeypatch)
-    liar = Liar(monkeypatch, 1)
-    proofs = Spy(monkeypatch, exact_lp, "prove")
-    slow = Spy(monkeypatch, exact_lp, "simplex")
-    assert optimal(graph).algbw == algbw
-    assert liar.told == 1
-    assert (proofs.refused >= 2, len(slow.calls)) == (
-        True,
-        0,
-    )  # the lazy rounds' basis, and the lie
-    assert proofs.given >= 1
-
-
-def test_no_proposal_can_be_proven_then_the_exact_simplex(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, algbw = needs_a_program()
-    Unsure(monkeypatch)
-    Liar(monkeypatch, 10**6)
-    proofs = Spy(monkeypatch, exact_lp, "prove")
-    slow = Spy(monkeypatch, exact_lp, "simplex")
-    assert optimal(graph).algbw == algbw
-    assert proofs.given == 0
-    assert slow.given >= 1
-
-
-class Unsure:
+@pytest.fixture
+def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `cutting` end with a basis that proves nothing."""
+    lazy: set[int] = set()
+    solve, basis = exact_lp.Loose.solve, exact_lp.Loose.basis
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        lazy: set[int] = set()
-        solve, basis = exact_lp.Loose.solve, exact_lp.Loose.basis
+    def noted(loose: exact_lp.Loose) -> exact_lp.Values:
+        lazy.add(id(loose))
+        return solve(loose)
 
-        def noted(loose: exact_lp.Loose) -> exact_lp.Values:
-            lazy.add(id(loose))
-            return solve(loose)
+    def empty(loose: exact_lp.Loose) -> exact_lp.Basis:
+        return ([], [], []) if id(loose) in lazy else basis(loose)
 
-        def unsure(loose: exact_lp.Loose) -> exact_lp.Basis:
-            return ([], [], []) if id(loose) in lazy else basis(loose)
-
-        monkeypatch.setattr(exact_lp.Loose, "solve", noted)
-        monkeypatch.setattr(exact_lp.Loose, "basis", unsure)
+    monkeypatch.setattr(exact_lp.Loose, "solve", noted)
+    monkeypatch.setattr(exact_lp.Loose, "basis", empty)
 
 
-def test_lazy_cuts_end_unproven_then_proposals_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    Unsure(monkeypatch)
-    afresh = Spy(monkeypatch, exact_lp, "solve")
-    assert optimal(star(80, *[10] * 8), ALLREDUCE).algbw == 10
-    assert afresh.given >= 1
+@pytest.fixture
+def needs_a_program() -> CapacityGraph:
+    """A starved graph whose optimum takes a linear program, which is to be solved again."""
+
+    def way(problem: Problem) -> CapacityGraph | None:
+        best = solver.optimum(problem.graph, ALLGATHER)
+        return problem.graph if best.bound.method == "linear-program" else None
+
+    graph: CapacityGraph = first(starved(), way)
+    task.analyse.cache_clear()
+    return graph
 
 
-def test_lazy_cuts_cannot_be_proven_then_the_exact_simplex(monkeypatch: pytest.MonkeyPatch) -> None:
-    Unsure(monkeypatch)
-    Liar(monkeypatch, 10**6)
-    slow = Spy(monkeypatch, exact_lp, "simplex")
-    assert optimal(star(80, *[10] * 8), ALLREDUCE).algbw == 10
-    assert slow.given >= 1
+WIDE = star(80, *[10] * 8)
 
 
+@pytest.mark.usefixtures("unsure")
+@pytest.mark.parametrize("lies", [1, 10**6])
+def test_a_proposal_cannot_be_proven_then_the_next_or_the_exact_simplex(
+    lies: int, needs_a_program: CapacityGraph, lie: Callable[[int], list[int]], spy: Watch
+) -> None:
+    told, proofs, slow = lie(lies), spy(exact_lp, "prove"), spy(exact_lp, "simplex")
+    optimal(needs_a_program)
+    assert told[0] >= 1
+    if lies == 1:
+        assert proofs.refused >= 2  # the lazy rounds' basis, and the lie
+        assert (proofs.given >= 1, slow.calls) == (True, [])
+    else:
+        assert (proofs.given, slow.given >= 1) == (0, True)
+
+
+@pytest.mark.usefixtures("unsure")
+@pytest.mark.parametrize(("lies", "way"), [(0, "solve"), (10**6, "simplex")])
+def test_lazy_cuts_end_unproven_then_proposals_afresh_or_the_exact_simplex(
+    lies: int, way: str, lie: Callable[[int], list[int]], spy: Watch
+) -> None:
+    lie(lies)
+    taken = spy(exact_lp, way)
+    assert optimal(WIDE, ALLREDUCE).algbw == 10
+    assert taken.given >= 1
+
+
+@pytest.mark.usefixtures("unsure")
 def test_no_joint_optimum_can_be_proven_then_the_same_trees(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, lie: Callable[[int], list[int]], spy: Watch
 ) -> None:
     """Proven by its own bound, and the note says what is missing."""
-    Unsure(monkeypatch)
-    Liar(monkeypatch, 10**6)
+    lie(10**6)
     monkeypatch.setattr(exact_lp, "SIMPLEX_ROWS", 0)
-    failed = Spy(monkeypatch, allreduce, "joint")
-    graph = star(80, *[10] * 8)
-    best = solver.optimum(graph, ALLREDUCE)
+    failed = spy(allreduce, "joint")
+    best = solver.optimum(WIDE, ALLREDUCE)
     assert isinstance(failed.results[0], UnsupportedError)
     assert "no joint optimum: no optimum of the linear program can be proven" in best.note
-    forest = solver.solve(graph, ALLREDUCE)
+    forest = solver.solve(WIDE, ALLREDUCE)
     assert best.algbw == Fraction(45, 8) < best.bound.algbw
     assert best.algbw <= recount(forest) <= best.bound.algbw  # its trees may happen to be better
     assert certificate.check(forest) == (recount(forest), best.bound.algbw)
@@ -564,194 +540,131 @@ def test_no_joint_optimum_can_be_proven_then_the_same_trees(
 # ---------------------------------------------------------------------------------- allreduce
 
 
-def test_the_same_trees_reach_the_bound_and_no_program_is_solved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    program = Spy(monkeypatch, allreduce, "joint")
-    optimal(dgx_a100(2), ALLREDUCE)
-    assert program.calls == []
-
-
-def test_the_same_trees_do_not_then_the_joint_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Spy(monkeypatch, allreduce, "joint")
-    assert optimal(mi250(1, dies=8), ALLREDUCE).algbw == 150
-    assert program.given >= 1
-
-
-def test_the_joint_program_wins_nothing_then_the_same_trees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_joint_program_wins_nothing_then_the_same_trees(spy: Watch) -> None:
     """The bound of cuts and partitions was too high: the program proves that there is no more."""
-    program = Spy(monkeypatch, allreduce, "joint")
-    for seed in (258, 360, *range(400)):
-        graph = random_graph(seed)
-        program.forget()
-        plan = allreduce.plan(graph)
-        if program.given and plan.joint is None:
-            assert plan.same_algbw == plan.bound.algbw
-            optimal(graph, ALLREDUCE)
-            return
-    raise AssertionError("no graph took this way")
+    program = spy(allreduce, "joint")
+
+    def way(seed: int) -> allreduce.Plan | None:
+        plan = allreduce.plan(random_graph(seed))
+        if not program.given or plan.joint is not None:
+            return None
+        optimal(random_graph(seed), ALLREDUCE)
+        return plan
+
+    plan = first((258, 360, *range(400)), way, program)
+    assert plan.same_algbw == plan.bound.algbw
 
 
 def test_orbits_of_the_joint_program_are_not_found_then_the_whole_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(automorphisms, "WORK", 0)
     graph = mi250(2, dies=8)
+
+    def size() -> int:
+        automorphisms.find_symmetries.cache_clear()
+        return joint.joint_model(graph, automorphisms.find_symmetries(graph), equal=False).size
+
+    folded = size()
+    monkeypatch.setattr(automorphisms, "WORK", 0)
+    assert size() > 2 * folded
     assert [s for s in automorphisms.find_symmetries(graph) if not s.turned] == []
-    whole = joint.joint_model(graph, automorphisms.find_symmetries(graph), equal=False).size
     assert optimal(graph, ALLREDUCE).algbw == 128
-    monkeypatch.undo()
-    automorphisms.find_symmetries.cache_clear()
-    assert (
-        whole > 2 * joint.joint_model(graph, automorphisms.find_symmetries(graph), equal=False).size
-    )
 
 
 def test_the_joint_program_is_too_large_then_the_same_trees(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, spy: Watch
 ) -> None:
     monkeypatch.setattr(joint, "VARIABLES", 5)
-    failed = Spy(monkeypatch, allreduce, "joint")
-    graph = mi250(1, dies=8)
-    forest = solver.solve(graph, ALLREDUCE)
+    failed = spy(allreduce, "joint")
+    forest = solver.solve(mi250(1, dies=8), ALLREDUCE)
     assert isinstance(failed.results[0], UnsupportedError)
     assert recount(forest) == certificate.check(forest)[0] == 100
 
 
-def test_the_dual_forbids_copies_then_one_that_allows_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[bool] = []
-    kind = model.Model
+def test_the_dual_forbids_copies_then_one_that_allows_them(spy: Watch) -> None:
+    models = spy(model, "Model")
 
-    class Watched(kind):  # type: ignore[misc, valid-type]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            made.append(bool(named.get("able", False)))
-            super().__init__(*given, **named)
+    def way(seed: int) -> CapacityGraph | None:
+        graph = able(random_graph(seed))
+        allreduce.plan(graph)
+        return graph if any(models.told("able")) else None
 
-    monkeypatch.setattr(model, "Model", Watched)
-    for seed in range(200):
+    graph = first(range(200), way, models)
+    plan, forest = allreduce.plan(graph), solver.solve(graph, ALLREDUCE)
+    algbw, bound = certificate.check(forest)
+    assert bound == plan.bound.algbw >= algbw >= plan.algbw
+    assert recount(forest) == algbw
+
+
+def test_many_joint_trees_then_fewer_that_do(spy: Watch) -> None:
+    fewer = spy(allreduce, "fixed_joint")
+
+    def way(seed: int) -> Forest | None:
         graph = random_graph(seed)
-        graph = able(graph)
-        made.clear()
         plan = allreduce.plan(graph)
-        if any(made):
-            forest = solver.solve(graph, ALLREDUCE)
-            algbw, bound = certificate.check(forest)
-            assert bound == plan.bound.algbw >= algbw >= plan.algbw
-            assert recount(forest) == algbw
-            return
-    raise AssertionError("no graph took this way")
+        if plan.joint is None or not fewer.given:
+            return None
+        assert max(plan.joint.supply) < max(joint.joint(graph).supply)
+        return optimal(graph, ALLREDUCE)
+
+    first(range(300), way, fewer)
 
 
-def test_many_joint_trees_then_fewer_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer = Spy(monkeypatch, allreduce, "fixed_joint")
-    for seed in range(300):
-        graph = random_graph(seed)
-        fewer.forget()
-        plan = allreduce.plan(graph)
-        if plan.joint is not None and fewer.given:
-            assert max(plan.joint.supply) < max(joint.joint(graph).supply)
-            optimal(graph, ALLREDUCE)
-            return
-    raise AssertionError("no graph took this way")
+def test_few_joint_trees_are_not_whole_at_first_then_another_vertex_or_time(spy: Watch) -> None:
+    whole = spy(joint, "_solve_whole")
 
-
-def test_few_joint_trees_are_not_whole_at_first_then_another_vertex_or_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = Spy(monkeypatch, joint, "_solve_whole")
-    for seed in range(300):
+    def way(seed: int) -> Forest | None:
         graph = random_graph(seed)
         plan = allreduce.plan(graph)
         if plan.joint is None:
-            continue
-        whole.forget()
-        found = allreduce.fix_joint(graph, 2)
-        if found is not None and whole.refused and whole.given:
-            forest = solver.solve(graph, ALLREDUCE, trees=2)
-            assert recount(forest) >= found.algbw
-            assert certificate.check(forest)[0] <= plan.bound.algbw
-            return
-    raise AssertionError("no graph took this way")
+            return None
+        whole.calls.clear()
+        fixed = allreduce.fix_joint(graph, 2)
+        if fixed is None or not whole.refused or not whole.given:
+            return None
+        forest = solver.solve(graph, ALLREDUCE, trees=2)
+        assert recount(forest) >= fixed.algbw
+        assert certificate.check(forest)[0] <= plan.bound.algbw
+        return forest
 
-
-def test_regular_fabrics_skip_the_joint_program_where_they_are_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(optimum, "ALIKE_FROM", 8)
-    program = Spy(monkeypatch, allreduce, "joint")
-    best = solver.optimum(dgx_a100(4), ALLREDUCE)
-    assert best.algbw == best.bound.algbw == Fraction(400, 3)
-    assert program.calls == []
-    optimal(dgx_a100(4), ALLREDUCE)
-
-
-def test_a_large_fabric_that_is_not_regular_takes_the_general_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(optimum, "ALIKE_FROM", 8)
-    regular = Spy(monkeypatch, optimum, "regular_allreduce")
-    graph = without(dgx_a100(2), 0)
-    best = solver.optimum(graph, ALLREDUCE)
-    assert regular.refused == 1
-    assert optimal(graph, ALLREDUCE).algbw == best.algbw
+    first(range(300), way)
 
 
 # --------------------------------------------------------------------- fixed trees, the front
 
 
-def test_trimming_fails_at_the_least_time_then_a_little_more_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trimmed = Spy(monkeypatch, fixed_trees, "_trim")
-    for seed in range(600):
-        graph = random_graph(seed, "asymmetric")
-        for trees in (1, 2):
-            trimmed.forget()
-            forest = solver.solve(graph, ALLGATHER, trees=trees)
-            if trimmed.refused and trimmed.given:
-                assert forest.trees_per_root == trees
-                assert recount(forest) == certificate.check(forest)[0]
-                return
-    raise AssertionError("no graph took this way")
+def test_trimming_fails_at_the_least_time_then_a_little_more_does(spy: Watch) -> None:
+    trimmed = spy(fixed_trees, "_trim")
+
+    def way(asked: tuple[int, int]) -> Forest | None:
+        forest = solver.solve(random_graph(asked[0], "asymmetric"), ALLGATHER, trees=asked[1])
+        assert forest.trees_per_root == asked[1]
+        return forest if trimmed.refused and trimmed.given else None
+
+    forest = first(product(range(600), (1, 2)), way, trimmed)
+    assert recount(forest) == certificate.check(forest)[0]
 
 
-def test_the_optimum_has_too_many_trees_then_the_fewest_at_99_percent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    graph = perturbed(CapacityGraph.from_topology(topology), 1)
-    search = Spy(monkeypatch, front.Front, "reaching")  # type: ignore[arg-type]
+def test_the_optimum_has_too_many_trees_then_the_fewest_at_99_percent(spy: Watch) -> None:
+    graph = perturbed(named("dgx-a100", boxes=2), 1)
+    search = spy(front.Front, "reaching")
     request = Request(target="rccl", formats=("forest", "msccl-xml"), min_percent=99)
-    problem = replace(Asked.of(topology, "allgather"), graph=graph)
-    result = make(problem, request, Clock())
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    result = make(replace(Asked.of(topology, "allgather"), graph=graph), request, Clock())
     assert len(search.calls) >= 1
     best = solver.optimum(graph, ALLGATHER)
     assert best.trees_per_root > 1000
-    share = recount(result.forest) / best.algbw
-    assert Fraction(99, 100) <= share < 1
+    assert Fraction(99, 100) <= recount(result.forest) / best.algbw < 1
     assert any("of the optimum, which takes" in note for note in result.notes)
     fewest = front.Front(graph, ALLGATHER).fewest(Fraction(99, 100)).trees
     assert result.forest.trees_per_root == 1 << (fewest - 1).bit_length()  # rounded to 2^m parts
 
 
-def test_rounded_links_reach_the_optimum_with_fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = mi250(4)
-    assert solver.optimum(graph, ALLGATHER).trees_per_root == 8
-    point = front.Front(graph, ALLGATHER).exact
-    assert (point.trees, point.share, point.exact) == (3, 1, False)
-    forest = solver.solve(graph, ALLGATHER, trees=3)
-    assert recount(forest) == point.algbw == solver.optimum(graph, ALLGATHER).algbw
-
-
-def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(spy: Watch) -> None:
     """65 thread blocks of one rank: one more than RCCL holds."""
     from forestcoll.compile import choose
 
-    tried = Spy(monkeypatch, choose.Chooser, "choose")  # type: ignore[arg-type]
+    tried = spy(choose.Chooser, "choose")
     topology = catalog.load("star", {"gpus": "65"})
     result = synthesize(topology, "allgather", formats=("forest", "msccl-xml"))
     assert [isinstance(came, PlanError) for came in tried.results] == [True, False]
@@ -764,40 +677,29 @@ def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(
 # ------------------------------------------------------------------ copies, groups, large numbers
 
 
-def test_a_copying_switch_is_out_of_reach_then_plain_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = build([("a", "b", 1), ("b", "c", 1), ("c", "a", 1), ("w", "a", 1)], both=False,
-                  switches="w")  # fmt: skip
-    graph = replace(graph, multicast=tuple(name == "w" for name in graph.names))
-    task = Spy(monkeypatch, multicast, "_task")
+def test_a_copying_switch_is_out_of_reach_then_plain_trees(spy: Watch) -> None:
+    links = [("a", "b", 1), ("b", "c", 1), ("c", "a", 1), ("w", "a", 1)]
+    graph = able(build(links, both=False, switches="w"), adds=False)
+    tried = spy(multicast, "_task")
     assert multicast.forest(graph, ALLGATHER) is None
-    assert task.refused == 1
+    assert tried.refused == 1
     forest = solver.solve(graph, ALLGATHER)
     assert recount(forest) == certificate.check(forest)[0] == Fraction(3, 2)
 
 
-def test_equal_parts_are_slower_in_the_fabric_then_parts_that_differ(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flags: list[bool] = []
-    kind = multicast.Model
+def test_equal_parts_are_slower_in_the_fabric_then_parts_that_differ(spy: Watch) -> None:
+    models = spy(multicast, "Model")
 
-    class Watched(kind):  # type: ignore[misc, valid-type]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            flags.append(named["equal"])
-            super().__init__(*given, **named)
-
-    monkeypatch.setattr(multicast, "Model", Watched)
-    for seed in range(200):
+    def way(seed: int) -> Forest | None:
         graph = random_graph(seed)
         if graph.n > 9 or all(graph.gpu):
-            continue
-        flags.clear()
+            return None
         forest = multicast.forest(able(graph), ALLREDUCE)
-        if forest is not None and flags == [True, False]:
-            assert recount(forest) == forest.algbw
-            assert certificate.check(forest)[0] <= certificate.check(forest)[1]  # type: ignore[operator]
-            return
-    raise AssertionError("no graph took this way")
+        return forest if models.told("equal") == [True, False] else None
+
+    forest = first(range(200), way, models)
+    algbw, bound = certificate.check(forest)
+    assert recount(forest) == forest.algbw == algbw <= bound
 
 
 def halves() -> Together:
@@ -810,36 +712,21 @@ def halves() -> Together:
 
 @pytest.mark.parametrize("limit", ["LINKS", "VARIABLES"])
 def test_groups_are_too_large_then_links_in_equal_parts(
-    limit: str, monkeypatch: pytest.MonkeyPatch
+    limit: str, monkeypatch: pytest.MonkeyPatch, spy: Watch
 ) -> None:
     exact = halves()
     monkeypatch.setattr(split, limit, 1)
-    equal = Spy(monkeypatch, split, "split_equally")
+    equal = spy(split, "split_equally")
     coarse = halves()
     assert equal.given == 1
     assert coarse.algbw <= exact.algbw == exact.bound.algbw
-    for forest in coarse.forests:
-        assert recount(forest) == coarse.algbw
+    assert [recount(forest) for forest in coarse.forests] == [coarse.algbw] * 2
 
 
 def test_loads_beyond_64_bits_are_counted_in_python() -> None:
     forest = solver.solve(ring(3), ALLGATHER)
-    heavy = replace(
-        forest,
-        trees=tuple(replace(tree, weight=tree.weight << 63) for tree in forest.trees),
-        total=forest.total << 63,
-    )
-    from forestcoll.schedule.forest import scan
-
+    trees = tuple(replace(tree, weight=tree.weight << 63) for tree in forest.trees)
+    heavy = replace(forest, trees=trees, total=forest.total << 63)
     assert scan(heavy.graph, heavy.trees)[2] is None
     assert heavy.loads() == [load << 63 for load in forest.loads()]
     assert recount(heavy) == heavy.algbw == forest.algbw == certificate.check(heavy)[0]
-
-
-def test_torus_levels_do_where_symmetry_moves_ranks_freely(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = Spy(monkeypatch, forests, "pack_by_hops")
-    graph = named("torus-3d", x=4, y=4, z=4)
-    forest = solver.solve_compact(graph, ALLGATHER)
-    assert levels.given == 1
-    assert forest is not None
-    optimal(graph, forest=forest)

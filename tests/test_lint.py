@@ -1,14 +1,12 @@
-"""The linter: targets, lists, the command line, any bytes.
+"""The linter: targets, lists, any bytes.
 
-What it says of plans: rows/*.txt, by test_spoilt.py.
+What it says of plans: rows/*.txt, by test_spoilt.py; on the command line: commands/lint.txt.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import random
-import re
 from pathlib import Path
 
 import programs
@@ -21,12 +19,10 @@ from forestcoll import plans
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans.findings import LISTED, LISTED_OF_A_RULE, Findings, report
 from forestcoll.plans.lint import RULES, Report, lint
-from forestcoll.ui import cli
 from forestcoll.verify import verify
 
 ROOT = Path(__file__).parents[1]
-RING, STAR, CHAIN = map(programs.text_of, ("ring_allreduce", "star_reduce", "chain_broadcast"))
-BEYOND = edit_text(STAR, ["0.1.0.dstoff = 9"])
+RING, STAR = map(programs.text_of, ("ring_allreduce", "star_reduce"))
 GOOD = programs.all_good()
 
 
@@ -40,13 +36,6 @@ def test_target_is_guessed_from_the_file() -> None:
     assert lint(programs.text_of("pipelined_broadcast"), "p").target == "mscclpp"
     assert lint(STAR, "p", "msccl").guessed is False
     assert lint(edit_text(STAR, ['0.4 + <tb id="9"/> * 70']), "p").target == "msccl"
-
-
-def test_a_target_of_the_other_format_is_refused() -> None:
-    with pytest.raises(PlanError, match="p: is msccl-xml; target mscclpp reads mscclpp-json"):
-        lint(RING, "p", "mscclpp")
-    with pytest.raises(PlanError, match="p: the file is empty"):
-        lint("", "p")
 
 
 def test_all_findings_are_listed_worst_first() -> None:
@@ -102,127 +91,6 @@ def test_every_rule_is_used_and_every_name_is_a_rule() -> None:
                         if isinstance(value, ast.Constant):
                             assert value.value in RULES, (path, value.value)
     assert set(RULES) <= words
-
-
-# --- the command line -----------------------------------------------------------------------------
-
-
-def run(*arguments: str) -> int:
-    return cli.main(list(arguments))
-
-
-def test_verify_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad = tmp_path / "good.msccl.xml", tmp_path / "bad.msccl.xml"
-    good.write_text(STAR)
-    bad.write_text(BEYOND)
-    assert run("verify", str(good), str(bad)) == 1
-    out, err = capsys.readouterr()
-    assert f"{good}: ok\n" in out
-    assert "target rccl (guessed from the file; --target says otherwise): fits" in out
-    assert f"{bad}: 1 error, " in out
-    assert "\n  error XML-BOUNDS at line 7, rank 0, thread block 1, step 0: " in out
-    assert err.count("\n") == 1
-    assert err.startswith(f"forestcoll: error: {bad}:7: XML-BOUNDS at line 7, rank 0")
-
-
-def test_the_proof_comes_first_where_only_selecting_attributes_lack(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As the first MSCCL's tools wrote them: three of today's attributes are not there."""
-    path = tmp_path / "p.msccl.xml"
-    lacking = re.sub(r' (minBytes|maxBytes|outofplace)="\d*"', "", RING)
-    path.write_text(lacking)
-    assert run("verify", "--place", "both", str(path)) == 1
-    out, err = capsys.readouterr()
-    title, what, proof, _, *findings = out.splitlines()
-    assert title.startswith(f"{path}: the algorithm is right, but 3 errors, ")
-    assert what.startswith("  allreduce, 4 ranks, ")
-    assert proof.startswith("  every output chunk is right, out-of-place and in-place; ")
-    missing = [line for line in findings if line.startswith("  error XML-MISSING at line 1: ")]
-    assert [line.split("no ")[1] for line in missing] == [
-        "minBytes; add it",
-        "maxBytes; add it",
-        "outofplace; add it",
-    ]
-    assert "XML-MISSING" in err
-    assert run("verify", "--json", str(path)) == 1
-    [entry] = json.loads(capsys.readouterr().out)
-    assert not entry["ok"]
-    assert "every output chunk is right" in entry["proven"][1]
-
-    path.write_text(lacking.replace('type="rrs"', 'type="rrcs"', 1).replace("rrcs", "rcs", 1))
-    assert run("verify", str(path)) == 1
-    out, _ = capsys.readouterr()
-    assert "is right" not in out
-    assert "  error RUN-WRONG-" in out
-
-
-def test_verify_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "p.msccl.xml"
-    path.write_text(BEYOND)
-    assert run("verify", "--json", "--target", "rccl", str(path)) == 1
-    [entry] = json.loads(capsys.readouterr().out)
-    assert (entry["ok"], entry["target"], entry["target_guessed"]) == (False, "rccl", False)
-    assert entry["counts"]["error"] == 1
-    first = entry["findings"][0]
-    assert {k: first[k] for k in ("rule", "severity", "rank", "thread_block", "step", "line")} == {
-        "rule": "XML-BOUNDS", "severity": "error", "rank": 0, "thread_block": 1, "step": 0,
-        "line": 7,
-    }  # fmt: skip
-    assert first["cure"]
-
-
-def test_verify_takes_what_the_file_does_not_say(tmp_path: Path) -> None:
-    path = tmp_path / "p.msccl.xml"
-    path.write_text(CHAIN.replace(' root="0"', ""))
-    assert run("verify", str(path)) == 0
-    assert run("verify", str(path), "--root", "1") == 1
-    assert run("verify", str(path), "--collective", "allreduce") == 1
-    assert run("verify", str(path), "--target", "mscclpp") == 1
-    assert run("verify", str(path), "--place", "in", "--sms", "1") == 1
-
-
-def test_plans_that_answer_the_same_call(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stored(name: str, text: str) -> str:
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        return str(tmp_path / name)
-
-    ring = RING
-    first = stored("a.msccl.xml", ring.replace('maxBytes="0"', 'maxBytes="4096"'))
-    second = stored("b.msccl.xml", ring.replace('minBytes="0"', 'minBytes="4096"'))
-    stored("c.msccl.xml", ring.replace('minBytes="0"', 'minBytes="8192"').replace(
-        'outofplace="1"', 'outofplace="0"'))  # fmt: skip
-    stored("d.msccl.xml", STAR)
-    assert run("verify", "--target", "msccl", str(tmp_path)) == 0  # all in it
-    said = capsys.readouterr().out
-    assert (
-        f"warning: {first} and {second}: both answer in-place and out-of-place calls of allreduce "
-        "over 4 ranks of 4096 to 4096 bytes; the runtime takes whichever it finds first\n"
-    ) in said
-    assert "both answer in-place calls of allreduce over 4 ranks from 8192 bytes" in said
-    assert said.count("both answer") == 2
-    assert run("verify", "--target", "msccl", "--json", str(tmp_path)) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found[0]["clashes"] == [second]
-    assert [len(entry.get("clashes", ())) for entry in found] == [1, 2, 1, 0]
-    assert run("verify", first, second) == 0  # for runtimes that nobody named
-    assert "both answer" not in capsys.readouterr().out
-
-
-def test_an_empty_directory_is_no_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("verify", "--target", "rccl", str(tmp_path)) == 1
-    assert "index" in capsys.readouterr().err
-
-
-def test_forests_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "x.forest.json")
-    assert run("synthesize", "-t", "ring", "-c", "allgather", "-o", path) == 0
-    assert run("verify", path) == 0
-    capsys.readouterr()
-    assert run("verify", path, "--target", "rccl") == 1
-    assert "a forest; --target and the like are for plans" in capsys.readouterr().err
 
 
 # --- our own plans --------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_random_programs_survive_and_stay_in_the_safe_subset(seed: int) -> None:
         assert msccl.loads(msccl.dumps(program, RCCL), "t") == program
 
 
-@pytest.mark.parametrize("name", ["star", "chain", "fabric_allreduce", "packet_allreduce"])
+@pytest.mark.parametrize("name", ["star", "chain", "sums", "fabric_allreduce", "packet_allreduce"])
 def test_the_text_of_a_small_plan(name: str, request: pytest.FixtureRequest) -> None:
     """Also of MSCCL++."""
     program = programs.base(name)
@@ -176,8 +176,3 @@ def test_the_sum_of_elements_is_bounded(extra: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("forestcoll.plans.msccl.text.INSTRUCTIONS", Limit(8, "STEPS"))
     with pytest.raises(PlanError, match="more than 8 tbs and steps"):
         msccl.loads(text, "t")
-
-
-def test_programs_of_the_other_style_are_refused() -> None:
-    with pytest.raises(PlanError, match="holds fifo programs"):
-        msccl.dumps(programs.base("chain"))

@@ -13,10 +13,9 @@ from notation import spoilt, tree_of
 from programs import base, write_random
 
 from forestcoll import plans
-from forestcoll.common.errors import PlanError
 from forestcoll.plans import mscclpp
 from forestcoll.program import OPERATIONS, Instruction, Pipeline, Program, ThreadBlock
-from forestcoll.program.targets import MSCCL, MSCCLPP
+from forestcoll.program.targets import MSCCLPP
 
 
 def duo(*edits: str) -> Program:
@@ -123,21 +122,6 @@ def test_random_programs_survive_and_resolve(seed: int) -> None:
     check_plan(text, program)
 
 
-def test_parallel_channels_keep_their_numbers() -> None:
-    plan = json.loads(mscclpp.dumps(base("sums")))
-    gpu = plan["gpus"][0]
-    assert gpu["channels"] == [{"channel_type": "memory", "connected_to": [1, 1]}]
-    assert gpu["threadblocks"][0]["channels"] == [{"channel_type": "memory", "channel_ids": [1, 0]}]
-    assert gpu["threadblocks"][0]["ops"][1]["channel_ids"] == [1, 0]
-
-
-def test_one_source_is_repeated_for_every_destination() -> None:
-    program = duo("0.0.0 = put i0 -> o0@1 o1@1")
-    op = json.loads(mscclpp.dumps(program))["gpus"][0]["threadblocks"][0]["ops"][0]
-    assert op["src_buff"] == [{"type": "i", "index": 0, "size": 1}] * 2
-    assert mscclpp.loads(mscclpp.dumps(program), "t") == program
-
-
 def test_names_differ_when_plans_differ() -> None:
     def name(program: Program, **more: Any) -> str:
         return str(json.loads(mscclpp.dumps(program, **more))["name"])
@@ -161,8 +145,6 @@ def test_in_place_is_chosen_and_both_flags_survive() -> None:
     assert json.loads(mscclpp.dumps(gather, in_place=True))["inplace"] is True
     only = replace(gather, out_of_place=False)
     assert json.loads(mscclpp.dumps(only))["inplace"] is True
-    with pytest.raises(PlanError, match="not right for out-of-place calls"):
-        mscclpp.dumps(only, in_place=False)
 
 
 def test_the_largest_size_is_what_the_device_can_count() -> None:
@@ -175,12 +157,3 @@ def test_the_largest_size_is_what_the_device_can_count() -> None:
     assert mscclpp.loads(text, "t") == tight
     exact = replace(tight, max_bytes=65535 * 1024 * 2)
     assert mscclpp.loads(mscclpp.dumps(exact), "t") == exact
-    with pytest.raises(PlanError, match="end this plan at 134215680 bytes; lower max_bytes"):
-        mscclpp.dumps(replace(tight, max_bytes=134215681))
-
-
-def test_what_is_of_the_other_format_is_refused() -> None:
-    with pytest.raises(PlanError, match="target msccl reads msccl-xml"):
-        mscclpp.dumps(base("chain"), MSCCL)
-    with pytest.raises(PlanError, match="holds onesided programs; this one is fifo"):
-        mscclpp.dumps(base("ring_allgather"))
