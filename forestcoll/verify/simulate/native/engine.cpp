@@ -1,9 +1,10 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <deque>
-#include <queue>
-#include <set>
+#include <functional>
 #include <tuple>
 
 namespace forestcoll::simulate {
@@ -15,25 +16,105 @@ constexpr double kSameTime = 1e-7;  // microseconds; what is nearer happens at o
 enum class What : std::int32_t { link_is_free, sets_off, arrives, paced, posts, wakes };
 
 struct Event {
-  double time;
-  std::uint64_t number;
+  std::uint64_t number;  // of two at one time the smaller goes first
   What what;
   std::int32_t object;
   std::int64_t detail;
-  bool operator>(const Event& other) const {
-    return time != other.time ? time > other.time : number > other.number;
+  std::int32_t next;  // at its time
+};
+
+// Events, the earliest first. GPUs that do the same make many at one time, so those of a time are a
+// list in the order in which they came, and only lists are in the heap.
+class Events {
+ public:
+  Events() { recent_.fill({0, -1}); }
+
+  bool empty() const { return heap_.empty(); }
+  double time() const { return heap_.front().time; }
+  const Event& first() const { return events_[lists_[heap_.front().list].first]; }
+
+  void push(double time, std::uint64_t number, What what, std::int32_t object, std::int64_t detail) {
+    const std::int32_t event = take(events_, free_events_);
+    events_[event] = {number, what, object, detail, -1};
+    Recent& recent = recent_at(time);
+    if (recent.list >= 0 && recent.time == time) {
+      std::int32_t& last = lists_[recent.list].last;
+      events_[last].next = event;
+      last = event;
+      return;
+    }
+    const std::int32_t list = take(lists_, free_lists_);
+    lists_[list] = {event, event};
+    recent = {time, list};  // a list that it stood for gets no more: what comes later is later
+    heap_.push_back({time, number, list});
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
+
+  Event pop() {  // there has to be one
+    const auto [time, _, list] = heap_.front();
+    const std::int32_t number = lists_[list].first;
+    free_events_.push_back(number);
+    lists_[list].first = events_[number].next;
+    if (lists_[list].first < 0) {
+      if (Recent& recent = recent_at(time); recent.list == list) recent.list = -1;
+      free_lists_.push_back(list);
+      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+      heap_.pop_back();
+    }
+    return events_[number];
+  }
+
+ private:
+  struct List {
+    std::int32_t first, last;
+  };
+  struct Entry {
+    double time;
+    std::uint64_t number;
+    std::int32_t list;
+    bool operator>(const Entry& other) const {
+      return time != other.time ? time > other.time : number > other.number;
+    }
+  };
+  struct Recent {  // the last list of a time, by its bits
+    double time;
+    std::int32_t list;
+  };
+
+  template <class Item>
+  static std::int32_t take(std::vector<Item>& items, std::vector<std::int32_t>& free) {
+    if (free.empty()) {
+      items.emplace_back();
+      return verify::count_of(items) - 1;
+    }
+    const std::int32_t number = free.back();
+    free.pop_back();
+    return number;
+  }
+
+  Recent& recent_at(double time) {
+    return recent_[std::bit_cast<std::uint64_t>(time) * 0x9e3779b97f4a7c15ull >> 56];
+  }
+
+  std::vector<Event> events_;
+  std::vector<List> lists_;
+  std::vector<std::int32_t> free_events_, free_lists_;
+  std::vector<Entry> heap_;
+  std::array<Recent, 256> recent_;
 };
 
 struct Transfer {
   std::int32_t route, thread, post, span;
-  double bytes, cap, start;
+  double bytes, cap;
   bool waits, here;  // the thread waits for it; until it is here, not only until it has left
   std::int32_t begun;  // stages that have begun
   std::int32_t over;  // stages, from the first, that all bytes have passed
-  std::vector<std::int32_t> open;  // per stage, links and flows that are not done with it
-  std::vector<std::int32_t> queued;  // per stage, links whose queue it waits in
   bool paced;  // nothing but the thread's own speed held it up
+};
+
+struct Progress {  // of a transfer at a stage
+  std::int32_t open;    // links and flows that are not done with it
+  std::int32_t queued;  // links whose queue it waits in
 };
 
 struct Line {
@@ -55,26 +136,51 @@ class Alarms {
     double time;
     std::uint64_t number;  // of two at one time the smaller goes first
     std::int32_t bundle;
-    auto operator<=>(const Alarm&) const = default;
+    bool operator<(const Alarm& other) const {
+      return time != other.time ? time < other.time : number < other.number;
+    }
   };
 
-  bool empty() const { return alarms_.empty(); }
-  const Alarm& first() const { return *alarms_.begin(); }
+  bool empty() const { return heap_.empty(); }
+  const Alarm& first() const { return heap_.front(); }
 
   void set(double time, std::uint64_t number, std::int32_t bundle) {
-    if (static_cast<std::size_t>(bundle) >= own_.size()) own_.resize(bundle + 1, alarms_.end());
-    if (own_[bundle] != alarms_.end()) alarms_.erase(own_[bundle]);
-    own_[bundle] = alarms_.insert({time, number, bundle}).first;
+    if (static_cast<std::size_t>(bundle) >= place_.size()) place_.resize(bundle + 1, -1);
+    if (place_[bundle] < 0) {
+      place_[bundle] = verify::count_of(heap_);
+      heap_.emplace_back();
+    }
+    put({time, number, bundle}, place_[bundle]);
   }
 
   void pop() {  // there has to be one
-    own_[first().bundle] = alarms_.end();
-    alarms_.erase(alarms_.begin());
+    place_[heap_.front().bundle] = -1;
+    const Alarm last = heap_.back();
+    heap_.pop_back();
+    if (!heap_.empty()) put(last, 0);
   }
 
  private:
-  std::set<Alarm> alarms_;
-  std::vector<std::set<Alarm>::iterator> own_;  // of each bundle
+  // Puts an alarm in the heap, in place of the one that stands there.
+  void put(const Alarm& alarm, std::int32_t at) {
+    const std::int32_t count = verify::count_of(heap_);
+    for (std::int32_t above; at > 0 && alarm < heap_[above = (at - 1) / 2]; at = above) move(above, at);
+    for (std::int32_t below; (below = 2 * at + 1) < count; at = below) {
+      if (below + 1 < count && heap_[below + 1] < heap_[below]) ++below;
+      if (!(heap_[below] < alarm)) break;
+      move(below, at);
+    }
+    heap_[at] = alarm;
+    place_[alarm.bundle] = at;
+  }
+
+  void move(std::int32_t from, std::int32_t to) {
+    heap_[to] = heap_[from];
+    place_[heap_[to].bundle] = to;
+  }
+
+  std::vector<Alarm> heap_;
+  std::vector<std::int32_t> place_;  // of each bundle, -1: none
 };
 
 class Engine {
@@ -93,6 +199,7 @@ class Engine {
         sleepers_(threads.counters.size()) {
     outcome_.bytes.resize(network.capacity.size());
     for (const Thread& thread : threads.threads) threads_.push_back({&thread});
+    for (const Route& route : routes) stages_ = std::max(stages_, route.stages.size());
   }
 
   Outcome run(void (*poll)()) {
@@ -103,7 +210,7 @@ class Engine {
       while (!ready_.empty()) advance(next_ready());
       for (int bundle : sharing_.settle(now_)) set_alarm(bundle);
       if (events_.empty() && flow_ends_.empty()) break;
-      now_ = std::max(now_, flow_is_next() ? flow_ends_.first().time : events_.top().time);
+      now_ = std::max(now_, flow_is_next() ? flow_ends_.first().time : events_.time());
       while (handle_next())
         if (!(++seen & 0xffff)) poll();
     }
@@ -124,9 +231,9 @@ class Engine {
   // Whether the end of a flow comes before all other events; there has to be one or the other.
   bool flow_is_next() const {
     if (events_.empty() || flow_ends_.empty()) return events_.empty();
-    const Event& event = events_.top();
     const Alarms::Alarm& end = flow_ends_.first();
-    return end.time != event.time ? end.time < event.time : end.number < event.number;
+    const double time = events_.time();
+    return end.time != time ? end.time < time : end.number < events_.first().number;
   }
 
   // Handles the next event if it is due now.
@@ -141,10 +248,8 @@ class Engine {
       part_done(flow.transfer, flow.stage);
       return true;
     }
-    const Event event = events_.top();
-    if (event.time > now_ + kSameTime) return false;
-    events_.pop();
-    handle(event);
+    if (events_.time() > now_ + kSameTime) return false;
+    handle(events_.pop());
     return true;
   }
 
@@ -165,7 +270,7 @@ class Engine {
   }
 
   void at(double time, What what, std::int32_t object, std::int64_t detail = 0) {
-    events_.push({time, number_++, what, object, detail});
+    events_.push(time, number_++, what, object, detail);
   }
 
   // Lets a thread do what it can.
@@ -255,6 +360,8 @@ class Engine {
     return static_cast<std::int32_t>(outcome_.spans.size()) - 1;
   }
 
+  Progress& progress(std::int32_t number, std::int32_t stage) { return progress_[number * stages_ + stage]; }
+
   // --- transfers ---------------------------------------------------------------------------------
 
   void start(std::int32_t t, const State& thread, const Operation& o, double bytes) {
@@ -262,6 +369,7 @@ class Engine {
     if (free_.empty()) {
       number = static_cast<std::int32_t>(transfers_.size());
       transfers_.emplace_back();
+      progress_.resize(progress_.size() + stages_);
     } else {
       number = free_.back();
       free_.pop_back();
@@ -278,8 +386,6 @@ class Engine {
     transfer.waits = o.kind != Kind::start;
     transfer.here = o.kind == Kind::fetch;
     transfer.begun = transfer.over = 0;
-    transfer.open.assign(route.stages.size(), 0);
-    transfer.queued.assign(route.stages.size(), 0);
     for (const Stage& stage : route.stages) {
       for (int link : stage.shared) outcome_.bytes[link] += bytes;
       for (int link : stage.queued) outcome_.bytes[link] += bytes;
@@ -317,8 +423,8 @@ class Engine {
       if (transfer.begun == static_cast<std::int32_t>(route.stages.size())) return;
       const std::int32_t s = transfer.begun++;
       const Stage& stage = route.stages[s];
-      transfer.open[s] = static_cast<std::int32_t>(stage.queued.size() + !stage.shared.empty());
-      transfer.queued[s] = static_cast<std::int32_t>(stage.queued.size());
+      const auto queued = static_cast<std::int32_t>(stage.queued.size());
+      progress(number, s) = {queued + !stage.shared.empty(), queued};
       if (!stage.shared.empty()) {
         const double weight = route.weighted ? transfer.bytes : 1;
         const double cap = std::min(transfer.cap, route.narrowest);
@@ -329,7 +435,7 @@ class Engine {
         if (lines_[link].transfer < 0) serve(link);
       }
       // Served at once everywhere? Then the head is at the next stage.
-      if (!cut_through_ || transfers_[number].queued[s] || transfers_[number].begun != s + 1) return;
+      if (!cut_through_ || progress(number, s).queued || transfers_[number].begun != s + 1) return;
     }
   }
 
@@ -342,13 +448,12 @@ class Engine {
     }
     std::tie(line.transfer, line.stage) = line.waiting.front();
     line.waiting.pop_front();
-    Transfer& transfer = transfers_[line.transfer];
-    --transfer.queued[line.stage];
-    at(now_ + transfer.bytes / network_.capacity[link], What::link_is_free, link);
+    --progress(line.transfer, line.stage).queued;
+    at(now_ + transfers_[line.transfer].bytes / network_.capacity[link], What::link_is_free, link);
   }
 
   void part_done(std::int32_t number, std::int32_t s) {
-    --transfers_[number].open[s];
+    --progress(number, s).open;
     pass(number);
   }
 
@@ -356,7 +461,7 @@ class Engine {
   void pass(std::int32_t number) {
     const auto stages = static_cast<std::int32_t>(routes_[transfers_[number].route].stages.size());
     while (transfers_[number].over < transfers_[number].begun &&
-           transfers_[number].open[transfers_[number].over] == 0) {
+           progress(number, transfers_[number].over).open == 0) {
       ++transfers_[number].over;
       if (transfers_[number].over == transfers_[number].begun) begin_stage(number);
     }
@@ -415,8 +520,7 @@ class Engine {
 
   // A transfer that waited in a queue is served now: its head goes on when it is served everywhere.
   void served(std::int32_t number, std::int32_t s) {
-    const Transfer& transfer = transfers_[number];
-    if (cut_through_ && !transfer.queued[s] && transfer.begun == s + 1) begin_stage(number);
+    if (cut_through_ && !progress(number, s).queued && transfers_[number].begun == s + 1) begin_stage(number);
   }
 
   const Network& network_;
@@ -427,12 +531,14 @@ class Engine {
   Sharing sharing_;
   std::vector<Line> lines_;
   std::vector<Transfer> transfers_;
+  std::size_t stages_ = 0;  // of a route, at most
+  std::vector<Progress> progress_;  // so many for each transfer
   std::vector<std::int32_t> free_;
   std::vector<std::int64_t> posted_, taken_;
   std::vector<std::vector<std::int32_t>> sleepers_;
   std::vector<State> threads_;
   std::deque<std::int32_t> ready_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  Events events_;
   Alarms flow_ends_;
   std::uint64_t number_ = 0;
   double now_ = 0;
