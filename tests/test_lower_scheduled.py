@@ -18,7 +18,6 @@ from forestcoll.compile.search import LONG, SHORT, order_equals, search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import fifo, lower, schedule, usage
-from forestcoll.lower.fifo import as_they_arrive
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.program import Buffer, Collective, Ref
@@ -209,10 +208,10 @@ def test_a_tree_of_twice_the_rate_has_twice_the_thread_blocks() -> None:
 
 
 @st.composite
-def messages(draw: st.DrawFn) -> tuple[list[Transfer], list[int], list[int]]:
-    """Transfers in the order of their starts, their channels, and how many start before each ends.
+def messages(draw: st.DrawFn) -> tuple[list[Transfer], list[int]]:
+    """Transfers in the order of their starts, and how many start before each ends.
 
-    Of a sum the first one opens it.
+    Of a sum the first one opens it. Each group has channels of its own.
     """
     count = draw(st.integers(1, 12))
     found, opened = [], set()
@@ -224,18 +223,20 @@ def messages(draw: st.DrawFn) -> tuple[list[Transfer], list[int], list[int]]:
             opened.add((tree, dst))
             land = "open"
         chunks = draw(st.integers(1, 2))
-        found.append(Transfer(src, dst, Ref(Buffer.INPUT, 0, chunks), NOWHERE, land, 0, tree))  # type: ignore[arg-type]
-    channels = [draw(st.integers(0, 1)) for _ in range(count)]
+        source, group = Ref(Buffer.INPUT, 0, chunks), draw(st.integers(0, 1))
+        found.append(Transfer(src, dst, source, NOWHERE, land, 0, tree, group=group))  # type: ignore[arg-type]
     arrivals = [draw(st.integers(place + 1, count)) for place in range(count)]
-    return found, channels, arrivals
+    return found, arrivals
 
 
 @given(messages())
 def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
-    given: tuple[list[Transfer], list[int], list[int]],
+    given: tuple[list[Transfer], list[int]],
 ) -> None:
-    found, channels, arrivals = given
-    events = list(as_they_arrive(found, channels, arrivals))
+    found, arrivals = given
+    blocks = _kernel.FifoBlocks(found, [0, 0, 0], 1, False, fifo._WORDS)
+    blocks.share_out([[0]] * len(blocks.connections))
+    events = blocks.events(arrivals)
     place = {event: number for number, event in enumerate(events)}
     assert sorted(events) == sorted(product(range(len(found)), (False, True)))
     sends = [number for number, sent in events if sent]
@@ -243,7 +244,7 @@ def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
     under_way: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for number, sent in events:
         message = found[number]
-        queue = under_way[message.src, message.dst, channels[number]]
+        queue = under_way[message.src, message.dst, message.group]
         if sent:
             assert not queue  # whatever a connection holds
             queue.append(number)

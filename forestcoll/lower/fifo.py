@@ -24,29 +24,32 @@ without a connection that do nothing but add (`Adders`) leave the others one ste
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heappop, heappush
 from itertools import islice
+from typing import Final
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.fifo_blocks import Port, Ports, RankWriter, pair_ports
+from forestcoll.graph.kernel import _kernel
+from forestcoll.lower.fifo_blocks import Port, Ports, pair_ports
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps
 from forestcoll.lower.schedule import MOST_UNIT, Channels, Links, schedule
 from forestcoll.lower.transfers import Connection, Transfer, by_levels, early_copies
-from forestcoll.program import Buffer, Op, RankProgram, Ref
+from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 from forestcoll.program.targets import Target
 
 Sum = tuple[int, bool, int]
 """A sum: the rank, whether it lies in scratch there, and where."""
 LATE = 4
 """Parts of a sum at most that the block adds up that sends it on."""
-Event = tuple[int, bool]
-"""The number of a transfer, and whether it is sent (or received)."""
+Pairs = list[tuple[int, int]]
+"""The connections, by their numbers, and the channels that they use."""
+_WORDS: Final = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
+"""What thread blocks are made of."""
 
 
 def lower_fifo(
@@ -62,12 +65,15 @@ def lower_fifo(
     for unit, rate, apart in _attempts(layout, limits.target, links):
         assert links is not None  # else there are no attempts
         order = schedule(layout, early, links, most=unit, block=rate, apart=apart)
-        work = _Work(layout, order.transfers, order.scratch, early, order.arrivals)
+        work = _work(layout, order.transfers, order.scratch, early)
+        work.arrivals = order.arrivals
         if adders:
             room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
-            work.adders = share_sums(layout.n, work.transfers, room)
+            shared = share_sums(layout.n, order.transfers, room)
+            work.adders = shared.counts
+            work.blocks.add_apart([shared.number.get(sum_of(t), 0) for t in order.transfers])
         else:
-            work.late = _few_parts(work.transfers)
+            work.blocks.add_late(LATE)
             if _least_blocks(work, order.channels, limits.target) > limits.target.thread_blocks:
                 continue
         try:
@@ -93,7 +99,7 @@ def write_fifo(
     `scratch`: chunks of it that they use, per rank; `recycles`: more than once. `early`: ranks that
     copy their own data first. Raises PlanError where a limit cannot be kept.
     """
-    work = _Work(layout, transfers, scratch, early, recycles=recycles)
+    work = _work(layout, transfers, scratch, early, recycles)
     return _write(work, dict.fromkeys(work.connections, 1), limits)
 
 
@@ -158,14 +164,6 @@ def sum_of(transfer: Transfer) -> Sum:
     return transfer.dst, transfer.total.buffer is Buffer.SCRATCH, transfer.total.offset
 
 
-def _few_parts(transfers: list[Transfer]) -> frozenset[Sum]:
-    """Returns the partial sums that the block adds up that sends them on."""
-    parts = Counter(
-        sum_of(t) for t in transfers if t.land != "final" and t.total.buffer is Buffer.SCRATCH
-    )
-    return frozenset(key for key, count in parts.items() if count <= LATE)
-
-
 def share_sums(n: int, transfers: list[Transfer], steps: int) -> Adders:
     """Returns as few adders as can be where each takes `steps` parts of one tree's sums.
 
@@ -202,109 +200,59 @@ def _deal(parts: Counter[Sum], steps: int) -> dict[Sum, int]:
     return dealt
 
 
-# --- where transfers are received
-
-
-def _at_once(count: int) -> Iterator[Event]:
-    """Yields so many transfers, each received where it is sent."""
-    for number in range(count):
-        yield number, True
-        yield number, False
-
-
-def as_they_arrive(
-    transfers: Sequence[Transfer], channels: Sequence[int], arrivals: Sequence[int]
-) -> Iterator[Event]:
-    """Yields transfers, each received when `arrivals` of all have been sent, or where it must.
-
-    Those of a connection's channel one by one, before it sends the next; what opens a sum before
-    its other parts.
-    """
-    queues: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
-    openers: dict[tuple[int, int], int] = {}
-    coming: list[tuple[int, int]] = []
-    left: set[int] = set()
-
-    def receive(number: int) -> Iterator[Event]:
-        queue = queues[transfers[number].src, transfers[number].dst, channels[number]]
-        while number in left:
-            first = queue.popleft()
-            opener = openers.get((transfers[first].tree, transfers[first].dst), first)
-            if opener != first:
-                yield from receive(opener)
-            left.remove(first)
-            yield first, False
-
-    for number, transfer in enumerate(transfers):
-        while coming and coming[0][0] <= number:
-            yield from receive(heappop(coming)[1])
-        queue = queues[transfer.src, transfer.dst, channels[number]]
-        if queue:
-            yield from receive(queue[-1])
-        yield number, True
-        left.add(number)
-        queue.append(number)
-        if transfer.land == "open":
-            openers[transfer.tree, transfer.dst] = number
-        if transfer.count > 1:
-            yield from receive(number)
-        else:
-            heappush(coming, (arrivals[number], number))
-    while coming:
-        yield from receive(heappop(coming)[1])
-
-
 # --- thread blocks
 
 
 @dataclass(slots=True)
 class _Work:
-    """The transfers in their order; `late`: sums that the block adds up that sends them on.
+    """What thread blocks are written for. `blocks`: the transfers in their order, in the kernel.
 
+    `scratch`: chunks of it that ranks use besides those in which parts of sums are received.
     `arrivals`: of each transfer, how many have been sent when it is there; none: not known.
-    `adders`: thread blocks that add up all sums, where there are any.
+    `adders`: per rank thread blocks that add up all sums, where there are any.
     """
 
     layout: Layout
-    transfers: list[Transfer]
     scratch: list[int]
     early: frozenset[int]
+    blocks: _kernel.FifoBlocks
+    connections: list[Connection]
     arrivals: Sequence[int] = ()
-    late: frozenset[Sum] = frozenset()
-    adders: Adders | None = None
-    recycles: bool = False
-    connections: list[Connection] = field(init=False)
+    adders: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.connections = [t.connection for t in self.transfers]
 
-    def late_sum(self, transfer: Transfer) -> Sum | None:
-        """Returns the partial sum that the transfer sends on, if its block adds it up first."""
-        if not self.late or transfer.source.buffer is not Buffer.SCRATCH:
-            return None
-        return transfer.src, True, transfer.source.offset
+def _work(
+    layout: Layout,
+    transfers: list[Transfer],
+    scratch: list[int],
+    early: frozenset[int],
+    recycles: bool = False,
+) -> _Work:
+    blocks = _kernel.FifoBlocks(transfers, layout.inputs, layout.output_chunks, recycles, _WORDS)
+    return _Work(layout, scratch, early, blocks, blocks.connections)
 
 
 def _write(work: _Work, widths: Channels, limits: Limits) -> tuple[RankProgram, ...]:
     """Returns the thread blocks, `widths` of them for a connection, or more where they must."""
-    target, n = limits.target, work.layout.n
-    check_steps(_steps_of(n, work.transfers), limits)
-    widths = _roomy(_steps_of_connections(work), widths, target)
+    target = limits.target
+    check_steps(work.blocks.steps_of_ranks(), limits)
+    widths = _roomy(work, widths, target)
     while True:
-        channels = _share_out(work, widths, limits)
-        blocks, owner = _own_blocks(work, channels)
-        ranks = _emit(work, channels, _at_once(len(channels)), blocks, target)
-        if not _widen(widths, owner, blocks, ranks, limits):
+        numbers = _share_out(widths, limits)
+        pairs = work.blocks.share_out([numbers[connection] for connection in work.connections])
+        blocks, owner = _own_blocks(work, pairs)
+        lengths = _emit(work, pairs, blocks, target)
+        if not _widen(widths, owner, blocks, lengths, limits):
             break
-    lengths = [rank.lengths for rank in ranks]
-    paired = pair_ports(blocks, lengths, limits, work.adders.counts if work.adders else ())
+    paired = pair_ports(blocks, lengths, limits, work.adders)
     if paired != blocks:
+        longest = 0
         if work.arrivals:
-            events = as_they_arrive(work.transfers, channels, work.arrivals)
-            ranks = _emit(work, channels, events, paired, target)
-        if not work.arrivals or max(max(rank.lengths) for rank in ranks) > target.steps:
-            ranks = _emit(work, channels, _at_once(len(channels)), paired, target)
-    programs = tuple(rank.program(target.dependency_blocks) for rank in ranks)
+            lengths = _emit(work, pairs, paired, target, work.arrivals)
+            longest = max(map(max, lengths))
+        if not work.arrivals or longest > target.steps:
+            _emit(work, pairs, paired, target)
+    programs = tuple(_program(work, r, ports, target) for r, ports in enumerate(paired))
     check_ranks(programs, limits)
     return programs
 
@@ -314,9 +262,9 @@ def _least_blocks(work: _Work, widths: Channels, target: Target) -> int:
 
     Of two that are joined one sends and the other receives, and one has half of a list at most.
     """
-    steps = _steps_of_connections(work)
+    steps = dict(zip(work.connections, work.blocks.steps_of_connections(), strict=True))
     full, ports = [0] * work.layout.n, [[0, 0] for _ in range(work.layout.n)]
-    for connection, width in _roomy(steps, widths, target).items():
+    for connection, width in _roomy(work, widths, target).items():
         for sends, (rank, taken) in enumerate(
             zip(connection[1::-1], steps[connection], strict=True)
         ):
@@ -325,41 +273,14 @@ def _least_blocks(work: _Work, widths: Channels, target: Target) -> int:
     return max(*full, *map(max, ports))
 
 
-def _steps_of_connections(work: _Work) -> dict[Connection, list[int]]:
-    """Returns the steps that each connection takes where it ends, and where it begins."""
-    waiting = Counter[Sum]()  # parts that whoever sends the sum on adds to it
-    steps: dict[Connection, list[int]] = {c: [0, 0] for c in work.connections}
-    for transfer, connection in zip(work.transfers, work.connections, strict=True):
-        taken = steps[connection]
-        sent = work.late_sum(transfer)
-        taken[1] += 1 + (waiting.pop(sent, 0) if sent else 0)
-        into = 1
-        if transfer.land != "final":
-            key = sum_of(transfer)
-            if key in work.late:
-                waiting[key] += 1
-            elif work.adders is None:
-                into = 2
-        taken[0] += into
-    return steps
-
-
-def _roomy(steps: dict[Connection, list[int]], widths: Channels, target: Target) -> Channels:
+def _roomy(work: _Work, widths: Channels, target: Target) -> Channels:
     """Returns as many thread blocks for a connection, or as many as its steps take in any case."""
-    return {c: max(count, -(-max(steps[c]) // target.steps)) for c, count in widths.items()}
+    steps = zip(work.connections, work.blocks.steps_of_connections(), strict=True)
+    return {c: max(widths[c], -(-max(taken) // target.steps)) for c, taken in steps}
 
 
-def _steps_of(n: int, transfers: list[Transfer]) -> list[int]:
-    """Returns, per rank, the steps that it takes however they are spread over thread blocks."""
-    needed = [0] * n
-    for transfer in transfers:
-        needed[transfer.src] += 1
-        needed[transfer.dst] += 1 if transfer.land == "final" else 2
-    return needed
-
-
-def _share_out(work: _Work, widths: Channels, limits: Limits) -> list[int]:
-    """Returns each transfer's channel. A connection uses `widths` channels, loaded evenly.
+def _share_out(widths: Channels, limits: Limits) -> dict[Connection, list[int]]:
+    """Returns the channels of each connection, `widths` of them.
 
     A runtime allows only so many thread blocks per rank, channel and direction: a rank with many
     peers uses further channels. No two connections between the same ranks share a channel.
@@ -387,26 +308,17 @@ def _share_out(work: _Work, widths: Channels, limits: Limits) -> list[int]:
             room[src, True, channel] -= 1
             room[dst, False, channel] -= 1
         numbers[connection] = free
-    loads = {connection: [0] * count for connection, count in widths.items()}
-    channels = []
-    for transfer, connection in zip(work.transfers, work.connections, strict=True):
-        load = loads[connection]
-        lane = load.index(min(load)) if len(load) > 1 else 0
-        load[lane] += transfer.source.count
-        channels.append(numbers[connection][lane])
-    return channels
+    return numbers
 
 
-def _own_blocks(
-    work: _Work, channels: list[int]
-) -> tuple[list[list[Ports]], dict[Port, Connection]]:
+def _own_blocks(work: _Work, pairs: Pairs) -> tuple[list[list[Ports]], dict[Port, Connection]]:
     """Returns per rank its thread blocks, one for every connection, channel and direction.
 
     And the connection that each port is an end of.
     """
     owner: dict[Port, Connection] = {}
-    for connection, channel in {*zip(work.connections, channels, strict=True)}:
-        src, dst, *_ = connection
+    for number, channel in pairs:
+        connection = src, dst, *_ = work.connections[number]
         owner[Port(src, True, dst, channel)] = connection
         owner[Port(dst, False, src, channel)] = connection
     blocks: list[list[Ports]] = [[] for _ in range(work.layout.n)]
@@ -419,14 +331,14 @@ def _widen(
     widths: Channels,
     owner: dict[Port, Connection],
     blocks: list[list[Ports]],
-    ranks: Sequence[RankWriter],
+    lengths: list[list[int]],
     limits: Limits,
 ) -> bool:
     """Gives connections with too long a thread block more channels; tells whether any had."""
     target = limits.target
     wanted: Channels = {}
-    for own, rank in zip(blocks, ranks, strict=True):
-        for (port,), taken in zip(own, rank.lengths, strict=False):
+    for own, rank in zip(blocks, lengths, strict=True):
+        for (port,), taken in zip(own, rank, strict=False):
             if taken > target.steps:
                 connection = owner[port]
                 now = widths[connection]
@@ -442,67 +354,47 @@ def _widen(
 
 def _emit(
     work: _Work,
-    channels: list[int],
-    events: Iterable[Event],
+    pairs: Pairs,
     blocks: list[list[Ports]],
     target: Target,
-) -> list[RankWriter]:
-    """Writes what every rank does. `events`: transfers, each where it is sent, and received."""
-    layout, transfers, early = work.layout, work.transfers, work.early
-    ranks: list[RankWriter] = []
+    arrivals: Sequence[int] = (),
+) -> list[list[int]]:
+    """Writes what every rank does; returns per rank the steps of its thread blocks.
+
+    Each transfer is received where it is sent, or as `arrivals` say.
+    """
+    layout = work.layout
+    numbers = {(*work.connections[c][:2], channel): p for p, (c, channel) in enumerate(pairs)}
     copies = []
-    for number, ports in enumerate(blocks):
-        adders = work.adders.counts[number] if work.adders else 0
+    work.blocks.clear()
+    for rank, ports in enumerate(blocks):
+        adders = work.adders[rank] if work.adders else 0
         spare = max(1, target.thread_blocks - len(ports) - adders)
         local = min(spare, local_blocks(layout))
-        copies.append(layout.copies(number, target.count, local))
-        local = min(local, len(copies[number]))
-        kept = work.scratch[number]
-        rank = RankWriter(layout, ports, local, kept, adders, recycles=work.recycles)
-        if number in early:
-            rank.copy(copies[number])
-        ranks.append(rank)
-    block = {tuple(port): b for rank in ranks for port, b in rank.block.items()}
-    waiting: dict[Sum, list[Ref]] = defaultdict(list)  # what is not yet in a sum
-    for number, sends in events:
-        transfer, channel = transfers[number], channels[number]
-        if sends:
-            src = transfer.src
-            sender, out = ranks[src], block[src, True, transfer.dst, channel]
-            late = work.late_sum(transfer)
-            for part in waiting.pop(late, ()) if late else ():
-                sender.add(out, Op.REDUCE, part, transfer.source)
-            sender.add(out, Op.SEND, transfer.source, None)
-        else:
-            dst = transfer.dst
-            into = block[dst, False, transfer.src, channel]
-            _receive(work, transfer, ranks[dst], into, waiting)
-    for number, rank in enumerate(ranks):
-        if number not in early:
-            rank.copy(copies[number])
-    return ranks
+        own = layout.copies(rank, target.count, local)
+        copies.append([(src.offset, dst.offset, src.count) for src, dst in own])
+        ends: tuple[Pairs, Pairs] = [], []
+        for block, group in enumerate(ports):
+            for _, sends, peer, channel in group:
+                way = (rank, peer) if sends else (peer, rank)
+                ends[sends].append((numbers[*way, channel], block))
+        kept = work.scratch[rank]
+        work.blocks.begin(*ends, len(ports), min(local, len(own)), adders, kept)
+    return work.blocks.write(copies, [rank in work.early for rank in range(layout.n)], arrivals)
 
 
-def _receive(
-    work: _Work,
-    transfer: Transfer,
-    rank: RankWriter,
-    block: int,
-    waiting: dict[Sum, list[Ref]],
-) -> None:
-    total = transfer.total
-    if transfer.land == "final":
-        rank.add(block, Op.RECV, None, total)
-        return
-    if transfer.land == "add":
-        part = rank.slot(total.count)
-        rank.add(block, Op.RECV, None, part)
-    else:
-        part = work.layout.input(transfer.dst, transfer.chunk, total.count)
-        rank.add(block, Op.RECV, None, total)
-    key = sum_of(transfer)
-    if key in work.late:
-        waiting[key].append(part)
-    else:
-        adder = rank.adders[work.adders.number[key]] if work.adders else block
-        rank.add(adder, Op.REDUCE, part, total)
+def _program(work: _Work, rank: int, ports: list[Ports], target: Target) -> RankProgram:
+    """Returns all that was written for a rank."""
+    blocks = []
+    for number, steps in work.blocks.program(rank, target.dependency_blocks):
+        own = ports[number] if number < len(ports) else ()
+        blocks.append(
+            ThreadBlock(
+                steps=steps,
+                recv=next((p.peer for p in own if not p.sends), -1),
+                send=next((p.peer for p in own if p.sends), -1),
+                channel=own[0].channel if own else 0,
+            )
+        )
+    layout, scratch = work.layout, work.blocks.scratch_of(rank)
+    return RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, scratch)

@@ -1,15 +1,13 @@
-"""Thread blocks of a fifo program while they are being written, and joining them where too many."""
+"""Which ends of connections the thread blocks of a fifo program own, and joining them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from forestcoll.lower.layout import Layout, turn
+from forestcoll.lower.layout import turn
 from forestcoll.lower.limits import Limits
-from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 
 
 class Port(NamedTuple):
@@ -23,149 +21,6 @@ class Port(NamedTuple):
 
 Ports = tuple[Port, ...]
 """What one thread block owns: a receiving end, a sending end, or both on one channel."""
-Waits = tuple[tuple[int, int], ...]
-_BITS = 32
-"""Of a step's number: a writer is a thread block's number above that of its step."""
-
-
-class RankWriter:
-    """The thread blocks of one rank: `ports` of each, more for local copies, and more that add.
-
-    `recycles`: scratch is used again, so whoever writes it waits for those who sent what was there.
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        ports: list[Ports],
-        local: int,
-        scratch: int,
-        adders: int = 0,
-        *,
-        recycles: bool = False,
-    ) -> None:
-        self.layout, self.ports = layout, ports
-        self.block = {port: b for b, group in enumerate(ports) for port in group}
-        self.local = range(len(ports), len(ports) + local)
-        self.adders = range(self.local.stop, self.local.stop + adders)
-        self.steps: list[list[tuple[Op, Ref | None, Ref | None, Waits]]]
-        self.steps = [[] for _ in range(self.adders.stop)]
-        self.lengths = [0] * self.adders.stop
-        """Steps of each thread block, with a no-op for every dependency but the last."""
-        self.scratch = scratch
-        # per chunk of the output, and of scratch, its last writer; nobody writes the input
-        self._out = [-1] * layout.output_chunks
-        self._kept = [-1] * scratch
-        # per chunk of the input, and of scratch that is used again, who has sent it and where
-        self._readers: dict[int, dict[int, int]] = defaultdict(dict)
-        self._sent: dict[int, dict[int, int]] | None = defaultdict(dict) if recycles else None
-        # per thread block what it has waited for already, and need not wait for again
-        self._waited: list[dict[int, int]] = [{} for _ in self.steps]
-
-    def slot(self, count: int) -> Ref:
-        """Returns fresh scratch for one transfer."""
-        self.scratch += count
-        self._kept += [-1] * count
-        return Ref(Buffer.SCRATCH, self.scratch - count, count)
-
-    def copy(self, copies: list[tuple[Ref, Ref]]) -> None:
-        """Copies the own data from input to output, by the thread blocks that are there for it.
-
-        In place the two are one memory, which a copy writes though it changes nothing: it waits
-        for all that read it before.
-        """
-        for place, (src, dst) in enumerate(copies):
-            readers: dict[int, int] = {}
-            for chunk in range(src.offset, src.offset + src.count):
-                _latest(readers, self._readers.get(chunk, {}))
-            self.add(self.local[place % len(self.local)], Op.COPY, src, dst, readers)
-
-    def add(
-        self,
-        block: int,
-        op: Op,
-        src: Ref | None,
-        dst: Ref | None,
-        readers: dict[int, int] | None = None,
-    ) -> None:
-        """Appends an instruction: it waits for `readers` and the last writers of all it touches."""
-        waited, waits = self._waited[block], {}
-        if dst is not None and self._sent is not None and op is Op.RECV:
-            readers = self._readers_of(dst)
-        for other, step in readers.items() if readers else ():
-            if other != block and step > waited.get(other, -1):
-                waited[other] = waits[other] = step
-        for ref in (src, dst):
-            if ref is None or ref.buffer is Buffer.INPUT:
-                continue
-            writers = self._out if ref.buffer is Buffer.OUTPUT else self._kept
-            low, count = ref.offset, ref.count
-            for writer in (writers[low],) if count == 1 else {*writers[low : low + count]}:
-                other = writer >> _BITS
-                if writer >= 0 and other != block:
-                    step = writer - (other << _BITS)
-                    if step > waited.get(other, -1):
-                        waited[other] = waits[other] = step
-        steps = self.steps[block]
-        if dst is not None:
-            writers = self._out if dst.buffer is Buffer.OUTPUT else self._kept
-            low, count = dst.offset, dst.count
-            writers[low : low + count] = [(block << _BITS) + len(steps)] * count
-        elif src is not None and src.buffer is not Buffer.OUTPUT:
-            sent = self._readers if src.buffer is Buffer.INPUT else self._sent
-            if sent is not None:
-                for chunk in range(src.offset, src.offset + src.count):
-                    sent[chunk][block] = len(steps)
-        self.lengths[block] += len(waits) or 1
-        steps.append((op, src, dst, tuple(sorted(waits.items())) if waits else ()))
-
-    def _readers_of(self, ref: Ref) -> dict[int, int]:
-        """Returns who has sent what lay in scratch, and forgets them."""
-        readers: dict[int, int] = {}
-        if ref.buffer is Buffer.SCRATCH and self._sent is not None:
-            for chunk in range(ref.offset, ref.offset + ref.count):
-                _latest(readers, self._sent.pop(chunk, {}))
-        return readers
-
-    def program(self, most: int) -> RankProgram:
-        """Returns all that was written, the blocks that others wait for in front if over `most`.
-
-        The runtime can only wait for the first ones.
-        """
-        order = list(range(len(self.steps)))
-        if len(order) > most:
-            waited = {b for steps in self.steps for *_, waits in steps for b, _ in waits}
-            order.sort(key=lambda b: (b not in waited, b))
-        place = {b: number for number, b in enumerate(order)}
-        moved = order != sorted(order)
-        blocks = []
-        for number in order:
-            ports = self.ports[number] if number < len(self.ports) else ()
-            instructions = [
-                Instruction(
-                    op,
-                    () if src is None else (src,),
-                    () if dst is None else (dst,),
-                    tuple(sorted((place[b], s) for b, s in waits)) if moved else waits,
-                )
-                for op, src, dst, waits in self.steps[number]
-            ]
-            blocks.append(
-                ThreadBlock(
-                    steps=tuple(instructions),
-                    recv=next((p.peer for p in ports if not p.sends), -1),
-                    send=next((p.peer for p in ports if p.sends), -1),
-                    channel=ports[0].channel if ports else 0,
-                )
-            )
-        layout = self.layout
-        return RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, self.scratch)
-
-
-def _latest(latest: dict[int, int], more: dict[int, int]) -> None:
-    """Takes in, of each thread block, the later step."""
-    for block, step in more.items():
-        latest[block] = max(step, latest.get(block, -1))
 
 
 def pair_ports(

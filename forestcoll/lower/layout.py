@@ -157,15 +157,15 @@ class Layout:
     trees: tuple[RankTree, ...]
     local: int = 0  # thread blocks that share a rank's local copies; 0: `local_blocks` says
     # per rank the first chunk of the whole that its input and its output have
-    _inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    _outputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    outputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         whole = (0,) * self.n
         inputs = self.start if self.collective.input_is_part else whole
         outputs = self.start if self.collective.output_is_part else whole
-        object.__setattr__(self, "_inputs", inputs)
-        object.__setattr__(self, "_outputs", outputs)
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "outputs", outputs)
 
     @property
     def input_chunks(self) -> int:
@@ -179,11 +179,11 @@ class Layout:
 
     def input(self, rank: int, chunk: int, count: int) -> Ref:
         """Returns where `rank` finds its own part of `count` chunks of the whole from `chunk`."""
-        return own_ref(Buffer.INPUT, chunk - self._inputs[rank], count)
+        return own_ref(Buffer.INPUT, chunk - self.inputs[rank], count)
 
     def output(self, rank: int, chunk: int, count: int) -> Ref:
         """Returns where `rank` has the result of `count` chunks of the whole from `chunk`."""
-        return own_ref(Buffer.OUTPUT, chunk - self._outputs[rank], count)
+        return own_ref(Buffer.OUTPUT, chunk - self.outputs[rank], count)
 
     def copies(self, rank: int, most: int, parts: int) -> list[tuple[Ref, Ref]]:
         """What `rank` as a root copies from input to output, in at least `parts` pieces if it can.

@@ -400,6 +400,7 @@ std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
 }  // namespace
 
 void bind_scheduling(nb::module_& m);  // list_scheduling.cpp
+void bind_fifo_blocks(nb::module_& m);  // fifo_blocks.cpp
 
 }  // namespace forestcoll
 
@@ -461,4 +462,5 @@ NB_MODULE(_kernel, m) {
          "hang, from the root outwards. Below 0 some box is out of reach within the height. `twin`: "
          "per arc the one with which it shares its capacity, or -1.");
   bind_scheduling(m);
+  bind_fifo_blocks(m);
 }
