@@ -100,11 +100,11 @@ def star(*capacities: int) -> CapacityGraph:
     return build([(f"g{i}", "switch", c) for i, c in enumerate(capacities)])
 
 
-def named(name: str, **settings: object) -> CapacityGraph:
-    """A machine of the catalogue."""
-    return CapacityGraph.from_topology(
-        catalog.load(name, {key: str(value) for key, value in settings.items()})
-    )
+def named(words: str, **settings: object) -> CapacityGraph:
+    """A machine of the catalogue: `"dgx-a100 boxes=2"`, or with settings beside its name."""
+    name, *pairs = words.split()
+    asked = dict(pair.split("=") for pair in pairs) | {k: str(v) for k, v in settings.items()}
+    return CapacityGraph.from_topology(catalog.load(name, asked))
 
 
 def able(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import runpy
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
@@ -268,6 +269,7 @@ def stranger(forest: Forest, folder: Path, *options: object) -> None:
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(StringIO()) as said,
         suppress(SystemExit),
+        warnings.catch_warnings(action="ignore", category=ResourceWarning),  # it leaves files open
     ):
         patch.setattr("sys.argv", [str(CHECKER), str(file), *map(str, options)])
         runpy.run_path(str(CHECKER))

@@ -170,7 +170,6 @@ def test_a_copying_switch_out_of_reach_of_allreduce() -> None:
 
 
 @needs_stranger
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_a_sample_passes_the_independent_checker(tmp_path: Path) -> None:
     for seed in range(0, PROBLEMS, 12):
         problem = random_problem(seed)
