@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans.rule_catalogue import RULES, SEVERITIES, Severity
 from forestcoll.program import Program
-from forestcoll.verify import Verified
+
+if TYPE_CHECKING:
+    from forestcoll.verify import Verified
 
 LISTED_OF_A_RULE = 20
 LISTED = 200

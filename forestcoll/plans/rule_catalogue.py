@@ -215,7 +215,8 @@ _add(
     ("MPP-MIN-SIZE", "min_message_size is 0 to 2^31 - 1: the loader reads a 32-bit number",
      "lower it"),
     ("MPP-SIZE-RANGE", "some size lies between min_message_size and max_message_size and divides "
-     "into the chunks", "correct the two; no call would ever use the plan"),
+     "into the chunks", "correct the two, or leave max_message_size out for no limit: no call "
+     "would ever use the plan"),
     ("MPP-4GIB", "offsets are 32-bit bytes on the device: larger buffers wrap round",
      "lower max_message_size to what is right"),
     ("MPP-RANKS", "gpus lists every rank, gpus[r].id = r", "list them in order"),
@@ -227,8 +228,8 @@ _add(
      "reads a NIC from behind its table (executor.cc:102, 223, 292, 334)",
      "take 8 ranks a node (--ranks 'box*/gpu[0-7]'), or another runtime: --target msccl or rccl, "
      "whose plans deploy --runtime torch runs too"),
-    ("MPP-CHUNKS-ZERO", "input_chunks and output_chunks are at least 1: the loader divides by them",
-     "write the number of chunks"),
+    ("MPP-CHUNKS-ZERO", "input_chunks and output_chunks are 1 to 2^31 - 1: the loader divides by "
+     "them", "write the number of chunks"),
     ("MPP-CHUNKS", "the chunks of input and output fit the collective, alike at every rank",
      "correct them: a chunk has one size in all buffers"),
     ("MPP-TB-NONE", "every rank has a thread block: an empty launch fails",
@@ -333,7 +334,8 @@ _add(
      "let the peer put"),
     ("MPP-PIPE-NESTED", "a pipeline holds no pipeline", "unroll the inner one"),
     ("MPP-PIPE-EMPTY", "a pipeline has operations", "delete it"),
-    ("MPP-PIPE-UNIT", "unit_size is a multiple of 16 from 16 to below 2^32", "correct it"),
+    ("MPP-PIPE-UNIT", "unit_size, by which the loader divides, is a multiple of 16 from 16 to "
+     "below 2^32", "correct it"),
     ("MPP-PIPE-CHUNKS", "num_chunks is at least 1", "correct it"),
     ("MPP-PIPE-UNDERFLOW", "operations of a pipeline cover num_chunks: in less, size - offset "
      "underflows and copies beyond the buffer", "give them exactly num_chunks chunks"),

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from forestcoll.common.errors import PlanError
+from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.common.input_limits import RANKS
+from forestcoll.plans.fields import Entry
 from forestcoll.plans.rule_catalogue import RULES
-from forestcoll.program import BY_PLAN_WORD, Program
+from forestcoll.program import BY_PLAN_WORD, Collective, Program
 from forestcoll.program.rank_placement import places
 from forestcoll.program.targets import Target, host_of
 
@@ -37,6 +38,30 @@ def place(rank: int, block: int | None = None, step: int | None = None) -> str:
     if step is not None:
         words += f", step {step}"
     return words
+
+
+def read_word(
+    entry: Entry, key: str, rule: str, known: Collection[str], told: Collective | None
+) -> str:
+    """The word for the collective in a file, as current runtimes spell it.
+
+    `known`: the words that they take; `told`: the collective, whatever the file says.
+    """
+    if told is not None and key not in entry:
+        entry.add(entry.missing, entry.lack(key))
+        return told.definition.plan_word
+    word = entry.get(key) or ""
+    said = OLD_WORDS.get(word)
+    if word and word not in known:
+        hint = f"; the loaders say {said!r}" if said else did_you_mean(word[:40], known)
+        held = said or told or word in OTHER_COLLECTIVES
+        (entry.add if held else entry.refuse)(rule, f"{key} is {word[:40]!r}{hint}")
+    if told is not None:
+        return told.definition.plan_word
+    if word in OTHER_COLLECTIVES:
+        entry.out.other(word, f"{key} {word!r} is not supported; the collectives are "
+                        f"{', '.join(BY_PLAN_WORD)}", **entry.at)  # fmt: skip
+    return said or word
 
 
 def check_header(program: Program) -> int:

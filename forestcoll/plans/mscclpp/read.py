@@ -7,14 +7,15 @@ as indices without a look: here every one is checked (microsoft/mscclpp, executi
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
-from forestcoll.common.errors import PlanError, did_you_mean
+from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import BLOCKS, CHUNKS, RANKS
 from forestcoll.plans.findings import Findings, FirstError
-from forestcoll.plans.mscclpp.ops import BUFFERS, Block, OpReader, Plan, Rank
+from forestcoll.plans.mscclpp.ops import Block, OpReader, Plan, Rank, Remote
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     MAX_INDEX,
@@ -23,13 +24,14 @@ from forestcoll.plans.mscclpp.rules import (
     check_halves,
     largest_size,
 )
-from forestcoll.plans.mscclpp.text import Entry, kind, parse
+from forestcoll.plans.mscclpp.shapes import ACCESS, KINDS, NO_LIMIT, OWN, PLAN
+from forestcoll.plans.mscclpp.text import Object, Own, parse
 from forestcoll.plans.rules import (
     MAX_BYTES,
-    OLD_WORDS,
     OTHER_COLLECTIVES,
     check_header,
     group_fault,
+    read_word,
 )
 from forestcoll.program import (
     BY_PLAN_WORD,
@@ -47,14 +49,7 @@ from forestcoll.program.rank_placement import places
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import MSCCLPP, Target, host_of
 
-NO_LIMIT: Final = 2**64 - 1
-KINDS: Final = ("memory", "port", "switch")
-_SETTINGS: Final = (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
-_OWN: Final[dict[str, type]] = {
-    "name": str, "in_place": bool, "out_of_place": bool, "root": int, "names": list,
-    "max_bytes": int,
-}  # fmt: skip
-"""What only this package writes and reads, in `forestcoll`."""
+_SETTINGS: Final = ("buffer_alignment", "num_threads_per_block")
 
 
 def loads(text: str, source: str) -> Program:
@@ -109,9 +104,8 @@ class _Reader:
     ) -> None:
         self.target, self.out, self.sms, self.told = target, out, sms, collective
         self.plan = Plan()
-        self.top: dict[str, Any] = {}
-        self.entry = Entry({}, "the plan", {}, out)
-        self.own: dict[str, Any] = {}
+        self.top = Object({}, "the plan", {}, out, PLAN)
+        self.own: Object = Own({}, "forestcoll", {}, out, OWN["forestcoll"].of)
 
     def read(self, text: str) -> Program | None:
         """All of the file."""
@@ -122,11 +116,11 @@ class _Reader:
             hint = "; this looks like a forest file" if "trees" in top else ""
             self.out.refuse("MPP-MISSING", f"no 'gpus', so it is no MSCCL++ plan{hint}")
             return None
-        self.top = self.entry.values = top
+        self.top.values = top
         self.read_head()
-        gpus, plan = self.entry.entries("gpus"), self.plan
+        gpus, plan = self.top.entries("gpus"), self.plan
         if isinstance(top["gpus"], list) and not 1 <= len(gpus) <= RANKS:
-            words = "gpus is empty" if not gpus else f"gpus lists {len(gpus)} {RANKS.note}"
+            words = f"gpus lists {len(gpus)} ranks, not 1 to {RANKS} {RANKS.note}"
             self.out.refuse("MPP-RANKS", words)
             gpus = gpus[:RANKS]
         self.read_own(len(gpus))
@@ -140,9 +134,10 @@ class _Reader:
         self.check_nodes()
         ops = OpReader(plan, self.target, self.out)
         blocks = [self.read_blocks(r, gpu, ops) for r, gpu in enumerate(gpus)]
-        low, high = self.read_sizes()
-        self.check_sizes(low, high)
-        return self.make(blocks, low, high)
+        low, high = self.top.get("min_message_size"), self.top.get("max_message_size")
+        if low is not None and high is not None:
+            self.check_sizes(low, high)
+        return self.make(blocks, low or 0, high or 0)
 
     def make(self, blocks: list[tuple[ThreadBlock, ...]], low: int, high: int) -> Program | None:
         """The Program of what was read, or None where none holds it."""
@@ -150,7 +145,7 @@ class _Reader:
         collective = BY_PLAN_WORD.get(plan.word, Collective.ALLREDUCE)
         root = -1
         if collective.has_root:
-            root = self.own["root"] if "root" in self.own else out.missing_root("the plan")
+            root = self.own.get("root") if "root" in self.own else out.missing_root("the plan")
         if not out.held:
             return None
         ranks = tuple(
@@ -171,20 +166,19 @@ class _Reader:
             return None
         own_name = self.own.get("name")
         return Program(
-            name=top["name"] if own_name is None else own_name,
+            name=top.values["name"] if own_name is None else own_name,
             collective=collective,
             style="onesided",
             ranks=ranks,
             in_place=flags[0],
             out_of_place=flags[1],
             root=root,
-            names=tuple(self.own.get("names", ())),
+            names=tuple(self.own.get("names")),
             min_bytes=low,
             max_bytes=min(high, MAX_BYTES),
             protocol="LL" if packets else "Simple",
             double_scratch=double,
-            extra={key: str(top.get(key, usual)) for key, usual in _SETTINGS}
-            | {"format": "mscclpp-json"},
+            extra={key: str(top.get(key)) for key in _SETTINGS} | {"format": "mscclpp-json"},
         )
 
     def halve(self, ranks: tuple[RankProgram, ...], packets: bool) -> bool:
@@ -207,47 +201,21 @@ class _Reader:
 
     def read_head(self) -> None:
         """What stands before the ranks."""
-        top, out, plan, entry = self.top, self.out, self.plan, self.entry
-        entry.text("name")
-        entry.flag("inplace")
-        for key in ("reuse_resources", "use_double_scratch_buffer"):
-            if key in top:
-                entry.flag(key)
-        plan.double = top.get("use_double_scratch_buffer") is True
-        plan.reuse = top.get("reuse_resources") is True
-        self.read_word()
+        top, out, plan = self.top, self.out, self.plan
+        for key in ("name", "inplace", "num_threads_per_block"):
+            top.get(key)
+        plan.double = top.get("use_double_scratch_buffer")
+        plan.reuse = top.get("reuse_resources")
+        known = {*BY_PLAN_WORD, *OTHER_COLLECTIVES}
+        plan.word = read_word(top, "collective", "MPP-COLLECTIVE", known, self.told)
         if plan.reuse:
             out.add("MPP-REUSE", "reuse_resources is true")
             out.lack("reuse_resources (a scratch buffer of fixed size, shared between plans) is "
                      "not supported; set it false")  # fmt: skip
-        protocol = entry.text("protocol")
-        plan.packets = protocol == "LL"
-        if protocol not in (None, "Simple", "LL"):
-            out.add("MPP-PROTOCOL", f"protocol is {protocol[:40]!r}")
-        alignment, threads = (entry.optional(key, usual) for key, usual in _SETTINGS)
-        if alignment < 1 or alignment % ALIGNMENT:
-            note = out.add if 1 <= alignment <= 2**20 else out.refuse
-            note("MPP-ALIGNMENT", f"buffer_alignment is {alignment}")
-            alignment = ALIGNMENT
-        plan.alignment = alignment
-        if not 32 <= threads <= 1024 or threads % 32:
-            note = out.add if 1 <= threads <= 2**20 else out.refuse
-            note("MPP-THREADS", f"num_threads_per_block is {threads}")
+        plan.packets = top.get("protocol") == "LL"
+        alignment = top.get("buffer_alignment") or ALIGNMENT
+        plan.alignment = ALIGNMENT if alignment % ALIGNMENT else alignment
         self.remark()
-
-    def read_word(self) -> None:
-        """The word for the collective, as current runtimes spell it."""
-        out, told = self.out, self.told
-        word = self.entry.text("collective") or ""
-        if word and word not in BY_PLAN_WORD and word not in OTHER_COLLECTIVES:
-            said = OLD_WORDS.get(word)
-            hint = f"; the runtime says {said!r}" if said else did_you_mean(word[:40], BY_PLAN_WORD)
-            note = out.add if said or told else out.refuse
-            note("MPP-COLLECTIVE", f"collective is {word[:40]!r}{hint}")
-        elif word in OTHER_COLLECTIVES and told is None:
-            out.other(word, f"collective {word!r} is not supported; the collectives are "
-                      f"{', '.join(BY_PLAN_WORD)}")  # fmt: skip
-        self.plan.word = told.definition.plan_word if told else OLD_WORDS.get(word, word)
 
     def remark(self) -> None:
         """What is worth knowing although nothing is wrong."""
@@ -266,66 +234,43 @@ class _Reader:
 
     def read_own(self, n: int) -> None:
         """What only this package reads: of the types that it writes."""
-        own, out = self.top.get("forestcoll"), self.out
-        if "forestcoll" not in self.top:
+        own = Own(self.top.values, "the plan", {}, self.out, OWN).child("forestcoll")
+        if own is None:
             return
-        if not isinstance(own, dict):
-            out.refuse("RUN-REFUSED", f"forestcoll is {kind(own)}; it must be an object")
-            return
-        for key, wanted in _OWN.items():
-            if key in own and type(own[key]) is not wanted:
-                out.refuse("RUN-REFUSED", f"forestcoll, {key} is {kind(own[key])}")
-        names, root, most = own.get("names"), own.get("root"), own.get("max_bytes", 0)
-        if isinstance(names, list) and len(names) != n:
-            out.refuse("RUN-REFUSED", f"forestcoll, names: {len(names)} names for {n} ranks")
-        elif isinstance(names, list) and not all(isinstance(name, str) for name in names):
-            out.refuse("RUN-REFUSED", "forestcoll, names: a name is a string")
-        rooted = BY_PLAN_WORD.get(self.plan.word, Collective.ALLREDUCE).has_root
-        if rooted and type(root) is int and not 0 <= root < n:
-            words = f"forestcoll, root {root} is out of range; it must lie between 0 and {n - 1}"
-            out.refuse("RUN-REFUSED", words)
-        if type(most) is int and not 0 <= most <= MAX_BYTES:
-            out.refuse("RUN-REFUSED", f"forestcoll, max_bytes {most} is out of range")
         self.own = own
+        names, root = own.get("names"), own.get("root")
+        if "names" in own and len(names) != n:
+            own.refuse("RUN-REFUSED", f"{own.where} has {len(names)} names for {n} ranks")
+        rooted = BY_PLAN_WORD.get(self.plan.word, Collective.ALLREDUCE).has_root
+        if rooted and root is not None and not 0 <= root < n:
+            words = f"{own.where} has root {root}; it must lie between 0 and {n - 1}"
+            own.refuse("RUN-REFUSED", words)
+        own.get("max_bytes")
 
     def read_places(self) -> tuple[bool, bool]:
         """Whether the plan is for calls in place, and out of place."""
-        plan, own = self.top["inplace"], self.own
-        if "in_place" not in own:
+        plan, own = self.top.values["inplace"], self.own
+        inside = own.get("in_place")
+        if inside is None:
             return plan, not plan
-        flags = own["in_place"], own.get("out_of_place", False)
-        if "out_of_place" not in own:
-            self.out.refuse("RUN-REFUSED", "forestcoll has no 'out_of_place'")
-        elif not flags[0 if plan else 1]:
-            words = f"forestcoll contradicts the plan's inplace: {str(plan).lower()}"
-            self.out.refuse("RUN-REFUSED", words)
+        flags = inside, own.get("out_of_place")
+        if not flags[0 if plan else 1]:
+            words = f"{own.where} contradicts the plan's inplace: {str(plan).lower()}"
+            own.refuse("RUN-REFUSED", words)
         return flags
-
-    def read_sizes(self) -> tuple[int, int]:
-        """The smallest and the largest size that the plan is for."""
-        out = self.out
-        low = self.entry.optional("min_message_size", 0)
-        high = self.entry.optional("max_message_size", NO_LIMIT)
-        if not 0 <= low < 2**31:
-            note = out.add if 0 <= low <= MAX_BYTES else out.refuse
-            note("MPP-MIN-SIZE", f"min_message_size is {low}")
-        if high < 0 or high < low:
-            words = f"min_message_size {low} is above max_message_size {high}"
-            out.refuse("MPP-SIZE-RANGE", words)
-        elif not 1 <= high <= NO_LIMIT:
-            words = f"max_message_size {high} serves no size; leave it out for no limit"
-            out.refuse("MPP-SIZE-RANGE", words)
-        return low, high
 
     def check_sizes(self, low: int, high: int) -> None:
         """Whether any size is served, and whether all that are served are right."""
         plan, out = self.plan, self.out
+        if high < low:
+            words = f"min_message_size {low} is above max_message_size {high}"
+            out.refuse("MPP-SIZE-RANGE", words)
         halves = (2 if plan.packets else 1) * (2 if plan.double else 1)
         counts = [
             n * (halves if k == "s" else 1) for rank in plan.ranks for k, n in rank.chunks.items()
         ]
         total = max((rank.chunks.get(k, 0) for rank in plan.ranks for k in ("i", "o")), default=0)
-        if not total or high < low or high < 1:
+        if not total or high < low:
             return
         step = total * plan.alignment
         # The loader compares the input's size, but for allgather the output's; both are `total`
@@ -346,98 +291,72 @@ class _Reader:
 
     # --- ranks ------------------------------------------------------------------------------------
 
-    def read_rank(self, r: int, gpu: Entry, n: int) -> Rank:
+    def read_rank(self, r: int, gpu: Object, n: int) -> Rank:
         """A rank's sizes and lists."""
-        out, at, rank = self.out, gpu.at, Rank()
-        number = gpu.integer("id")
-        if number is not None and number != r:
-            out.refuse("MPP-RANKS", f"gpus[{r}] has id {number}", **at)
-        for key, least in (("input_chunks", 1), ("output_chunks", 1), ("scratch_chunks", 0)):
-            count = gpu.integer(key)
+        rank = Rank()
+        check_number(gpu, r, "MPP-RANKS")
+        for key in ("input_chunks", "output_chunks", "scratch_chunks"):
+            count = gpu.get(key)
             if count is None:
                 continue
-            if count < least or count >= 2**31:
-                rule = "MPP-CHUNKS-ZERO" if least and count < 1 else "MPP-CHUNKS"
-                out.refuse(rule, f"{key} is {count}", **at)
-                continue
             if count > CHUNKS:
-                out.refuse("RUN-REFUSED", f"{key} is {count}; at most {CHUNKS} {CHUNKS.note}", **at)
+                gpu.refuse("RUN-REFUSED", f"{key} is {count}; at most {CHUNKS} {CHUNKS.note}")
             rank.chunks[key[0]] = count
         self.read_channels(r, gpu, n, rank)
         self.read_remotes(r, gpu, n, rank)
-        for k, entry in enumerate(gpu.entries("semaphores") if "semaphores" in gpu else ()):
-            value = entry.integer("init_value")
-            if value is not None and not 0 <= value < 2**31:
-                note = out.add if -(2**31) <= value < 2**31 else out.refuse
-                note("MPP-SEMAPHORE-INIT", f"semaphore {k} starts at {value}", **at)
-            rank.semaphores.append(value or 0)
+        rank.semaphores = [one.get("init_value") for one in gpu.entries("semaphores")]
         return rank
 
-    def read_channels(self, r: int, gpu: Entry, n: int, rank: Rank) -> None:
+    def read_channels(self, r: int, gpu: Object, n: int, rank: Rank) -> None:
         """The rank's channels in order, by type; the k-th to one peer has number k."""
-        out, at = self.out, gpu.at
-        seen: dict[tuple[str, int], int] = {}
+        seen: Counter[tuple[str, int]] = Counter()
         for entry in gpu.entries("channels"):
-            where, word = entry.where, entry.text("channel_type")
-            if word not in KINDS:
-                if word is not None:
-                    out.refuse("MPP-CHANNEL-TYPE", f"{where} is of type {word[:40]!r}", **at)
+            word = entry.get("channel_type")
+            if word is None:
                 rank.broken = True
             elif word == "switch":
                 self.read_switch(r, entry, n, rank)
-            else:
-                for peer in entry.integers("connected_to"):
-                    if not 0 <= peer < n or peer == r:
-                        note = out.fault if peer == r else out.refuse
-                        note("MPP-PEER", f"{where} leads to rank {peer}", **at)
-                    index = seen.get((word, peer), 0)
-                    if index > MAX_INDEX:
-                        words = f"more than {MAX_INDEX + 1} {word} channels to rank {peer}"
-                        out.refuse("RUN-REFUSED", words, **at)
-                    seen[word, peer] = index + 1
-                    over = cast("Literal['memory', 'port']", word)
-                    rank.channels[word].append(Channel(peer, over, index))
+            for peer in entry.get("connected_to") if word in KINDS[:2] else ():
+                self.check_peer(entry, "leads to", peer, r, n)
+                index = seen[word, peer]
+                if index > MAX_INDEX:
+                    words = f"more than {MAX_INDEX + 1} {word} channels to rank {peer}"
+                    entry.refuse("RUN-REFUSED", words)
+                seen[word, peer] += 1
+                rank.channels[word].append(Channel(peer, word, index))
 
-    def read_switch(self, r: int, entry: Entry, n: int, rank: Rank) -> None:
+    def check_peer(self, entry: Object, how: str, peer: int, r: int, n: int) -> bool:
+        """Whether the plan has such another rank."""
+        if 0 <= peer < n and peer != r:
+            return True
+        note = entry.fault if peer == r else entry.refuse
+        note("MPP-PEER", f"{entry.where} {how} rank {peer}")
+        return False
+
+    def read_switch(self, r: int, entry: Object, n: int, rank: Rank) -> None:
         """Switch channels, one a group; ranks may list a group in any order."""
-        out, at, where = self.out, entry.at, entry.where
-        letter = entry.text("buffer_type")
-        if letter is not None and letter not in BUFFERS:
-            out.refuse("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
-        for values in entry.objects("rank_groups"):
-            group = Entry(values, where, at, out)
-            ranks, size = group.integers("ranks"), group.integer("size")
+        letter = entry.get("buffer_type")
+        for group in entry.entries("rank_groups"):
+            group.where = entry.where
+            ranks = group.get("ranks")
+            group.get("size")
             far = any(not 0 <= x < n for x in ranks)
             if far or r not in ranks or len(set(ranks)) < max(len(ranks), 2):
-                note = out.refuse if far else out.fault
-                note("MPP-SWITCH-GROUP", f"{where} joins ranks {ranks[:16]}", **at)
-            if size is not None and size < 1:
-                out.add("MPP-SWITCH-GROUP", f"{where} covers {size} chunks", **at)
+                note = entry.refuse if far else entry.fault
+                note("MPP-SWITCH-GROUP", f"{entry.where} joins ranks {ranks[:16]}")
             rank.switches.append((letter or "", tuple(sorted(set(ranks)))))
 
-    def read_remotes(self, r: int, gpu: Entry, n: int, rank: Rank) -> None:
+    def read_remotes(self, r: int, gpu: Object, n: int, rank: Rank) -> None:
         """The buffers of others that the rank reaches."""
-        out, at = self.out, gpu.at
         for entry in gpu.entries("remote_buffers"):
-            where, peer, letter = entry.where, entry.integer("rank"), entry.text("type")
-            if peer is not None and (not 0 <= peer < n or peer == r):
-                note = out.fault if peer == r else out.refuse
-                note("MPP-PEER", f"{where} lies at rank {peer}", **at)
+            peer, letter = entry.get("rank"), entry.get("type")
+            if peer is not None and not self.check_peer(entry, "lies at", peer, r, n):
                 peer = None
-            if letter is not None and letter not in BUFFERS:
-                out.refuse("MPP-BUFFER-TYPE", f"{where} is of type {letter[:40]!r}", **at)
-                letter = None
-            words = entry.values.get("access_channel_types")
-            if not isinstance(words, list):
-                rule = "MPP-TYPE" if "access_channel_types" in entry else "MPP-MISSING"
-                out.refuse(rule, f"{where} has no list access_channel_types", **at)
-                words = []
+            words = entry.get("access_channel_types")
             for word in words:
                 if word not in KINDS[:2]:
-                    note = out.add if word in ("switch", "none") else out.refuse
-                    note("MPP-CHANNEL-TYPE", f"{where} is accessed by {str(word)[:40]!r}", **at)
-            kinds = frozenset(word for word in words if isinstance(word, str))
-            rank.remotes.append((peer, letter, kinds))
+                    entry.judge("access_channel_types", ACCESS, word)
+            rank.remotes.append((peer, letter, frozenset(words)))
 
     # --- all ranks together -----------------------------------------------------------------------
 
@@ -514,13 +433,9 @@ class _Reader:
         What is wrong with the names themselves, which the runtime does not read, `read_own` says.
         """
         out, plan = self.out, self.plan
-        names, machine = self.own.get("names"), self.own.get("name")
+        names, machine = self.own.get("names"), self.own.get("name") or ""
         n = len(plan.ranks)
-        if (
-            not isinstance(names, list)
-            or len(names) != n
-            or not all(isinstance(x, str) for x in names)
-        ):
+        if not names or len(names) != n:
             return
         spread = places(names, n)
         of = [place.node for place in spread.places]
@@ -535,7 +450,6 @@ class _Reader:
                 if 0 <= peer < n and of[peer] != of[r]:
                     ends = f"{names[r][:40]} to {names[peer][:40]}"
                     out.add("MPP-MEMORY-FAR", f"to rank {peer} ({ends})", rank=r)
-        machine = machine if isinstance(machine, str) else ""
         fault = group_fault(self.target, names, far, machine)
         if fault is not None:
             out.add(fault[0], fault[1], rank=fault[2])
@@ -546,68 +460,57 @@ class _Reader:
 
     # --- thread blocks ----------------------------------------------------------------------------
 
-    def read_blocks(self, r: int, gpu: Entry, ops: OpReader) -> tuple[ThreadBlock, ...]:
+    def read_blocks(self, r: int, gpu: Object, ops: OpReader) -> tuple[ThreadBlock, ...]:
         """The rank's thread blocks, as far as they can be held."""
-        out, at, entries = self.out, gpu.at, gpu.entries("threadblocks")
+        out, rank, entries = self.out, self.plan.ranks[r], gpu.entries("threadblocks")
         if "threadblocks" in gpu and not entries:
-            out.add("MPP-TB-NONE", "it has no thread block", **at)
+            gpu.add("MPP-TB-NONE", "it has no thread block")
         if len(entries) > BLOCKS:
-            words = f"{len(entries)} thread blocks {BLOCKS.note}"
-            out.refuse("RUN-REFUSED", words, **at)
+            gpu.refuse("RUN-REFUSED", f"{len(entries)} thread blocks {BLOCKS.note}")
         if self.sms is not None and len(entries) > self.sms:
-            out.add("MPP-TB-SMS", f"{len(entries)} thread blocks; the GPU is taken to have "
-                    f"{self.sms} SMs", **at)  # fmt: skip
+            words = f"{len(entries)} thread blocks; the GPU is taken to have {self.sms} SMs"
+            gpu.add("MPP-TB-SMS", words)
         blocks = []
         for b, entry in enumerate(entries):
             entry.at = {"rank": r, "block": b}
-            number = entry.integer("id")
-            if number is not None and number != b:
-                out.refuse("MPP-TB-ID", f"{entry.where} has id {number}", **entry.at)
-            block = self.read_lists(entry, self.plan.ranks[r])
-            steps = ops.read(r, b, entry, block)
-            switches = [
-                self.plan.ranks[r].switches[k] for k in block.own["switch"] if k is not None
-            ]
+            check_number(entry, b, "MPP-TB-ID")
+            block = self.read_lists(entry, rank)
+            steps = ops.read(r, entry, block)
+            switches = [rank.switches[k] for k in block.own["switch"] if k is not None]
             if out.held:
                 ways = tuple(Switch(ranks, Buffer(letter)) for letter, ranks in switches)
                 blocks.append(ThreadBlock(steps, channels=tuple(block.channels), switches=ways))
         return tuple(blocks)
 
-    def read_lists(self, entry: Entry, rank: Rank) -> Block:
+    def read_lists(self, entry: Object, rank: Rank) -> Block:
         """The lists of a thread block that its operations count in."""
-        out, at, block = self.out, entry.at, Block()
+        block = Block()
         for item in entry.entries("channels"):
-            where, word = item.where, item.text("channel_type")
-            if word is not None and word not in KINDS:
-                note = out.add if word == "none" else out.refuse
-                note("MPP-CHANNEL-TYPE", f"{where} is of type {word[:40]!r}", **at)
-            if word is None or word not in KINDS:
+            word = item.get("channel_type")
+            if word not in KINDS:
                 block.broken = True
                 continue
-            letter = item.text("buff") if "buff" in item else None
-            if letter is not None and letter not in BUFFERS:
-                out.add("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
+            item.get("buff")
             self.read_numbers(item, word, rank, block)
         for word, ids in block.ids.items():
             if len(ids) > self.target.channels:
-                out.add("MPP-TB-CHANNELS", f"{len(ids)} {word} channels", **at)
+                entry.add("MPP-TB-CHANNELS", f"{len(ids)} {word} channels")
             numbers = [i for i, own in zip(ids, block.own[word], strict=True) if own is not None]
             if len(set(numbers)) < len(numbers):
                 twice = next(i for i in numbers if numbers.count(i) > 1)
-                out.add("MPP-CHANNEL-TWICE", f"{word} channel {twice} stands twice", **at)
-        if "remote_buffer_refs" in entry:
-            self.read_refs(entry, rank, block)
+                entry.add("MPP-CHANNEL-TWICE", f"{word} channel {twice} stands twice")
+        self.read_refs(entry, rank, block)
         return block
 
-    def read_numbers(self, item: Entry, word: str, rank: Rank, block: Block) -> None:
+    def read_numbers(self, item: Object, word: str, rank: Rank, block: Block) -> None:
         """Channels of a type that the thread block names."""
         channels: list[Any] = rank.switches if word == "switch" else rank.channels[word]
-        for number in item.integers("channel_ids"):
+        for number in item.get("channel_ids"):
             block.ids[word].append(number)
             if not 0 <= number < len(channels):
                 if not rank.broken:
                     words = f"{word} channel {number}; the rank has {len(channels)}"
-                    self.out.refuse("MPP-TB-CHANNEL-ID", words, **item.at)
+                    item.refuse("MPP-TB-CHANNEL-ID", words)
                 block.own[word].append(None)
             elif word == "switch":
                 block.own[word].append(number)
@@ -615,31 +518,36 @@ class _Reader:
                 block.own[word].append(len(block.channels))
                 block.channels.append(channels[number])
 
-    def read_refs(self, entry: Entry, rank: Rank, block: Block) -> None:
+    def read_refs(self, entry: Object, rank: Rank, block: Block) -> None:
         """The remote buffers that the thread block names."""
-        out, at = self.out, entry.at
-        for item in Entry(entry.values, "the thread block", at, out).entries("remote_buffer_refs"):
-            where, word = item.where, item.text("access_channel_type")
-            if word is None or word not in KINDS[:2]:
-                if word is not None:
-                    note = out.add if word in ("switch", "none") else out.refuse
-                    note("MPP-CHANNEL-TYPE", f"{where} is accessed by {word[:40]!r}", **at)
+        for item in entry.entries("remote_buffer_refs"):
+            word = item.get("access_channel_type")
+            if word not in KINDS[:2]:
                 block.broken = True
                 continue
-            for number in item.integers("remote_buffer_ids"):
+            for number in item.get("remote_buffer_ids"):
+                place: Remote = None, None
+                words = f"{item.where} names remote buffer {number}"
                 if not 0 <= number < len(rank.remotes):
-                    out.refuse("MPP-REMOTE-ID", f"{where} names remote buffer {number}; the rank "
-                               f"has {len(rank.remotes)}", **at)  # fmt: skip
-                    block.remotes[word].append((None, None))
-                    continue
-                peer, letter, kinds = rank.remotes[number]
-                if word not in kinds:
-                    out.refuse("MPP-REMOTE-ACCESS", f"{where} names remote buffer {number}, which "
-                               f"is not accessed by {word}", **at)  # fmt: skip
-                block.remotes[word].append((peer, letter))
+                    item.refuse("MPP-REMOTE-ID", f"{words}; the rank has {len(rank.remotes)}")
+                else:
+                    peer, letter, kinds = rank.remotes[number]
+                    place = peer, letter
+                    if word not in kinds:
+                        item.refuse(
+                            "MPP-REMOTE-ACCESS", f"{words}, which is not accessed by {word}"
+                        )
+                block.remotes[word].append(place)
         for word, refs in block.remotes.items():
             if len(refs) > MAX_REMOTE:
-                out.add("MPP-TB-REMOTES", f"{len(refs)} remote buffers by {word}", **at)
+                entry.add("MPP-TB-REMOTES", f"{len(refs)} remote buffers by {word}")
+
+
+def check_number(entry: Object, place: int, rule: str) -> None:
+    """Whether an object says the place in the list that it has."""
+    number = entry.get("id")
+    if number not in (None, place):
+        entry.refuse(rule, f"{entry.where} has id {number}")
 
 
 def _switch(switch: tuple[str, tuple[int, ...]] | None) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from forestcoll.common.input_limits import PLAN_DIGITS, PLAN_VALUES
-from forestcoll.plans.findings import At, Findings
+from forestcoll.plans.fields import Entry, Field, Shape
+from forestcoll.plans.findings import Findings
 
-T = TypeVar("T")
 TYPES: Final[dict[type, str]] = {
     int: "an integer", str: "a string", bool: "true or false", list: "a list", dict: "an object",
 }  # fmt: skip
@@ -74,66 +74,51 @@ def kind(value: object) -> str:
     return "a number with a point" if isinstance(value, float) else TYPES[type(value)]
 
 
-class Entry:
-    """An object of the file; what is missing (`MPP-MISSING`) or of another type is refused.
+class Object(Entry):
+    """An object of the file; what is of another type than the loader reads is refused."""
 
-    `where` names it in messages, `at` is the rank, thread block and step that it belongs to.
-    """
+    __slots__ = ()
+    missing, mistyped = "MPP-MISSING", "MPP-TYPE"
 
-    __slots__ = ("at", "out", "values", "where")
-
-    def __init__(self, values: dict[str, Any], where: str, at: At, out: Findings) -> None:
-        self.values, self.where, self.at, self.out = values, where, at, out
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.values
-
-    def integer(self, key: str) -> int | None:
-        """An integer that the loader asks for."""
-        return self._get(key, int)
-
-    def optional(self, key: str, usual: int) -> int:
-        """An integer that may be left out."""
-        number = self.integer(key) if key in self.values else usual
-        return usual if number is None else number
-
-    def text(self, key: str) -> str | None:
-        """A string that the loader asks for."""
-        return self._get(key, str)
-
-    def flag(self, key: str) -> bool | None:
-        """true or false that the loader asks for."""
-        return self._get(key, bool)
-
-    def entries(self, key: str) -> list[Entry]:
-        """The objects of a list, each named by its place in it."""
-        items = enumerate(self.objects(key))
-        return [Entry(item, f"{key}[{k}]", self.at, self.out) for k, item in items]
-
-    def objects(self, key: str) -> list[dict[str, Any]]:
-        """A list of objects that the loader asks for; others in it are noted and left out."""
-        return self._items(key, dict)
-
-    def integers(self, key: str) -> list[int]:
-        """A list of integers that the loader asks for; others in it are noted and left out."""
-        return self._items(key, int)
-
-    def _items(self, key: str, wanted: type[T]) -> list[T]:
-        values: list[Any] = self._get(key, list) or []
-        items = [item for item in values if type(item) is wanted]
-        if len(items) < len(values):
-            other = kind(next(item for item in values if type(item) is not wanted))
-            words = f"{key} of {self.where} holds {other}, not {TYPES[wanted]}"
-            self.out.refuse("MPP-TYPE", words, **self.at)
+    def value(self, key: str, field: Field) -> Any:
+        """The value, of a list those items that are of the right type."""
+        value: Any = self.values[key]
+        if type(value) is not field.type:
+            self.mistype(f"{key} of {self.where} is", value, field.type)
+            return None
+        if not isinstance(value, list):
+            return value
+        wanted = field.of if isinstance(field.of, type) else dict
+        items = [item for item in value if type(item) is wanted]
+        if len(items) < len(value):
+            other = next(item for item in value if type(item) is not wanted)
+            self.mistype(f"{key} of {self.where} holds", other, wanted)
         return items
 
-    def _get(self, key: str, wanted: type[T]) -> T | None:
-        value = self.values.get(key)
-        if type(value) is wanted:
-            return value
-        if key not in self.values:
-            self.out.refuse("MPP-MISSING", f"{self.where} has no {key!r}", **self.at)
-        else:
-            words = f"{key} of {self.where} is {kind(value)}, not {TYPES[wanted]}"
-            self.out.refuse("MPP-TYPE", words, **self.at)
-        return None
+    def mistype(self, words: str, value: object, wanted: type) -> None:
+        """Tell of a value of another type."""
+        self.refuse(self.mistyped, f"{words} {kind(value)}, not {TYPES[wanted]}")
+
+    def within(self, values: dict[str, Any], where: str, shape: Shape) -> Object:
+        """An object in this one, of the same place."""
+        return type(self)(values, where, self.at, self.out, shape)
+
+    def child(self, key: str, shape: Shape | None = None) -> Object | None:
+        """The object that a field is; None where it is none."""
+        values = self.get(key)
+        if values is None:
+            return None
+        return self.within(values, f"{key} of {self.where}", shape or self.shape[key].of)
+
+    def entries(self, key: str, of: str = "") -> list[Object]:
+        """The objects of a list, each named by its place in it."""
+        make, at, out, shape = type(self), self.at, self.out, self.shape[key].of
+        items = enumerate(self.get(key))
+        return [make(item, f"{key}[{k}]{of}", at, out, shape) for k, item in items]
+
+
+class Own(Object):
+    """The object that only this package reads: no loader minds what is in it."""
+
+    __slots__ = ()
+    missing = mistyped = "RUN-REFUSED"
