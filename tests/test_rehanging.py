@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +10,13 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from graphs import able, build, dgx_a100
+from command_line import Run, fine
+from graphs import able, build, dgx_a100, named
 from irregular_fabrics import families, small
-from random_graphs import validate
+from random_graphs import CHECKER, needs_stranger, stranger, validate
 
 from forestcoll import solver
 from forestcoll.compile.choose import NEARLY
@@ -35,37 +34,55 @@ from forestcoll.solver.shallow.height import forest_bound, least_height, least_w
 from forestcoll.solver.shallow.inside import Interior
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.solve import SLACK
-from forestcoll.solver.task import analyse
+from forestcoll.solver.task import Task, analyse
 from forestcoll.topology import Topology, catalog, dumps_topology
 from forestcoll.topology.edit import Scale, edit
-from forestcoll.ui.cli import cli
 from forestcoll.ui.report import words
 
 SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
 
 
-@pytest.mark.parametrize("family", SWITCHED)
-def test_every_family_reaches_the_optimum_low(family: str) -> None:
-    graph = small(family, seed=1)
+def room(graph: CapacityGraph, k: int = 0) -> tuple[Task, list[int], list[int]]:
+    """The allgather's task, what its optimum may load each link with, and trees from each rank."""
     task = analyse(graph, None)
-    k = Front(graph, Collective.ALLGATHER).exact.trees
-    trees = pack_irregular(Wanted.of(task, k, task.algbw))
-    assert trees is not None
+    k = k or task.trees_per_root
     u = task.roots * k * graph.unit / task.algbw
-    capacity = [int(c * u) for c in graph.capacity]
-    height = validate(graph, capacity, task.supply(k), trees)
-    least = least_height(graph, capacity, task.supply(k))
-    assert least <= height <= families().FAMILIES[family].height
+    return task, [int(c * u) for c in graph.capacity], task.supply(k)
 
 
-@pytest.mark.parametrize("family", ["rails", "dead-rails", "one-socket"])
-def test_solve_takes_them_and_proves_them(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def packed(graph: CapacityGraph, k: int = 0) -> tuple[Sequence[Tree], int]:
+    """Trees at the optimum, and their height as the validator counts it."""
+    task, capacity, supply = room(graph, k)
+    trees = pack_irregular(Wanted.of(task, max(supply), task.algbw))
+    assert trees is not None
+    return trees, validate(graph, capacity, supply, trees)
+
+
+@pytest.fixture
+def only_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The general packers are not asked."""
+
     def refuse(*args: object) -> None:
         raise AssertionError("packed by the general packers")
 
+    monkeypatch.setattr("forestcoll.solver.phase_packing.pack", refuse)
+    monkeypatch.setattr("forestcoll.solver.multicast.pack", refuse)
+
+
+@pytest.mark.parametrize("family", SWITCHED)
+def test_every_family_reaches_the_optimum_low(family: str) -> None:
+    graph = small(family, seed=1)
+    k = Front(graph, Collective.ALLGATHER).exact.trees
+    _, capacity, supply = room(graph, k)
+    least = least_height(graph, capacity, supply)
+    assert least <= packed(graph, k)[1] <= families().FAMILIES[family].height
+
+
+@pytest.mark.usefixtures("only_boxes")
+@pytest.mark.parametrize("family", ["rails", "dead-rails", "one-socket"])
+def test_solve_takes_them_and_proves_them(family: str) -> None:
     graph = small(family)
     best = solver.optimum(graph, Collective.ALLGATHER).algbw
-    monkeypatch.setattr("forestcoll.solver.phase_packing.pack", refuse)
     for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         forest = solver.solve(graph, collective)
         assert certificate.check(forest)[0] == best
@@ -73,10 +90,7 @@ def test_solve_takes_them_and_proves_them(family: str, monkeypatch: pytest.Monke
 
 
 def test_the_same_call_gives_the_same_trees() -> None:
-    task = analyse(small("three-tiers"), None)
-    packed = [pack_irregular(Wanted.of(task, task.trees_per_root, task.algbw)) for _ in range(2)]
-    assert packed[0] is not None
-    assert packed[0] == packed[1]
+    assert packed(small("three-tiers")) == packed(small("three-tiers"))
 
 
 def test_links_in_one_direction_only() -> None:
@@ -84,20 +98,8 @@ def test_links_in_one_direction_only() -> None:
     graph = dgx_a100(10)
     gone = {("box0/gpu0", "fabric0"), ("fabric0", "box3/gpu5")}
     names = graph.names
-    kept = [e for e, ends in enumerate(graph.ends) if (names[ends[0]], names[ends[1]]) not in gone]
-    graph = CapacityGraph(
-        **{f: getattr(graph, f) for f in ("names", "gpu", "multicast", "aggregation", "ranks")},
-        tail=tuple(graph.tail[e] for e in kept),
-        head=tuple(graph.head[e] for e in kept),
-        capacity=tuple(graph.capacity[e] for e in kept),
-        unit=graph.unit,
-    )
-    task = analyse(graph, None)
-    trees = pack_irregular(Wanted.of(task, task.trees_per_root, task.algbw))
-    assert trees is not None
-    u = task.roots * task.trees_per_root * graph.unit / task.algbw
-    capacity = [int(c * u) for c in graph.capacity]
-    assert validate(graph, capacity, task.supply(task.trees_per_root), trees) == 3
+    kept = [e for e, (u, v) in enumerate(graph.ends) if (names[u], names[v]) not in gone]
+    assert packed(graph.keep(kept))[1] == 3
 
 
 def test_other_solvers_keep_what_is_theirs() -> None:
@@ -107,17 +109,10 @@ def test_other_solvers_keep_what_is_theirs() -> None:
     assert not any(suits(task.given, task.root) for task in tasks)
 
 
+@pytest.mark.usefixtures("only_boxes")
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
-def test_nvswitches_that_copy_keep_nobody_from_low_trees(
-    collective: Collective, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvswitches_that_copy_keep_nobody_from_low_trees(collective: Collective) -> None:
     """As fast and low as trees can be, whatever the switches do: no other trees are sought."""
-
-    def refuse(*args: object) -> None:
-        raise AssertionError("packed by the general packers")
-
-    monkeypatch.setattr("forestcoll.solver.phase_packing.pack", refuse)
-    monkeypatch.setattr("forestcoll.solver.multicast.pack", refuse)
     graph = able(small("rails"), "*/nvswitch")
     assert any(graph.multicast)
     forest = solver.solve(graph, collective)
@@ -134,9 +129,7 @@ def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("forestcoll.solver.phase_packing.pack_irregular", refuse)
     monkeypatch.setattr("forestcoll.solver.phase_packing.BOTH_WAYS", 64)
-    settings = {"leaves": "4", "hosts": "4", "spines": "4", "oversubscription": "2"}
-    tree = CapacityGraph.from_topology(catalog.load("fat-tree", settings))
-    for graph in (dgx_a100(9), tree):
+    for graph in (dgx_a100(9), named("fat-tree leaves=4 hosts=4 spines=4 oversubscription=2")):
         assert solver.solve(graph, Collective.ALLGATHER).height <= 3
 
 
@@ -149,18 +142,19 @@ def test_too_many_edges_are_left_to_the_others(monkeypatch: pytest.MonkeyPatch) 
 def test_what_does_not_fit_is_not_claimed() -> None:
     """One unit less on a link that the optimum needs, and there are no trees."""
     graph = small("rails")
-    task = analyse(graph, None)
-    k = task.trees_per_root
-    u = task.roots * k * graph.unit / task.algbw
-    capacity = [int(c * u) for c in graph.capacity]
-    assert pack_irregular(Wanted(graph, capacity, task.supply(k), 2), 0) is not None
+    task, capacity, supply = room(graph)
+    assert pack_irregular(Wanted(graph, capacity, supply, 2), 0) is not None
     cut = task.bound.parts[0]
     crossing = [e for e, (t, h) in enumerate(graph.ends) if t in cut and h not in cut]
     capacity[crossing[0]] -= 1
-    assert pack_irregular(Wanted(graph, capacity, task.supply(k), 2), 0) is None
+    assert pack_irregular(Wanted(graph, capacity, supply, 2), 0) is None
 
 
 # ------------------------------------------------------------------------------ boxes
+
+
+def boxes_of(graph: CapacityGraph) -> Any:
+    return find_boxes(graph, graph.capacity, [int(v in graph.ranks) for v in range(graph.n)])
 
 
 def test_boxes_are_found_by_name_and_by_their_links() -> None:
@@ -168,58 +162,29 @@ def test_boxes_are_found_by_name_and_by_their_links() -> None:
         [
             *((f"a/gpu{i}", "a/nvswitch", 100) for i in range(3)),
             *((f"a/gpu{i}", "a/pcie-switch", 10) for i in range(3)),
-            ("a/pcie-switch", "fabric", 10),
-            ("b/gpu0", "b/gpu1", 100),
-            ("b/gpu1", "fabric", 10),
-            ("c/gpu0", "fabric", 10),
-            ("c/gpu1", "fabric", 10),
+            *(("a/pcie-switch", "fabric", 10), ("b/gpu0", "b/gpu1", 100), ("b/gpu1", "fabric", 10)),
+            *((f"c/gpu{i}", "fabric", 10) for i in range(2)),
         ],
-        switches=["fabric"],
     )
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
-    boxes = find_boxes(graph, graph.capacity, supply)
-    names = [{graph.names[v] for v in members} for members in boxes.members]
-    assert names == [
-        {"a/gpu0", "a/gpu1", "a/gpu2"},
-        {"b/gpu0", "b/gpu1"},
-        {"c/gpu0"},
-        {"c/gpu1"},
-    ]
+    boxes = boxes_of(graph)
+    names = [" ".join(sorted(graph.names[v] for v in members)) for members in boxes.members]
+    assert names == ["a/gpu0 a/gpu1 a/gpu2", "b/gpu0 b/gpu1", "c/gpu0", "c/gpu1"]
     at = dict(zip(graph.names, boxes.box, strict=True))
-    assert at["a/pcie-switch"] == 0
-    assert at["fabric"] == -1
-    inner = {
-        (graph.names[t], graph.names[h])
-        for t, h, box in zip(graph.tail, graph.head, boxes.inner, strict=True)
-        if box >= 0
-    }
-    assert ("a/gpu0", "a/nvswitch") in inner
-    assert ("b/gpu0", "b/gpu1") in inner
-    assert ("a/gpu0", "a/pcie-switch") not in inner
+    assert (at["a/pcie-switch"], at["fabric"]) == (0, -1)
+    inner = {ends for ends, box in zip(graph.ends, boxes.inner, strict=True) if box >= 0}
+    number = graph.names.index
+    assert {(number("a/gpu0"), number("a/nvswitch")), (number("b/gpu0"), number("b/gpu1"))} <= inner
+    assert (number("a/gpu0"), number("a/pcie-switch")) not in inner
     assert not boxes.single
 
 
-def test_a_box_with_tight_links_is_taken_apart() -> None:
-    links = [(f"{b}/gpu{i}", f"{b}/nvswitch", 3) for b in "ab" for i in range(4)]
-    links += [(f"{b}/gpu{i}", "fabric", 3) for b in "ab" for i in range(4)]
-    graph = build(links)
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
-    assert find_boxes(graph, graph.capacity, supply).single
-
-
-def test_a_box_with_a_fault_in_one_direction_is_taken_apart() -> None:
+def test_a_box_with_tight_links_or_a_fault_in_one_direction_is_taken_apart() -> None:
+    tight = [(f"{b}/gpu{i}", end, 3) for b in "ab" for i in range(4) for end in (f"{b}/nvs", "fab")]
+    assert boxes_of(build(tight, switches=["a/nvs", "b/nvs", "fab"])).single
     links = [(f"a/gpu{i}", "a/nvswitch", 100) for i in range(3)]
-    graph = build(
-        [
-            *links,
-            *((v, u, c) for u, v, c in links[:2]),
-            *((f"a/gpu{i}", "fabric", 9) for i in (0, 2)),
-            *(("fabric", f"a/gpu{i}", 9) for i in (0, 2)),
-        ],
-        both=False,
-    )
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
-    assert find_boxes(graph, graph.capacity, supply).single
+    out = [(f"a/gpu{i}", "fabric", 9) for i in (0, 2)]
+    back = [(v, u, c) for u, v, c in links[:2] + out]
+    assert boxes_of(build(links + out + back, both=False)).single
 
 
 def interior(links: Sequence[tuple[str, str, int]]) -> tuple[CapacityGraph, Interior]:
@@ -268,18 +233,6 @@ def test_a_box_says_when_its_links_do_not_hold_it() -> None:
 # ------------------------------------------------------------------------- lower bounds
 
 
-def least(links: Sequence[tuple[str, str, int]], trees: int = 1) -> int:
-    graph = build(links)
-    supply = [trees * (v in graph.ranks) for v in range(graph.n)]
-    return least_height(graph, graph.capacity, supply)
-
-
-def test_height_is_at_least_the_hops_between_ranks() -> None:
-    assert least([(f"gpu{i}", f"gpu{i + 1}", 99) for i in range(5)]) == 5
-    assert least([(f"gpu{i}", "switch", 99) for i in range(5)]) == 1
-    assert least([(f"gpu{i}", "switch", 3) for i in range(5)]) == 2
-
-
 def boxes_of_four(count: int, out: Sequence[int]) -> list[tuple[str, str, int]]:
     links = [(f"box{b}/gpu{i}", f"box{b}/nvswitch", 99) for b in range(count) for i in range(4)]
     return links + [
@@ -287,12 +240,36 @@ def boxes_of_four(count: int, out: Sequence[int]) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_tight_boxes_ask_for_direct_sends() -> None:
-    """Five boxes of 4: 16 trees come from outside, and each rank sends 4 of its own."""
-    assert least(boxes_of_four(5, (4, 4, 4, 4))) == 2
-    assert least(boxes_of_four(5, (6, 6, 4, 0))) == 3  # a rank without a link of its own
-    assert least(boxes_of_four(5, (5, 5, 3, 3))) == 3  # ranks whose links are too narrow
-    assert least(boxes_of_four(5, (20, 20, 20, 3))) == 2  # room to do without
+def under_leaves(up: int) -> list[tuple[str, str, int]]:
+    """Two boxes a leaf: 8 trees from there to 6 boxes elsewhere are 48 direct sends."""
+    links = [
+        (u, f"leaf-{int(u[3]) // 2}-switch" if v == "fabric" else v, c)
+        for u, v, c in boxes_of_four(8, (7, 7, 7, 7))
+    ]
+    return links + [(f"leaf-{i}-switch", "spine-switch", up) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("links", "height"),
+    [
+        ([(f"gpu{i}", f"gpu{i + 1}", 99) for i in range(5)], 5),
+        ([(f"gpu{i}", "switch", 99) for i in range(5)], 1),
+        ([(f"gpu{i}", "switch", 3) for i in range(5)], 2),
+        # Five boxes of 4: 16 trees come from outside, and each rank sends 4 of its own.
+        (boxes_of_four(5, (4, 4, 4, 4)), 2),
+        (boxes_of_four(5, (6, 6, 4, 0)), 3),  # a rank without a link of its own
+        (boxes_of_four(5, (5, 5, 3, 3)), 3),  # ranks whose links are too narrow
+        (boxes_of_four(5, (20, 20, 20, 3)), 2),  # room to do without
+        (under_leaves(48), 2),
+        (under_leaves(47), 3),
+    ],
+)
+def test_heights_are_bounded_by_hops_and_by_direct_sends(
+    links: list[tuple[str, str, int]], height: int
+) -> None:
+    graph = build(links)
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    assert least_height(graph, graph.capacity, supply) == height
 
 
 @pytest.mark.parametrize(("out", "height"), [((4, 4, 4, 4), 2), ((5, 5, 3, 3), 3)])
@@ -306,20 +283,6 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
         copying = able(graph, pattern)
         assert any(copying.multicast)
         assert least_with_copies(copying, graph.capacity, supply) == expected
-
-
-def test_tight_leaves_ask_for_direct_sends() -> None:
-    """Two boxes a leaf: 8 trees from there to 6 boxes elsewhere are 48 direct sends."""
-
-    def fabric(up: int) -> list[tuple[str, str, int]]:
-        links = boxes_of_four(8, (7, 7, 7, 7))
-        links = [
-            (u, f"leaf-{int(u[3]) // 2}-switch" if v == "fabric" else v, c) for u, v, c in links
-        ]
-        return links + [(f"leaf-{i}-switch", "spine-switch", up) for i in range(4)]
-
-    assert least(fabric(48)) == 2
-    assert least(fabric(47)) == 3
 
 
 def test_bounds_hold_for_all_packers() -> None:
@@ -371,20 +334,16 @@ def test_sends_that_share_links_in_switches_bound_nothing() -> None:
     assert forest_bound(forest) == forest.height == 1
 
 
-def test_reports_state_the_bound_beside_the_height(tmp_path: Path) -> None:
+def test_reports_state_the_bound_beside_the_height(call: Run) -> None:
     made = families()
     topology = made.make("one-socket", 1, *made.FAMILIES["one-socket"].small)
-    file = tmp_path / "fabric.yaml"
-    file.write_text(dumps_topology(topology), encoding="utf-8")
-    asked = ["-t", str(file), "-c", "allgather"]
-    target = ["--format", "forest", "-o", str(tmp_path / "forest.json"), "--force"]
-    shown = CliRunner().invoke(cli, ["synthesize", *asked, *target])
-    assert shown.exit_code == 0
-    assert "3 hops (the least at this rate), " in shown.output
-    found = json.loads(CliRunner().invoke(cli, ["synthesize", *asked, *target, "--json"]).stdout)
+    Path("fabric.yaml").write_text(dumps_topology(topology), encoding="utf-8")
+    asked = ("synthesize", "-t", "fabric.yaml", "-c", "allgather", "--format", "forest", "-o", "x/")
+    assert "3 hops (the least at this rate), " in fine(call(*asked))
+    found = json.loads(fine(call(*asked, "--force", "--json")))
     assert (found["height"], found["height_bound"]) == (3, 3)
-    front = json.loads(CliRunner().invoke(cli, ["front", *asked, "--json"]).stdout)
-    assert [(p["height"], p["height_bound"]) for p in front["points"]] == [(3, 3)]
+    points = json.loads(fine(call("front", *asked[1:5], "--json")))["points"]
+    assert [(p["height"], p["height_bound"]) for p in points] == [(3, 3)]
 
 
 def test_heights_above_the_bound_say_so() -> None:
@@ -498,27 +457,19 @@ def test_twice_the_trees_are_tried_before_less_is_taken(monkeypatch: pytest.Monk
     assert certificate.check(forest)[0] == task.algbw
 
 
-SHARED = Path(__file__).parents[2] / "shared"
-CHECKER = SHARED / "tools" / "check_forest.py"
+SHARED = CHECKER.parents[1] / "topologies-irregular"
 GIVEN = {"mixed-sizes": 3, "rail-dead": 3, "su-rails": 2, "oversub-2to1": 3}
 """Irregular fabrics that are kept outside of the project, and the height that must be met."""
 
 
-@pytest.mark.skipif(not CHECKER.exists(), reason="no independent checker beside the project")
+@needs_stranger
 @pytest.mark.parametrize(
     "name", [*list(GIVEN)[:2], *(pytest.param(n, marks=pytest.mark.slow) for n in list(GIVEN)[2:])]
 )
 def test_an_independent_checker_agrees(name: str, tmp_path: Path) -> None:
-    source = SHARED / "topologies-irregular" / f"{name}.yaml"
+    source = SHARED / f"{name}.yaml"
     if not source.exists():
         pytest.skip(f"{source.name} is not beside the project")
-    found = synthesize(catalog.load(str(source), {}), "allgather", formats=("forest",))
-    target = tmp_path / "forest.json"
-    target.write_text(found.texts["forest"], encoding="utf-8")
-    asked = [str(target), "--collective", "allgather", "--optimal"]
-    asked += ["--max-height", str(GIVEN[name])]
-    told = subprocess.run(
-        [sys.executable, str(CHECKER), *asked], capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 0, told.stdout
-    assert told.stdout.startswith("OK allgather")
+    found = synthesize(catalog.load(str(source), {}), "allgather", formats=("forest",)).forest
+    asked = ("--collective", "allgather", "--optimal", "--max-height", GIVEN[name])
+    stranger(found, tmp_path, *asked)
