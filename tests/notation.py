@@ -203,6 +203,11 @@ def tree_of(program: Program) -> Tree:
     }
 
 
+def move_line(line: str, chunks: int) -> str:
+    """A line on inputs and outputs so many chunks further."""
+    return re.sub(r"(?<=\b[io])\d+", lambda m: str(int(m[0]) + chunks), line)
+
+
 def line_of(i: Instruction) -> str:
     """An instruction as a line."""
     refs = [

@@ -1,4 +1,4 @@
-"""Small programs by hand, in the notation of notation.py, and tools for those made of objects.
+"""Small programs by hand, in the notation of notation.py.
 
 All are right as they come from here, in every mode that they claim; the tests of the checker spoil
 them one piece at a time, and other tests may run or write them.
@@ -7,34 +7,27 @@ them one piece at a time, and other tests may run or write them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from edits import ROWS
-from notation import build, parse, slip, tree_of
+from notation import build, parse, slip, spoilt, tree_of
 
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.program import (
-    Buffer,
-    Channel,
-    Collective,
-    Instruction,
-    Op,
-    Pipeline,
-    Program,
-    RankProgram,
-    Ref,
-    Step,
-    ThreadBlock,
-)
+from forestcoll.program import Collective, Program
 from forestcoll.topology import Link, Node, Topology
 
 Kind = Literal["memory", "port"]
+
+
+def edit(p: Program, *edits: str) -> Program:
+    """The program after edits of its tree (edits.py)."""
+    return spoilt(tree_of(p), edits)
 
 
 def lines(*given: str | Iterable[str]) -> str:
@@ -147,37 +140,29 @@ def tree_allreduce(n: int, per: int, strides: tuple[int, ...] = (1, 2, 5, 11)) -
             messages += [(height - depth[v], c, False, v, parent[v]) for v in line[1:]]
             messages += [(height + depth[v], c, True, parent[v], v) for v in line[1:]]
     chunks = n * per
-    steps: list[dict[tuple[str, int], list[Instruction]]] = [
-        {("copy", -1): [do(Op.COPY, inp(0, chunks), out(0, chunks))]} for _ in range(n)
-    ]
-    last: list[dict[int, tuple[int, int]]] = [
-        dict.fromkeys(range(chunks), (0, 0)) for _ in range(n)
-    ]
+    blocks = [{"block": [f"copy i0:{chunks} -> o0:{chunks}"]} for _ in range(n)]
+    last = [dict.fromkeys(range(chunks), "0.0") for _ in range(n)]
     slots = [0] * n
 
-    def add(r: int, key: tuple[str, int], i: Instruction) -> tuple[int, int]:
-        own = steps[r].setdefault(key, [])
-        own.append(i)
-        return list(steps[r]).index(key), len(own) - 1
+    def add(r: int, key: str, line: str) -> str:
+        own = blocks[r].setdefault(f"block {key}", [])
+        own.append(line)
+        return f"{list(blocks[r]).index(f'block {key}')}.{len(own) - 1}"
 
     for _, c, down, u, v in sorted(messages):
-        sent = add(u, ("send", v), do(Op.SEND, out(c), after=[last[u][c]]))
+        sent = add(u, f"send={v}", f"send o{c} after={last[u][c]}")
         if down:
-            last[v][c] = add(v, ("recv", u), do(Op.RECV, (), out(c), after=[last[v][c]]))
+            last[v][c] = add(v, f"recv={u}", f"recv -> o{c} after={last[v][c]}")
             continue
         last[u][c] = sent  # what comes back must not overwrite what is still to leave
-        slot = scr(slots[v])
+        add(v, f"recv={u}", f"recv -> s{slots[v]}")
+        last[v][c] = add(v, f"recv={u}", f"reduce s{slots[v]} -> o{c} after={last[v][c]}")
         slots[v] += 1
-        add(v, ("recv", u), do(Op.RECV, (), slot))
-        last[v][c] = add(v, ("recv", u), do(Op.REDUCE, slot, out(c), after=[last[v][c]]))
-    ranks = []
+    text = ["allreduce fifo"]
     for r in range(n):
-        blocks = [
-            tb(*own, send=peer if way == "send" else -1, recv=peer if way == "recv" else -1)
-            for (way, peer), own in steps[r].items()
-        ]
-        ranks.append(rank(*blocks, i=chunks, o=chunks, s=slots[r]))
-    return program(Collective.ALLREDUCE, "fifo", ranks)
+        text += [f"rank {chunks} {chunks} {slots[r]}"]
+        text += [line for head, own in blocks[r].items() for line in (head, *own)]
+    return parse(lines(text))
 
 
 def neighbours(children: int) -> Program:
@@ -513,133 +498,3 @@ def write_random(seed: int, style: str) -> tuple[Program, str] | None:
         program = build(whole)
         return program, plans.dumps(program, format_of(program))
     return None
-
-
-# --- programs made of objects
-
-
-def inp(offset: int, count: int = 1, rank: int | None = None) -> Ref:
-    """Chunks of an input."""
-    return Ref(Buffer.INPUT, offset, count, rank)
-
-
-def out(offset: int, count: int = 1, rank: int | None = None) -> Ref:
-    """Chunks of an output."""
-    return Ref(Buffer.OUTPUT, offset, count, rank)
-
-
-def scr(offset: int, count: int = 1, rank: int | None = None) -> Ref:
-    """Chunks of a scratch buffer."""
-    return Ref(Buffer.SCRATCH, offset, count, rank)
-
-
-def do(
-    op: Op,
-    src: Ref | Sequence[Ref] = (),
-    dst: Ref | Sequence[Ref] = (),
-    after: Iterable[tuple[int, int]] = (),
-    channels: Iterable[int] = (),
-) -> Instruction:
-    """An instruction with less punctuation."""
-    return Instruction(
-        op,
-        (src,) if isinstance(src, Ref) else tuple(src),
-        (dst,) if isinstance(dst, Ref) else tuple(dst),
-        tuple(after),
-        tuple(channels),
-    )
-
-
-def tb(*steps: Step, recv: int = -1, send: int = -1, channel: int = 0) -> ThreadBlock:
-    """A fifo thread block."""
-    return ThreadBlock(steps, recv, send, channel)
-
-
-def otb(channels: Iterable[tuple[int, Kind, int]], *steps: Step) -> ThreadBlock:
-    """A onesided thread block; channels as (peer, kind, index)."""
-    return ThreadBlock(steps, channels=tuple(Channel(*c) for c in channels))
-
-
-def rank(
-    *blocks: ThreadBlock, i: int, o: int, s: int = 0, semaphores: tuple[int, ...] = ()
-) -> RankProgram:
-    """A rank with its buffer sizes."""
-    return RankProgram(blocks, i, o, s, semaphores)
-
-
-def program(
-    collective: Collective,
-    style: Literal["fifo", "onesided"],
-    ranks: Iterable[RankProgram],
-    modes: str = "both",
-    root: int = -1,
-) -> Program:
-    """A program; `modes` is both, in or out."""
-    return Program(
-        f"test-{collective.value}",
-        collective,
-        style,
-        tuple(ranks),
-        in_place=modes in ("both", "in"),
-        out_of_place=modes in ("both", "out"),
-        root=root,
-    )
-
-
-# --- spoiling
-
-
-def with_rank(p: Program, r: int, new: RankProgram) -> Program:
-    """The program with rank r's part replaced."""
-    return replace(p, ranks=(*p.ranks[:r], new, *p.ranks[r + 1 :]))
-
-
-def with_block(p: Program, r: int, b: int, new: ThreadBlock) -> Program:
-    """The program with a thread block replaced."""
-    blocks = p.ranks[r].thread_blocks
-    return with_rank(p, r, replace(p.ranks[r], thread_blocks=(*blocks[:b], new, *blocks[b + 1 :])))
-
-
-def with_steps(p: Program, r: int, b: int, change: Callable[[list[Any]], object]) -> Program:
-    """The program after `change` has worked on the step list of a thread block."""
-    block = p.ranks[r].thread_blocks[b]
-    steps: list[Any] = list(block.steps)
-    change(steps)
-    return with_block(p, r, b, replace(block, steps=tuple(steps)))
-
-
-def drop(p: Program, r: int, b: int, s: int) -> Program:
-    """The program without a step."""
-    return with_steps(p, r, b, lambda steps: steps.pop(s))
-
-
-def insert(p: Program, r: int, b: int, s: int, new: Step) -> Program:
-    """The program with a step more."""
-    return with_steps(p, r, b, lambda steps: steps.insert(s, new))
-
-
-def swap(p: Program, r: int, b: int, s: int, t: int) -> Program:
-    """The program with two steps in each other's place."""
-
-    def change(steps: list[Any]) -> None:
-        steps[s], steps[t] = steps[t], steps[s]
-
-    return with_steps(p, r, b, change)
-
-
-def edit(p: Program, r: int, b: int, s: int, **fields: object) -> Program:
-    """The program with fields of one step replaced."""
-
-    def change(steps: list[Any]) -> None:
-        steps[s] = replace(steps[s], **fields)
-
-    return with_steps(p, r, b, change)
-
-
-def edit_body(p: Program, r: int, b: int, s: int, change: Callable[[list[Any]], object]) -> Program:
-    """The program after `change` has worked on the body of a pipeline."""
-    loop = p.ranks[r].thread_blocks[b].steps[s]
-    assert isinstance(loop, Pipeline)
-    body: list[Any] = list(loop.body)
-    change(body)
-    return edit(p, r, b, s, body=tuple(body))

@@ -51,9 +51,7 @@ def right(processes: bool) -> int:
                 )  # fmt: skip
                 assert result.wrong == 0, (name, slots, result.mismatches)
                 ended += 1
-        circle = pg.ring_allgather(3)
-        for r in range(3):
-            circle = pg.swap(circle, r, 0, 1, 2)
+        circle = pg.edit(pg.ring_allgather(3), *(f"{r}.0.1 <> {r}.0.2" for r in range(3)))
         with pytest.raises(ExecutionError, match="these wait for each other"):
             run(circle, 4096, threads=4, ranks_as=way)
         schedules = Path(__file__).parents[1] / "schedules"

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import programs as pg
 import pytest
 from edits import Row, check_rows
-from notation import spoilt, tree_of
-from programs import do, inp, out, scr
+from notation import build as build_program
+from notation import move_line, parse, tree_of
 
 from forestcoll.common.errors import ExecutionError, ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import _engine, cpu, request, sizes
@@ -26,12 +26,9 @@ from forestcoll.execute.cpu import DTYPES, OPS, run
 from forestcoll.execute.tables import build
 from forestcoll.program import (
     BY_TREES,
-    Buffer,
     Collective,
-    Instruction,
     Op,
     Program,
-    Ref,
 )
 
 GOOD = pg.all_good() | {
@@ -150,9 +147,7 @@ def test_unchecked_runs_say_so() -> None:
 
 def add_arrays(dtype: str, op: str, a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> None:
     """b = a op b, by the engine, with arrays of raw bytes."""
-    ref = Ref(Buffer.INPUT, 0, 1), Ref(Buffer.OUTPUT, 0, 1)
-    one = pg.rank(pg.tb(Instruction(Op.REDUCE, (ref[0],), (ref[1],))), i=1, o=1)
-    tables = build(pg.program(Collective.ALLREDUCE, "fifo", [one]))
+    tables = build(parse("allreduce fifo\nrank 1 1\nblock\nreduce i0 -> o0"))
     shape = (a.nbytes, a.itemsize, a.nbytes, 1, 1)
     addresses = [a.ctypes.data, b.ctypes.data, a.ctypes.data] * 2
     kind = (DTYPES.index(dtype), OPS.index(op))
@@ -222,7 +217,7 @@ def test_test_data_differs_by_rank_and_position() -> None:
 
 def say_of_run(row: Row) -> Iterator[str]:
     """What comes of a run: the error with its notes, or how many elements are wrong, and one."""
-    program = spoilt(tree_of(pg.base(row.base, *row.options)), row.edits)
+    program = pg.edit(pg.base(row.base, *row.options), *row.edits)
     begin = time.monotonic()
     try:
         result = run(program, 4096)
@@ -245,7 +240,7 @@ def test_what_is_said_of_spoilt_programs(request: pytest.FixtureRequest) -> None
 
 
 def test_a_missing_contribution_is_wrong_whatever_the_operation() -> None:
-    plan = pg.edit(pg.ring_allreduce(), 1, 0, 2, op=Op.RECV_COPY_SEND, src=(), dst=(out(0),))
+    plan = pg.edit(pg.ring_allreduce(), "1.0.2 = recv_copy_send -> o0")
     for op in OPS:
         assert run(plan, 40_000, op=op).wrong > 1000
 
@@ -260,13 +255,7 @@ def test_a_plan_that_is_right_out_of_place_only() -> None:
 
 def test_a_queue_that_is_too_short_is_a_circle() -> None:
     # Both send three messages before they receive any: two slots are not enough.
-    ranks = []
-    for r in range(2):
-        sends = [do(Op.SEND, inp(0)) for _ in range(3)]
-        recvs = [do(Op.RECV, (), out(1 - r)) for _ in range(3)]
-        copy = do(Op.COPY, inp(0), out(r))
-        ranks.append(pg.rank(pg.tb(copy, *sends, *recvs, recv=1 - r, send=1 - r), i=1, o=2))
-    plan = pg.program(Collective.ALLGATHER, "fifo", ranks)
+    plan = pg.eager_exchange(3)
     with pytest.raises(ExecutionError) as caught:
         run(plan, 4096)
     assert "these wait for each other:\n  rank 0, thread block 0, step 3 (send)" in words(
@@ -278,7 +267,7 @@ def test_a_queue_that_is_too_short_is_a_circle() -> None:
 def test_messages_of_unequal_size_are_refused_before_and_while_running(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = pg.edit(pg.chain_broadcast(2, 2), 1, 0, 0, dst=(out(0, 2),))
+    plan = pg.edit(pg.chain_broadcast(2, 2), "1.0.0 = recv -> o0:2")
     with pytest.raises(
         PlanError, match="receives 2 chunks, but message 0 on channel 0 from rank 0"
     ):
@@ -294,10 +283,7 @@ def test_messages_of_unequal_size_are_refused_before_and_while_running(
 
 def in_single_elements() -> Program:
     """A pipeline with a round for every element: long runs of many small steps."""
-    plan = pg.pipelined_broadcast(3)
-    for r in range(3):
-        plan = pg.edit(plan, r, 0, 3, unit_bytes=4)
-    return plan
+    return pg.edit(pg.pipelined_broadcast(3), "*.0.3.unit = 4")
 
 
 INTERRUPTED = """
@@ -364,7 +350,7 @@ def test_arguments_are_checked() -> None:
         assert text in str(caught.value)
     with pytest.raises(PlanError, match="the plan's root is rank 0, not 1"):
         run(pg.star_reduce(), 64, root=1)
-    wide = pg.insert(pg.star_reduce(), 1, 0, 0, do(Op.REDUCE, [inp(0)] * 81, out(0)))
+    wide = pg.edit(pg.star_reduce(), "1.0.0 + reduce ~i0 *81~-> o0")
     with pytest.raises(UnsupportedError, match="81 sources; this engine adds at most 80"):
         run(wide, 64)
 
@@ -394,10 +380,9 @@ def test_memory_that_the_system_refuses_is_said(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_scratch_counts_as_memory_where_it_is_used() -> None:
-    first = pg.ring_allgather().ranks[0]
-    plan = pg.with_rank(pg.ring_allgather(), 0, replace(first, scratch_chunks=2**31 - 1))
+    plan = pg.edit(pg.ring_allgather(), f"0.scratch = {2**31 - 1}")
     assert run(plan, 4096).wrong == 0
-    plan = pg.insert(plan, 0, 0, 0, do(Op.COPY, inp(0), scr(2**31 - 2)))
+    plan = pg.edit(plan, f"0.0.0 + copy i0 -> s{2**31 - 2}")
     with pytest.raises(UnsupportedError, match=r"buffers need [0-9.]+ GiB"):
         run(plan, 2**26)
 
@@ -417,32 +402,15 @@ def test_available_memory_respects_control_groups(tmp_path: Path) -> None:
 
 def many_rings(n: int, rings: int) -> Program:
     """`rings` allreduce rings side by side, each with its own channel and chunks."""
-    one = pg.ring_allreduce(n)
-
-    def moved(ref: Ref, k: int) -> Ref:
-        return replace(ref, offset=ref.offset + k * n)
-
-    ranks = []
-    for rank in one.ranks:
-        block = rank.thread_blocks[0]
-        blocks = [
-            replace(
-                block,
-                channel=k,
-                steps=tuple(
-                    replace(
-                        i,
-                        src=tuple(moved(ref, k) for ref in i.src),
-                        dst=tuple(moved(ref, k) for ref in i.dst),
-                    )
-                    for i in block.steps
-                    if isinstance(i, Instruction)
-                ),
-            )
+    whole = tree_of(pg.ring_allreduce(n))
+    for rank in whole["ranks"]:
+        (block,) = rank["blocks"]
+        rank["blocks"] = [
+            block | {"channel": k, "steps": [move_line(line, k * n) for line in block["steps"]]}
             for k in range(rings)
         ]
-        ranks.append(pg.rank(*blocks, i=n * rings, o=n * rings))
-    return replace(one, ranks=tuple(ranks))
+        rank["input"] = rank["output"] = n * rings
+    return build_program(whole)
 
 
 @pytest.mark.parametrize(("n", "rings"), [(16, 128), (200, 1)])

@@ -29,7 +29,8 @@ from forestcoll.execute.gpu.arena import SLOT_BYTES, slot_of
 from forestcoll.execute.result import RunResult
 from forestcoll.execute.sizes import geometry, layout, longest_message
 from forestcoll.program import BY_TREES, Collective, Op, Program
-from tests.programs import all_good, drop, edit, out
+from tests.notation import line_of
+from tests.programs import all_good, edit
 
 HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
 COLLECTIVES = tuple(c.value for c in BY_TREES)
@@ -175,7 +176,7 @@ def test_processes_are_kept_from_run_to_run(programs: Programs, library: Path) -
         broken = program.ranks[0].thread_blocks[0].steps
         s = next(s for s, i in enumerate(broken) if i.op is Op.RELAXED_SIGNAL)  # type: ignore[union-attr]
         with pytest.raises(ExecutionError, match="stuck"):
-            gpu.run(drop(program, 0, 0, s), 300, devices=[0], timeout=0.3, **ways)  # type: ignore[arg-type]
+            gpu.run(edit(program, f"0.0.{s} -"), 300, devices=[0], timeout=0.3, **ways)  # type: ignore[arg-type]
         assert all(process.poll() is not None for process in first)
         assert gpu.run(program, 300, devices=[0], **ways).wrong == 0  # type: ignore[arg-type]
         last = list(kept.children)
@@ -184,12 +185,13 @@ def test_processes_are_kept_from_run_to_run(programs: Programs, library: Path) -
 
 def _wrong(program: Program) -> tuple[Program, int]:
     """An allgather with a message that goes to the wrong place, and at which rank."""
-    r, b, s = next(
-        (r, b, s)
+    r, b, s, i = next(
+        (r, b, s, i)
         for r, b, s, i in program.instructions()
         if i.op is Op.RECV and i.dst[0].offset not in (0, r)
     )
-    return edit(program, r, b, s, dst=(out(r),)), r
+    wrong = replace(i, dst=(replace(i.dst[0], offset=r),))
+    return edit(program, f"{r}.{b}.{s} = {line_of(wrong)}"), r
 
 
 def test_slots_are_for_the_longest_message(programs: Programs) -> None:
@@ -221,7 +223,7 @@ def test_a_stuck_plan_is_given_up_and_explained(programs: Programs, run: Runs) -
     with pytest.raises(
         ExecutionError, match=r"nothing moved for 1 s; the plan is stuck: "
     ) as found:
-        run(drop(program, r, b, s), 4096, devices=[0, 1], timeout=1)
+        run(edit(program, f"{r}.{b}.{s} -"), 4096, devices=[0, 1], timeout=1)
     assert f"waits for a signal from rank {r}" in "\n".join(found.value.__notes__)
 
 
@@ -229,7 +231,7 @@ def test_signals_left_behind_are_found(programs: Programs, run: Runs) -> None:
     program = programs["broadcast", "mscclpp-json"]
     r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_WAIT)
     with pytest.raises(ExecutionError, match="would break the next launch"):
-        run(drop(program, r, b, s), 4096)
+        run(edit(program, f"{r}.{b}.{s} -"), 4096)
 
 
 def test_a_killed_process_is_named(

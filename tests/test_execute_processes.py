@@ -18,13 +18,12 @@ from typing import Any
 
 import programs as pg
 import pytest
-from programs import do, out
 from test_execute_cpu import GOOD, elsewhere, fewest_slots, in_single_elements, words
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.execute.cpu import DTYPES, OPS, run
-from forestcoll.program import Op, Program
+from forestcoll.program import Program
 
 LONG = 2**24  # bytes of `in_single_elements`: minutes
 
@@ -216,15 +215,13 @@ def error_of(plan: Program, size: int = 4096, **options: object) -> str:
 
 
 def test_who_waits_for_whom_is_known_as_with_threads() -> None:
-    circle = pg.ring_allgather(3)
-    for r in range(3):
-        circle = pg.swap(circle, r, 0, 1, 2)
+    circle = pg.edit(pg.ring_allgather(3), *(f"{r}.0.1 <> {r}.0.2" for r in range(3)))
     for plan in (
         circle,
-        pg.drop(pg.chain_broadcast(), 1, 1, 1),
-        pg.drop(pg.chain_broadcast(2, 3), 1, 0, 2),
-        pg.insert(pg.direct_allgather(2), 0, 1, 3, do(Op.SIGNAL, channels=[0])),
-        pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda body: body.pop() and None),
+        pg.edit(pg.chain_broadcast(), "1.1.1 -"),
+        pg.edit(pg.chain_broadcast(2, 3), "1.0.2 -"),
+        pg.edit(pg.direct_allgather(2), "0.1.3 + signal over=0"),
+        pg.edit(pg.relay_by_semaphore(), "1.0.3.-1 -"),
     ):
         begin = time.monotonic()
         text = error_of(plan)
@@ -235,7 +232,7 @@ def test_who_waits_for_whom_is_known_as_with_threads() -> None:
 
 
 def test_wrong_data_is_found() -> None:
-    plan = pg.edit(pg.ring_allreduce(), 1, 0, 2, op=Op.RECV_COPY_SEND, src=(), dst=(out(0),))
+    plan = pg.edit(pg.ring_allreduce(), "1.0.2 = recv_copy_send -> o0")
     assert run(plan, 40_000, ranks_as="processes").wrong > 1000
 
 

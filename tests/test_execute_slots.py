@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import programs as pg
 import pytest
-from programs import do, eager_exchange, inp, out
+from notation import parse
+from programs import eager_exchange
 
 from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
 from forestcoll.execute.sizes import SLOT_BYTES, SLOT_LEAST, SLOT_TOTAL, layout, queue
-from forestcoll.program import Collective, Op, Program, Protocol
+from forestcoll.program import Program, Protocol
 from forestcoll.verify import verify
 
 MIB = 1 << 20
@@ -26,25 +27,14 @@ def fused_pipe(chunks: int) -> Program:
 
     Rank 0 takes that only when all its own data is on the way.
     """
-    n = 3
-    blocks = [
-        pg.tb(
-            do(Op.COPY, inp(0, chunks), out(0, chunks)),
-            do(Op.SEND, inp(0, chunks)),
-            do(Op.RECV, (), out(2 * chunks, chunks)),
-            recv=2,
-            send=1,
-        ),
-        pg.tb(do(Op.RECV_COPY_SEND, (), out(0, chunks)), recv=0, send=2),
-        pg.tb(
-            do(Op.SEND, inp(0, chunks)),
-            do(Op.RECV, (), out(0, chunks)),
-            recv=1,
-            send=0,
-        ),
-    ]
-    ranks = [pg.rank(block, i=chunks, o=n * chunks) for block in blocks]
-    return pg.program(Collective.ALLGATHER, "fifo", ranks, modes="out")
+    c, text = f":{chunks}", ["allgather fifo places=out"]
+    for block in (
+        f"recv=2 send=1\ncopy i0{c} -> o0{c}\nsend i0{c}\nrecv -> o{2 * chunks}{c}",
+        f"recv=0 send=2\nrecv_copy_send -> o0{c}",
+        f"recv=1 send=0\nsend i0{c}\nrecv -> o0{c}",
+    ):
+        text += [f"rank {chunks} {3 * chunks}\nblock {block}"]
+    return parse(pg.lines(text))
 
 
 def goes_on(p: Program) -> bool:

@@ -16,7 +16,6 @@ from command_line import draw
 from graphs import able, named
 from graphs import star as star_graph
 from hand_forests import instructions
-from programs import inp
 from test_lowerings import validate
 
 from forestcoll.compile.in_switches import nvls_algbw
@@ -27,7 +26,7 @@ from forestcoll.execute import cpu
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
-from forestcoll.program import FABRIC, Buffer, Collective, Op, Switch
+from forestcoll.program import FABRIC, Buffer, Collective, Op, Ref, Switch
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.schedule import forest_file
 from forestcoll.schedule.forest import Forest
@@ -58,7 +57,9 @@ def test_each_rank_does_its_share_in_slices() -> None:
     steps = [(r, i) for r, *_, i in program.instructions() if i.op in FABRIC]
     assert [(r, i.part) for r, i in steps] == [(r, (k, 8)) for r in range(8) for k in range(8)]
     assert {(r, i.op, i.src, i.dst, i.switches) for r, i in steps} == {
-        (r, Op.FABRIC_REDUCE_STORE, (inp(r),), (inp(r),), (0, 0)) for r in range(8)
+        (r, Op.FABRIC_REDUCE_STORE, (own,), (own,), (0, 0))
+        for r in range(8)
+        for own in [Ref(Buffer.INPUT, r, 1)]
     }
 
 

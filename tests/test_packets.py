@@ -138,11 +138,10 @@ def test_a_proxy_may_still_read_what_its_rank_has_done_with() -> None:
 
     The tree of a broadcast leaves a box that it has entered.
     """
-    program = early = packets("dgx-h100", Collective.BROADCAST, "4")
+    program = packets("dgx-h100", Collective.BROADCAST, "4")
     verify(program)
-    for r, b, s, i in program.instructions():
-        if i.op in (Op.SIGNAL, Op.WAIT):
-            early = pg.edit(early, r, b, s, op=Op.NOP, channels=())
+    told = [at for *at, i in program.instructions() if i.op in (Op.SIGNAL, Op.WAIT)]
+    early = pg.edit(program, *("{}.{}.{} = nop".format(*at) for at in told))
     with pytest.raises(PlanError, match=r"forward_packets\) and rank .* of the next launch"):
         verify(early)
 

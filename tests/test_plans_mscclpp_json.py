@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from notation import spoilt, tree_of
-from programs import base, write_random
+from programs import base, edit, write_random
 
 from forestcoll import plans
 from forestcoll.plans import mscclpp
@@ -20,7 +19,7 @@ from forestcoll.program.targets import MSCCLPP
 
 def duo(*edits: str) -> Program:
     """An allgather of two ranks that do nothing, edited."""
-    return spoilt(tree_of(base("duo")), edits)
+    return edit(base("duo"), *edits)
 
 
 def resolve(gpu: dict[str, Any], block: dict[str, Any], op: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import programs
 import pytest
 from edits import ROWS, Row, check_rows, edit_text, rows_of
-from notation import line_of, spoilt, tree_of
+from notation import line_of, tree_of
 
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -34,7 +34,7 @@ def told(error: ForestCollError) -> str:
 def program_of(row: Row) -> Program:
     """The spoilt program of a row."""
     options = [option for option in row.options if option[0] != "@"]
-    return spoilt(tree_of(programs.base(row.base, *options)), row.edits)
+    return programs.edit(programs.base(row.base, *options), *row.edits)
 
 
 def say_of_program(row: Row) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from programs import drop
+from programs import edit
 from test_execute_gpu import library  # noqa: F401 (a fixture)
 from torch_ranks import run_ranks
 
@@ -140,7 +140,7 @@ def test_what_goes_wrong_at_one_rank_is_said_at_all(
 ) -> None:
     good = four["allreduce.msccl-xml"]
     lost = next((r, b, s) for r, b, s, i in good.instructions() if r == 1 and i.op is Op.SEND)
-    told = run_ranks(4, mistakes, str(library), good, drop(good, *lost))
+    told = run_ranks(4, mistakes, str(library), good, edit(good, "{}.{}.{} -".format(*lost)))
     for rank, words in enumerate(told):
         shared, missing, unknown, short, kind, total, closed, stuck = words
         assert "ranks 0 and 1 are both on GPU 1" in shared

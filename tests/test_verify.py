@@ -11,7 +11,7 @@ from typing import Any
 
 import programs as pg
 import pytest
-from notation import Tree, build, parse, spoilt, tree_of
+from notation import Tree, build, move_line, parse, tree_of
 
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -92,7 +92,7 @@ def test_one_rank_alone() -> None:
 
 
 def test_in_place_plans_may_leave_a_buffer_out() -> None:
-    alone = spoilt(tree_of(pg.ring_allgather(3)), ["*.0.0 -", "*.input = 0", "places = in"])
+    alone = pg.edit(pg.ring_allgather(3), "*.0.0 -", "*.input = 0", "places = in")
     assert verify(alone).modes == ("in-place",)
     with pytest.raises(PlanError, match="needs an output of 3 times the input"):
         verify(replace(alone, out_of_place=True))
@@ -103,23 +103,19 @@ def test_slices_and_more_of_them_change_nothing() -> None:
     whole = tree_of(pg.ring_allreduce(3))
     for rank in whole["ranks"]:
         (block,) = rank["blocks"]
-        block["steps"] = [
-            re.sub(r"(?<=[io])\d+", lambda m, t=t: str(int(m[0]) + 3 * t), line)
-            for t in range(4)
-            for line in block["steps"]
-        ]
+        block["steps"] = [move_line(line, 3 * t) for t in range(4) for line in block["steps"]]
         rank["input"] = rank["output"] = 12
     found, once = verify(build(whole)), verify(pg.ring_allreduce(3))
     assert (found.moved, found.loads) == (4 * once.moved, once.loads)
 
 
 def test_without_farewell_a_memory_put_is_still_safe() -> None:
-    p = spoilt(tree_of(pg.pipelined_broadcast()), ["*.0.4 -"] * 3)
+    p = pg.edit(pg.pipelined_broadcast(), *["*.0.4 -"] * 3)
     assert verify(p, launches=3).modes == ("out-of-place", "in-place")
 
 
 def test_scratch_needs_no_handshake_when_the_launch_before_said_farewell() -> None:
-    p = spoilt(tree_of(pg.reduce_to_root("memory")), ["*.0.0 -"] * 3)
+    p = pg.edit(pg.reduce_to_root("memory"), *["*.0.0 -"] * 3)
     assert verify(p, launches=3).root == 0
 
 
@@ -176,7 +172,7 @@ def test_a_deeper_queue_lets_eager_senders_pass() -> None:
 def test_a_self_copy_may_run_beside_readers_but_not_beside_writers() -> None:
     p = pg.chain_broadcast(2, 1)  # in place rank 0 copies onto itself while it sends
     assert "in-place" in verify(p).modes
-    beside = spoilt(tree_of(p), ['1.1 + {"steps": ["copy o0 -> o0"]}'])
+    beside = pg.edit(p, '1.1 + {"steps": ["copy o0 -> o0"]}')
     with pytest.raises(PlanError, match=r"race: .*rank 1, thread block 1, step 0 \(copy\)"):
         verify(beside)
 
@@ -205,7 +201,7 @@ def test_a_self_copy_may_run_beside_readers_but_not_beside_writers() -> None:
 def test_too_large_is_unsupported(name: str, edits: list[str], words: str) -> None:
     start = time.monotonic()
     with pytest.raises(UnsupportedError, match=words):
-        verify(spoilt(tree_of(pg.base(name)), edits))
+        verify(pg.edit(pg.base(name), *edits))
     assert time.monotonic() - start < 2
 
 
@@ -250,6 +246,6 @@ def test_loads_that_differ_from_the_forests() -> None:
         link_loads(pg.chain_broadcast(3), lighter)
     with pytest.raises(PlanError, match="the program has 4 ranks, the forest 3"):
         link_loads(pg.chain_broadcast(4), forest)
-    extra = spoilt(tree_of(pg.chain_broadcast(3)), ["0.1.0 + send i0:2"])
+    extra = pg.edit(pg.chain_broadcast(3), "0.1.0 + send i0:2")
     with pytest.raises(PlanError, match=r"rank 0 to rank 1: the program moves 2 of the data"):
         link_loads(extra, forest)

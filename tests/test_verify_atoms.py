@@ -14,7 +14,7 @@ from edits import Row, cases
 from hand_forests import forests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from notation import REF, Tree, build, parse, slip, spoilt, tree_of
+from notation import REF, Tree, build, parse, slip, tree_of
 from test_spoilt import program_of
 
 from forestcoll.common.errors import ForestCollError
@@ -116,7 +116,7 @@ def test_atoms_give_the_verdict_of_chunks(seed: int) -> None:
     if dice.random() < 0.8:
         p = slipped(p, dice)
     if dice.random() < 0.3:
-        p = spoilt(tree_of(p), [f"max_bytes = {dice.choice((1, 2, 5)) << 20}"])
+        p = pg.edit(p, f"max_bytes = {dice.choice((1, 2, 5)) << 20}")
     launches, rounds = dice.choice((1, 2, 3)), dice.choice((1, 2, 3))
     assert_same(p, launches=launches, rounds=rounds, queue=dice.choice((1, 2, 4, 64)))
 
@@ -151,7 +151,7 @@ def test_whole_buffers_are_atoms_where_nothing_parts_them() -> None:
 def test_a_cut_follows_the_data_to_all_ranks_and_back() -> None:
     """The last rank of a chain writes one chunk of what it got once more."""
     wide = widened(pg.chain_broadcast(n=3, chunks=1), 10)
-    p = spoilt(tree_of(wide), ["2.0.99 + copy o4 -> o4"])
+    p = pg.edit(wide, "2.0.99 + copy o4 -> o4")
     assert verify(p).events == verify(wide).events + 4 * 2 + 1  # four messages of three atoms each
     assert chunk_by_chunk(p) == verdict(p)
 
@@ -164,7 +164,7 @@ def test_cuts_that_chase_each_other_end() -> None:
 
 def test_pieces_of_messages_end_atoms() -> None:
     p = widened(pg.chain_broadcast(n=2, chunks=1), 10)
-    sized = spoilt(tree_of(p), [f"max_bytes = {(2 << 20) // 3 * 10}"])
+    sized = pg.edit(p, f"max_bytes = {(2 << 20) // 3 * 10}")
     assert verify(p).events == 3
     assert verify(sized).events == 1 + 2 * 4  # pieces of 3 chunks: 0, 3, 6, 9
     assert_same(sized)

@@ -9,7 +9,7 @@ import interleaving
 import programs as pg
 import pytest
 from hand_forests import chain, forest, of_shape, star
-from notation import parse, spoilt, tree_of
+from notation import parse
 
 from forestcoll import solver
 from forestcoll.common.errors import ExecutionError, PlanError
@@ -30,7 +30,7 @@ DEFECTS = Path(__file__).parents[2] / "shared" / "defects"
 def with_scratch(program: Program, *chunks: int) -> Program:
     """The program with other sizes of scratch."""
     edits = [f"{r}.scratch = {own}" for r, own in enumerate(chunks)]
-    return spoilt(tree_of(program), edits)
+    return pg.edit(program, *edits)
 
 
 def pair(collective: Collective = Collective.BROADCAST) -> Program:
@@ -113,7 +113,7 @@ def test_packets_beyond_a_peers_scratch_are_refused() -> None:
 def test_packets_that_lie_where_others_are_read_are_refused() -> None:
     """Rank 0 writes chunk 4, which nobody reads; in the second half's turn it is chunk 12, in the
     half that rank 1 reads then, and there others come to it."""
-    plan = spoilt(tree_of(pair()), ["0.0.0 + put_packets i0 -> s8@1 over=0"])
+    plan = pg.edit(pair(), "0.0.0 + put_packets i0 -> s8@1 over=0")
     plan = with_scratch(plan, 8, 16)
     with pytest.raises(PlanError, match="at chunk 16, where rank 1 waits for others"):
         verify(plan)
