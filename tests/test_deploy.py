@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import shutil
 import socket
 import subprocess
@@ -480,25 +481,30 @@ def test_torch_runs_plans_and_says_so(
 
 @pytest.mark.parametrize("check", ["check_nccl.py", "check_torch.py"])
 def test_a_check_without_its_gpu_says_so_in_a_line(
-    check: str, schedules: Path, tmp_path: Path
+    check: str,
+    schedules: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where NCCL is what is to be checked, or asked for, and there is no GPU: no tracebacks."""
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     folder = tmp_path / "d"
     deployed(schedules, "rccl" if check == "check_nccl.py" else "torch", folder)
-    environment = {**os.environ, "BACKEND": "nccl", "PYTHONPATH": str(ROOT)}
-    environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    for local in (0, 1) if check == "check_torch.py" else (0,):
-        done = subprocess.run(
-            [sys.executable, str(folder / check)],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            env={**environment, "RANK": str(local), "LOCAL_RANK": str(local)},
-        )
-        assert done.returncode == 1
-        said = "no GPU 0 on this machine, which has 0; rank 0 needs it\n"
-        assert done.stderr == ("" if local else said)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("BACKEND", "nccl")
+    monkeypatch.syspath_prepend(folder)
+    for local in (0, 1):
+        monkeypatch.setenv("RANK", str(local))
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(folder / check), run_name="__main__")
+        for module in ("common", "check_nccl"):  # of this folder: another has its own
+            sys.modules.pop(module, None)
+        # Python prints a text and ends with 1
+        said = "no GPU 0 on this machine, which has 0; rank 0 needs it"
+        assert end.value.code == (1 if local else said)
+    assert capsys.readouterr() == ("", "")
 
 
 def socket_port() -> str:

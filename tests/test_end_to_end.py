@@ -74,7 +74,7 @@ CASES = [
     if n != "oracle" or c not in DUMPED
 ]
 CASES.append(
-    pytest.param("mi300x boxes=2", Collective.ALLGATHER, "float32", "sum", id="mi300x-2-allgather")
+    pytest.param("rail boxes=2 gpus=2 rails=2", Collective.ALLGATHER, "float32", "sum", id="boxes")
 )
 
 

@@ -261,9 +261,9 @@ def test_the_best_of_a_height() -> None:
 
 def test_a_budget_of_thread_blocks_and_channels() -> None:
     graph = dgx_a100(2)
-    roomy = chosen(graph, Request(trees=7), MSCCLPP).programs["mscclpp-json"]
+    roomy = chosen(graph, Request(trees=7, instances=1), MSCCLPP).programs["mscclpp-json"]
     blocks = max(len(r.thread_blocks) for r in roomy.ranks) - 1
-    choice = chosen(graph, Request(budget=Budget(blocks=blocks)), MSCCLPP)
+    choice = chosen(graph, Request(budget=Budget(blocks=blocks), instances=1), MSCCLPP)
     program = choice.programs["mscclpp-json"]
     assert max(len(r.thread_blocks) for r in program.ranks) <= blocks
 

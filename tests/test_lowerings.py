@@ -129,8 +129,8 @@ SHAPES: dict[str, tuple[int, Callable[..., Tree], int]] = {
     "pair": (2, chain, 1),
     "chain of boxes": (5, chain, 5),
     "two boxes": (6, chain, 2),
-    "wide star": (18, star, 1),
-    "wide star of boxes": (18, star, 3),
+    "wide star": (11, star, 1),  # more peers than an operation or a thread block has
+    "stars of boxes": (9, star, 3),
 }
 """By hand: ranks, the tree of each root, boxes."""
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from artefacts import Artefacts
 from judge_fifo import Fifo
 from judge_plays import Play, read
 
@@ -162,20 +163,31 @@ DELAYED = [
     "mi250-1/reduce.mscclpp.json",  # of several at once
     "mi250-1/allreduce.mscclpp.json",
     "dgx-a100-2/allreduce.mscclpp.json",  # and ports
-    "dgx-a100-2/broadcast.msccl.xml",  # slots are given back late
 ]
+
+
+def delayed(plan: Path, forest: Forest, rule: simulate.Rule, size: int) -> None:
+    """A link takes 3 us, a signal 2 more."""
+    play = read(plan, size, latency=3.0, signal=2.0)
+    program, options = plans.read_plan(plan), simulate.Options(latency=3.0, signal=2.0)
+    found = simulate.run(program, forest, size, rule=rule, options=options)
+    expected = Fifo(play).run() if rule == "fifo" else simgrid(play)
+    assert found.time == pytest.approx(expected, rel=WITHIN)
+    assert found.transfers == play.transfers
 
 
 @pytest.mark.parametrize("rule", ["fifo", "fair"])
 @pytest.mark.parametrize("plan", DELAYED)
 def test_latencies(plan: str, rule: simulate.Rule) -> None:
-    """A link takes 3 us, a signal 2 more; what is read is asked for first, all the way there."""
-    play = read(SCHEDULES / plan, SIZE, latency=3.0, signal=2.0)
-    program, options = plans.read_plan(SCHEDULES / plan), simulate.Options(latency=3.0, signal=2.0)
-    found = simulate.run(program, forest_of(plan), SIZE, rule=rule, options=options)
-    expected = Fifo(play).run() if rule == "fifo" else simgrid(play)
-    assert found.time == pytest.approx(expected, rel=WITHIN)
-    assert found.transfers == play.transfers
+    """What is read is asked for first, all the way there."""
+    delayed(SCHEDULES / plan, forest_of(plan), rule, SIZE // 4)
+
+
+@pytest.mark.parametrize("rule", ["fifo", "fair"])
+def test_slots_are_given_back_late(rule: simulate.Rule, compiled: Artefacts) -> None:
+    """Of whole trees: they have more messages than slots, and SimGrid fewer than of a plan's."""
+    broadcast = compiled("dgx-a100 boxes=2", "broadcast", "--target", "rccl", "--instances", "1")
+    delayed(broadcast.file(".msccl.xml"), broadcast.forest, rule, SIZE)
 
 
 # --- messages of the machine's runtime ------------------------------------------------------------
