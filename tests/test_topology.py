@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from test_readings import text_of
 
 from forestcoll.common.errors import InfeasibleError, TopologyError
 from forestcoll.topology import (
-    Adapter,
     Link,
     Node,
     Topology,
@@ -26,7 +24,6 @@ from forestcoll.topology import (
     catalog,
     check_connected,
     dumps_topology,
-    exact,
     from_networkx,
     load_topology,
     loads_topology,
@@ -44,13 +41,9 @@ POD = text_of("topology", "compact form expands")
 
 def test_explicit_form_is_exact() -> None:
     topology = loads_topology(TWO_BOXES)
-    assert topology.name == "two-boxes"
-    assert topology.gpus == ("box0/gpu0", "box0/gpu1", "box1/gpu0")
-    assert topology.nodes["box0/nvswitch"] == Node("switch", multicast=True, aggregation=True)
     directed = topology.rates()
     assert directed["box0/gpu0", "fabric"] == Fraction("37.3") == directed["fabric", "box0/gpu0"]
     assert directed["fabric", "box1/gpu0"] == 50 + Fraction(325, 15)
-    assert directed["box0/gpu1", "box1/gpu0"] == 10
     assert ("box1/gpu0", "box0/gpu1") not in directed
     assert topology.latency("box0/nvswitch", "box0/gpu0") == Fraction(7, 10)
     assert topology.latency("box0/gpu0", "fabric") == 1
@@ -99,10 +92,6 @@ def test_the_heading_of_a_file() -> None:
     assert [str(p) for p in heading.parameters] == ["boxes=2", "gpus=3", "uplink=25/2", "ring=1"]
 
 
-def link(fields: str) -> str:
-    return TWO + "links:\n  - {src: a, dst: b, bandwidth: 1}\n  - {" + fields + "}\n"
-
-
 def test_the_plain_python_parser_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = loads_topology(POD)
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
@@ -140,76 +129,19 @@ def test_yaml_bombs_end_soon() -> None:
     assert time.monotonic() - start < 10
 
 
-def test_a_topology_made_by_hand_is_checked() -> None:
-    nodes = {"a": Node("gpu"), "b": Node("gpu")}
-    made = Topology("t", nodes, (Link("a", "b", 37.3),))  # type: ignore[arg-type]
-    assert made.rates()["a", "b"] == Fraction(373, 10)
-    with pytest.raises(TopologyError, match=r"^links\[0\]: unknown node 'c'"):
-        Topology("t", nodes, (Link("a", "c", Fraction(1)),))
-    with pytest.raises(TopologyError, match="must be more than 0"):
-        Link("a", "b", Fraction(0))
-    with pytest.raises(TopologyError, match="nan is not finite"):
-        Link("a", "b", float("nan"))  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="has no GPU"):
-        Topology("t", {"s": Node("switch")}, ())
-    with pytest.raises(AttributeError):
-        made.name = "u"  # type: ignore[misc]
-    with pytest.raises(TopologyError, match="is not a number"):
-        exact(True)
-
-
-def test_other_types_of_a_topology_made_by_hand_are_converted_or_refused() -> None:
-    """By pydantic, which then has to be imported."""
+def test_other_types_of_a_topology_made_by_hand_are_converted() -> None:
+    """By pydantic, which then has to be imported. (refusals/model.txt: what cannot be.)"""
     asked: dict[str, Any] = {"bandwidth": "75/2", "latency": 0.5, "count": "2", "oneway": 1}
     link = Link("a", "b", **asked)
     assert link == Link("a", "b", Fraction(75, 2), Fraction(1, 2), 2, True)
+    assert Link("a", "b", 37.3).bandwidth == Fraction(373, 10)  # type: ignore[arg-type]
     nodes: Any = {"a": {"kind": "gpu"}, "b": Node("switch", multicast="yes")}  # type: ignore[arg-type]
     made = Topology("t", nodes, [link])  # type: ignore[arg-type]
     assert made == Topology("t", {"a": Node("gpu"), "b": Node("switch", True)}, (link,))
     nodes["c"] = Node("gpu")
     assert made.gpus == ("a",)
-    wrong: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
-        (Node, ("router",), r"^Node: kind: Input should be 'gpu' or 'switch', not 'router'$"),
-        (Link, ("a", "b", 1, None, 1.5), r"^Link: count: .* not 1\.5$"),
-        (Link, ("a", 7, 1), r"^Link: dst: .* not 7$"),
-        (Link, ("a", "b", Fraction(1, 10**50)), "more than 40 digits"),
-        (Link, ("a", "b", 1, "soon"), "'soon' is not a number"),
-        (Topology, ("t", {"a": 3}, ()), r"^Topology: nodes\['a'\]: .* not 3$"),
-        (Topology, ("t", {"a": Node("gpu")}, ("a-b",)), r"^Topology: links\[0\]: .* not 'a-b'$"),
-        (Adapter, ("nic", 25, "a"), r"^Adapter: near: .* not 'a'$"),
-    ]
-    for kind, values, message in wrong:
-        with pytest.raises(TopologyError, match=message):
-            kind(*values)
-
-
-def test_ranks_that_cannot_reach_each_other() -> None:
-    nodes = {name: Node("gpu") for name in "abcd"} | {"s": Node("switch")}
-
-    def made(*links: Link) -> Topology:
-        return Topology("t", nodes, links)
-
-    one = Fraction(1)
-    split = made(Link("a", "s", one), Link("b", "s", one), Link("c", "d", one))
-    with pytest.raises(
-        InfeasibleError, match=r"^ranks a, b cannot reach c, d: no link leaves \{a, b, s\}$"
-    ):
-        check_connected(split)
-    check_connected(split, ("a", "b"))
-    sink = made(*(Link(x, "s", one) for x in "abc"), Link("s", "d", one, oneway=True))
-    with pytest.raises(
-        InfeasibleError, match=r"^rank d cannot reach a, b, c: no link leaves \{d\}$"
-    ):
-        check_connected(sink)
-    with pytest.raises(
-        TopologyError, match=r"^topology 't': 1 rank; a collective needs at least two"
-    ):
-        check_connected(split, ("a",))
-    with pytest.raises(TopologyError, match=r"^unknown node 'e'"):
-        check_connected(split, ("a", "e"))
-    many = {f"g{i}": Node("gpu") for i in range(100)}
-    with pytest.raises(InfeasibleError, match=r"cannot reach g1, g2, g3, g4, g5, g6 and 93 more"):
-        check_connected(Topology("t", many, ()))
+    with pytest.raises(AttributeError):
+        made.name = "u"  # type: ignore[misc]
 
 
 def test_networkx_there_and_back() -> None:
@@ -230,16 +162,6 @@ def test_networkx_graphs_of_others() -> None:
     assert topology.rates()["3", "0"] == Fraction(25, 2) == topology.rates()["0", "3"]
     oneway = nx.DiGraph([(0, 1, {"bandwidth": 1}), (1, 0, {"bandwidth": 2})])
     assert from_networkx(oneway).rates() == {("0", "1"): 1, ("1", "0"): 2}
-    with pytest.raises(TopologyError, match="'0' -> '1' has no attribute 'bandwidth'"):
-        from_networkx(nx.path_graph(2))
-    with pytest.raises(TopologyError, match="kind 'nic' is neither"):
-        from_networkx(_with_kind("nic"))
-
-
-def _with_kind(kind: str) -> nx.Graph[int]:
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_node(0, kind=kind)
-    return graph
 
 
 IDS = st.from_regex(r"[a-z0-9_.:@+#-]{1,6}(/[a-z0-9]{1,3})?", fullmatch=True)
@@ -350,31 +272,17 @@ def test_the_documents_examples_are_real() -> None:
     assert len(loads_topology(examples[1], "pod", {"boxes": "3"}).gpus) == 24
 
 
+SAME = "25;200Gb/s;200 Gbit/s;200gbps;200Gb;25GB/s;25 GBps;0.2Tb/s;25000MB/s"
+
+
 def test_bandwidths_with_units() -> None:
-    for text, rate in (
-        ("25", 25),
-        ("200Gb/s", 25),
-        ("200 Gbit/s", 25),
-        ("200gbps", 25),
-        ("200Gb", 25),
-        ("25GB/s", 25),
-        ("25 GBps", 25),
-        ("0.2Tb/s", 25),
-        ("25000MB/s", 25),
-        ("1/3 GB/s", Fraction(1, 3)),
-    ):
+    for text, rate in (*((text, 25) for text in SAME.split(";")), ("1/3 GB/s", Fraction(1, 3))):
         assert bandwidth(text) == rate, text
-        assert (
-            loads_topology(link(f'src: a, dst: b, bandwidth: "{text}"')).links[1].bandwidth == rate
-        )
+        assert loads_topology(ONE_LINK.replace("25", f'"{text}"')).links[0].bandwidth == rate
         assert Link("a", "b", text).bandwidth == rate  # type: ignore[arg-type]
     assert bandwidth("400G", label=True) == 50
-    with pytest.raises(
-        TopologyError, match="'200G' may be bits or bytes: write 200Gb/s or 200GB/s"
-    ):
-        bandwidth("200G")
     with pytest.raises(TopologyError, match=r"latency: '2Gb/s' is a bandwidth; a number goes here"):
-        loads_topology(link("src: a, dst: b, bandwidth: 1, latency: 2Gb/s"))
+        loads_topology(ONE_LINK.replace("25}", "1, latency: 2Gb/s}"))
 
 
 def test_units_of_parameters_and_doubted_ports() -> None:
@@ -388,10 +296,6 @@ def test_units_of_parameters_and_doubted_ports() -> None:
         "network=200 is 200 GB/s, 1,600 Gb/s, and no network port carries so much: did you mean "
         "200Gb/s = 25 GB/s?",
     )
-    with pytest.raises(TopologyError, match="boxes is no bandwidth"):
-        load(boxes="2Gb/s")
-    own = "format: forestcoll.topology/1\nname: t\nparameters: {up: {default: 100Gb/s}}\nnodes:\n"
-    own += "  a: {kind: gpu}\n  b: {kind: gpu}\nlinks: [{src: a, dst: b, bandwidth: up}]\n"
-    assert loads_topology(own).links[0].bandwidth == Fraction(25, 2)
-    assert loads_topology(own, "f", {"up": "12.5"}).links == loads_topology(own).links
-    assert loads_topology(own, "f", {"up": "7.5"}).links[0].bandwidth == Fraction(15, 2)
+    own = ONE_LINK.replace("25}", "up}") + "parameters: {up: {default: 100Gb/s}}\n"
+    for given_, rate in (({}, 12.5), ({"up": "12.5"}, 12.5), ({"up": "7.5"}, 7.5)):
+        assert loads_topology(own, "f", given_).links[0].bandwidth == rate  # type: ignore[arg-type]

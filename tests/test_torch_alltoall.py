@@ -54,51 +54,63 @@ def ragged(n: int, seed: int, most: int = 9) -> Splits:
     return [[dice.choice((0, dice.randint(1, most), most)) for _ in range(n)] for _ in range(n)]
 
 
+def blocks(rank: int, table: Splits, columns: int = 1) -> tuple[list[int], list[int], Any, Any]:
+    """Rows that the rank sends to each and gets from each; what it gives, and what it must get."""
+    send, get = table[rank], [line[rank] for line in table]
+    given = torch.cat([mark(rank, t, c * columns) for t, c in enumerate(send)])
+    wanted = torch.cat([mark(s, rank, c * columns) for s, c in enumerate(get)])
+    return send, get, given.view(-1, columns), wanted.view(-1, columns)
+
+
 SIZES = ((7, "int64"), (64, "float32"), (1000, "float64"), (0, "int8"))
 
 
-def _equal(rank: int, n: int, plan: Any) -> int:
+def _kinds(rank: int, n: int, plan: Any) -> int:
+    """Equal blocks out of place, in place, asynchronous; memory that overlaps; lists of tensors."""
     import forestcoll.torch as ft
 
     wrong = 0
     for (part, dtype), async_op in product(SIZES, (False, True)):
-        kind = getattr(torch, dtype)
-        given = torch.cat([mark(rank, t, part) for t in range(n)]).to(kind)
+        *_, given, wanted = blocks(rank, [[part] * n] * n)
+        given, wanted = (each.flatten().to(getattr(torch, dtype)) for each in (given, wanted))
         output = torch.full_like(given, -1)
         work = ft.all_to_all_single(output, given, plan, async_op=async_op)
         if async_op:
             work.wait()
-        wanted = torch.cat([mark(s, rank, part) for s in range(n)]).to(kind)
         same = given.clone()
         ft.all_to_all_single(same, same, plan)
         wrong += int((output != wanted).sum()) + int((same != wanted).sum())
-    return wrong
+    *_, given, wanted = blocks(rank, [[7] * n] * n)
+    memory = torch.empty(8 * n, 1, dtype=torch.int64)  # some of it is of both, at other places
+    memory[: 7 * n] = given
+    ft.all_to_all_single(memory[n:], memory[: 7 * n], plan, [7] * n, [7] * n)
+    wrong += int((memory[n:] != wanted).sum())
+    send, get, given, wanted = blocks(rank, ragged(n, 77))
+    each = [torch.full((rows, 1), -1) for rows in get]
+    ft.all_to_all(each, list(given.split(send)), plan)
+    return wrong + int((torch.cat(each) != wanted).sum())
 
 
 @pytest.mark.parametrize("n", [5, 8])
-def test_equal_blocks(plans: Plans, n: int) -> None:
-    """Out of place, in place, asynchronous. Of five, each reads the plan; eight are sent it."""
+def test_blocks_of_every_kind(plans: Plans, n: int) -> None:
+    """Of five, each reads the plan; eight are sent it."""
     plan = plans[str(n)] if n < 8 else sent(plans[str(n)])
-    assert run_ranks(n, _equal, n, plan) == [0] * n
+    assert run_ranks(n, _kinds, n, plan) == [0] * n
 
 
 def _ragged(rank: int, n: int, plan: Any, tables: list[Splits], columns: int) -> int:
     import forestcoll.torch as ft
 
-    wrong, works = 0, []
+    works = []
     for number, table in enumerate(tables):
-        send, get = table[rank], [line[rank] for line in table]
-        given = torch.cat([mark(rank, t, c * columns) for t, c in enumerate(send)])
-        wanted = torch.cat([mark(s, rank, c * columns) for s, c in enumerate(get)])
-        given, wanted = given.view(-1, columns), wanted.view(-1, columns)
+        send, get, given, wanted = blocks(rank, table, columns)
         output = torch.full_like(wanted, -1)
         work = ft.all_to_all_single(output, given, plan, get, send, async_op=number % 2 == 1)
         works.append((work, output, wanted, given))
-    for work, output, wanted, _ in works:
+    for work, *_ in works:
         if work is not None:
             work.wait()
-        wrong += int((output != wanted).sum())
-    return wrong
+    return sum(int((output != wanted).sum()) for _, output, wanted, _ in works)
 
 
 @pytest.mark.parametrize("n", [2, 8, 16])
@@ -145,12 +157,10 @@ def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
 
     Run.start, Run.finish = starting, finishing  # type: ignore[method-assign]
     rows = 1 << 18
-    splits = [rows] * (n - 1) + [rows // 2]
-    given = torch.cat([mark(rank, t, c) for t, c in enumerate(splits)])
-    get = [splits[rank]] * n
-    output = torch.empty(sum(get), dtype=given.dtype)
-    ft.all_to_all_single(output, given, path, get, splits)
-    assert bool((output == torch.cat([mark(s, rank, c) for s, c in enumerate(get)])).all())
+    send, get, given, wanted = blocks(rank, [[rows] * (n - 1) + [rows // 2]] * n)
+    output = torch.empty_like(wanted)
+    ft.all_to_all_single(output, given, path, get, send)
+    assert torch.equal(output, wanted)
     return steps, most
 
 
@@ -161,50 +171,17 @@ def test_large_calls_overlap_without_being_asked(plans: Plans) -> None:
         assert most == 2
 
 
-def _overlapping(rank: int, n: int, path: Path) -> int:
-    """Input and output share some of their memory, which is not the same memory."""
-    import forestcoll.torch as ft
-
-    memory = torch.empty(8 * n, dtype=torch.int64)
-    given, output = memory[: 7 * n], memory[n:]
-    given.copy_(torch.cat([mark(rank, t, 7) for t in range(n)]))
-    ft.all_to_all_single(output, given, path, [7] * n, [7] * n)
-    return int((output != torch.cat([mark(s, rank, 7) for s in range(n)])).sum())
-
-
-def test_input_and_output_overlap(plans: Plans) -> None:
-    assert run_ranks(5, _overlapping, 5, plans["5"]) == [0] * 5
-
-
-def _lists(rank: int, n: int, plan: Any) -> int:
-    import forestcoll.torch as ft
-
-    table = ragged(n, 77)
-    given = [mark(rank, t, c).view(-1, 1) for t, c in enumerate(table[rank])]
-    output = [torch.full((line[rank],), -1) for line in table]
-    ft.all_to_all(output, given, plan)
-    return sum(int((o != mark(s, rank, len(o))).sum()) for s, o in enumerate(output))
-
-
-def test_lists_of_tensors(plans: Plans) -> None:
-    assert run_ranks(8, _lists, 8, sent(plans["8"])) == [0] * 8
-
-
 def _gradients(rank: int, n: int, path: Path) -> int:
     """The sum of weight times output: the weights come back to where the elements came from."""
     import forestcoll.torch as ft
 
-    table = ragged(n, 5)
-    send, get = table[rank], [line[rank] for line in table]
+    get, send, weights, wanted = blocks(rank, ragged(n, 5), 2)
     given = torch.ones(sum(send), 2, dtype=torch.float64, requires_grad=True)
-    output = ft.all_to_all_single_autograd(given, path, get, send)
-    weights = torch.cat([mark(rank, s, c * 2) for s, c in enumerate(get)]).view(-1, 2)
-    (output * weights).sum().backward()
-    wanted = torch.cat([mark(t, rank, c * 2) for t, c in enumerate(send)]).view(-1, 2)
-    wrong = int((given.grad != wanted).sum())
+    (ft.all_to_all_single_autograd(given, path, get, send) * weights).sum().backward()
     even = torch.arange(n * 3, dtype=torch.float64).requires_grad_()
     (ft.all_to_all_single_autograd(even, path) * (rank + 1)).sum().backward()
-    return wrong + int((even.grad != torch.arange(1, n + 1).repeat_interleave(3)).sum())
+    wrong = int((even.grad != torch.arange(1, n + 1).repeat_interleave(3)).sum())
+    return wrong + int((given.grad != wanted).sum())
 
 
 def test_gradients_flow_back(plans: Plans) -> None:
@@ -215,18 +192,15 @@ def _installed(rank: int, n: int, path: Path) -> tuple[int, dict[str, int], dict
     import forestcoll.torch as ft
     import torch.distributed as dist
 
-    table, wrong = ragged(n, 9), 0
-    send, get = table[rank], [line[rank] for line in table]
-    given = torch.cat([mark(rank, t, c) for t, c in enumerate(send)])
-    wanted = torch.cat([mark(s, rank, c) for s, c in enumerate(get)])
-    even = torch.cat([mark(rank, t, 4) for t in range(n)])
+    wrong = 0
+    send, get, given, wanted = blocks(rank, ragged(n, 9))
+    *_, even, expected = blocks(rank, [[4] * n] * n)
     for rule in (ft.Rule(path), ft.Rule(path, max_bytes=1 << 20)):
         with ft.install([rule]) as installation:
             output, found = torch.empty_like(wanted), torch.empty_like(even)
             dist.all_to_all_single(output, given, get, send)
             dist.all_to_all_single(found, even)
-            wrong += int((output != wanted).sum())
-            wrong += int((found != torch.cat([mark(s, rank, 4) for s in range(n)])).sum())
+            wrong += int((output != wanted).sum()) + int((found != expected).sum())
             if rule.max_bytes is None:
                 used = dict(installation.used)
     return wrong, used, dict(installation.fallbacks)
