@@ -96,16 +96,16 @@ def test_several_copy_what_a_rank_keeps(target: Target) -> None:
 
 def test_what_keeps_it_from_more() -> None:
     found = routes("mi300x")
-    program, note = fill(found, shares_of(found), replace(RCCL, thread_blocks=12), "box", None)
+    program, note = fill(found, replace(RCCL, thread_blocks=12), "box", None)
     assert len(program.ranks[0].thread_blocks) == 12
     assert note == (
         "msccl-xml: 1 of the 2 thread blocks that 64 GB/s between two ranks take (each moves some "
         "24): with 2 rank 0 (box0/gpu0) needs 15 thread blocks, rccl holds 12"
     )
-    assert fill(found, shares_of(found), RCCL, "box", "LL")[1] == ""
-    assert fill(found, shares_of(found), RCCL, "box", "LL")[0].ranks[0].input_chunks == 8
+    assert fill(found, RCCL, "box", "LL")[1] == ""
+    assert fill(found, RCCL, "box", "LL")[0].ranks[0].input_chunks == 8
     with pytest.raises(PlanError, match="rccl holds 3"):
-        fill(found, shares_of(found), replace(RCCL, thread_blocks=3), "box", None)
+        fill(found, replace(RCCL, thread_blocks=3), "box", None)
 
 
 @pytest.mark.parametrize(("name", "share"), [("mi250", 0.92), ("dgx1-v100", 0.97)])

@@ -54,7 +54,7 @@ def test_stages_say_what_and_how_far() -> None:
     told: list[str] = []
     topology = load("ring", {"gpus": "4"})
     plan_set.make(topology, "allgather", 1 << 16, 1 << 20, progress=lambda s, _: told.append(s))
-    assert "lower, msccl-xml, candidate 1 of 2" in told
+    assert "lower, msccl-xml, candidate 1 of 9 at most" in told
     assert any(text.startswith("write, mscclpp-json") for text in told)
     progress = StageProgress()
     progress("lower, msccl-xml, candidate 1 of 2", 0.0)

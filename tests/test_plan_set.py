@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -16,19 +15,21 @@ from graphs import named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
-from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
-from forestcoll.compile.plan_set.fewer import contest
+from forestcoll.compile.plan_set.contest import NEVER, Contest, Range
+from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.index import chunks_of, files_of, loads
-from forestcoll.compile.plan_set.settle import Plays, play, settle
 from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.compile.search import FACTOR, GAIN, HALVINGS
 from forestcoll.execute import cpu
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
-from forestcoll.program import BY_TREES, Collective
+from forestcoll.program import BY_TREES, Collective, Program, Protocol
 from forestcoll.program.targets import RCCL
+from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.forest import check as check_forest
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.shallow.lowest import pack_lowest
@@ -62,6 +63,32 @@ lines = st.builds(
 )
 
 
+def contest_of(times: Sequence[Callable[[int], float]], until: Sequence[int] = ()) -> Contest:
+    """Candidates that take these times for so many bytes, and serve calls up to `until`."""
+    topology = catalog.load("ring", {"gpus": "2"})
+    graph = CapacityGraph.from_topology(topology)
+    forest = solve(graph, Collective.ALLGATHER)
+    program = lower(forest, RCCL)
+    ends = dict(enumerate(until or (G,) * len(times)))
+    candidates = [
+        Candidate(forest, ("fifo", "Simple"), Line(Fraction(i), Fraction(10**9)))
+        for i in range(len(times))
+    ]
+
+    def make(candidate: Candidate) -> tuple[Program, str]:
+        return replace(program, max_bytes=ends[int(candidate.line.latency)]), ""
+
+    contest = Contest(candidates, make, topology, Clock(), tries=len(times))
+    contest.least = lambda i, size: 0.0  # type: ignore[method-assign]
+
+    def time(i: int, size: int) -> float:
+        assert contest.program(i) is not None
+        return times[i](size) if size <= ends[i] else NEVER
+
+    contest.time = time  # type: ignore[method-assign]
+    return contest
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(lines, min_size=1, max_size=6),
@@ -69,36 +96,49 @@ lines = st.builds(
     st.integers(0, 10**9),
     st.lists(st.integers(1, 10**9), min_size=6, max_size=6),
 )
-def test_the_lowest_lines_leave_no_gap_and_are_nearly_the_lowest(
+def test_ranges_leave_no_gap_and_have_nearly_the_fastest(
     some: list[Line], low: int, more: int, ends: list[int]
 ) -> None:
     high = low + more
-    until = ends[: len(some)]
-    ranges = lowest_lines(some, low, high, until)
-    reach = min(high, max(until))
-    assert (ranges[-1].high if ranges else low - 1) == max(reach, low - 1)
-    assert [r.low for r in ranges] == [low, *(r.high + 1 for r in ranges[:-1])][: len(ranges)]
-    for place in ranges:
+    until = [max(low, end) for end in ends[: len(some)]]
+    contest = contest_of([lambda size, line=line: float(line.time(size)) for line in some], until)
+    ranges = contest.ranges(low, high, high)
+    assert [r.low for r in ranges] == [low, *(r.high + 1 for r in ranges[:-1])]
+    assert ranges[-1].high == high
+    for place in ranges[:-1]:
         assert place.high <= until[place.index]
-        for size in (place.low, (place.low + place.high) // 2, place.high):
-            best = min(
-                line.time(size) for line, end in zip(some, until, strict=True) if end >= size
-            )
-            # lines are left out one after the other, each for less than WORTH
-            assert some[place.index].time(size) <= best * WORTH ** len(some)
+    size = low
+    while size <= high:
+        times = [contest.time(i, size) for i in range(len(some))]
+        mine = next(times[r.index] for r in ranges if r.low <= size <= r.high)
+        if min(times) < NEVER:
+            # candidates are left out one after the other, each for less than GAIN
+            assert mine <= min(times) * GAIN ** len(some) * (1 + 1e-9)
+        size *= FACTOR
 
 
-def test_two_lines_cross_where_the_arithmetic_says() -> None:
-    near = Line(Fraction(5), Fraction(10))  # 5 us, 10 GB/s
-    far = Line(Fraction(15), Fraction(20))
-    # 10 us of latency are won back at 1/10 - 1/20 us a kilobyte: 200,000 bytes
-    found = lowest_lines([near, far], 1000, 10**7)
-    assert found == [Range(1000, 199_999, 0), Range(200_000, 10**7, 1)]
+def test_a_plan_that_wins_a_little_is_left_out() -> None:
+    few, middle, many = (lambda s: 5 + s / 10, lambda s: 9.8 + s / 19.5, lambda s: 10 + s / 20)
+    assert [r.index for r in contest_of([few, middle, many]).ranges(1, 10**6, 10**6)] == [0, 2]
 
 
-def test_a_line_that_wins_a_little_is_left_out() -> None:
-    few, middle, many = (Line(Fraction(a), Fraction(b)) for a, b in ((5, 10), (10, 13), (15, 20)))
-    assert [r.index for r in lowest_lines([few, middle, many], 1000, 10**8)] == [0, 2]
+def test_plans_of_fewer_trees_are_looked_at_first() -> None:
+    """Estimates within a few percent do not tell them apart; time that is as long takes more."""
+    topology = catalog.load("ring")
+    graph = CapacityGraph.from_topology(topology)
+    forests = [solve(graph, Collective.ALLGATHER, trees=k) for k in (2, 1)]
+    line = Line(Fraction(10), Fraction(100))
+    candidates = [Candidate(f, ("fifo", "LL"), line) for f in forests]
+    looked: list[int] = []
+
+    def make(candidate: Candidate) -> tuple[Program, str]:
+        looked.append(candidate.parts)
+        assert isinstance(candidate.origin, Forest)
+        return lower(candidate.origin, RCCL, protocol="LL"), ""
+
+    contest = Contest(candidates, make, topology, Clock(), tries=1)
+    assert contest.fastest(1 << 20) == 1
+    assert looked == [1]
 
 
 def test_the_latency_is_that_of_the_longest_way() -> None:
@@ -107,11 +147,11 @@ def test_the_latency_is_that_of_the_longest_way() -> None:
     best = optimum(graph, Collective.ALLREDUCE, None)
     star = pack_lowest(graph, Collective.ALLREDUCE, None, best, "star")
     assert star is not None
-    line = line_of(star, "LL", topology.latencies(), topology.name)
+    line = line_of(star, ("fifo", "LL"), topology.latencies(), topology.name)
     # both ways over the network: 2 x (0.85 + 0.85 of the links + 0.6 of the runtime)
     assert line.latency == 2 * Fraction("2.3")
     assert line.algbw == star.algbw / 2
-    simple = line_of(star, "Simple", topology.latencies(), topology.name)
+    simple = line_of(star, ("fifo", "Simple"), topology.latencies(), topology.name)
     assert (simple.latency, simple.algbw) == (2 * Fraction("5.1"), star.algbw)
 
 
@@ -125,11 +165,12 @@ def test_flags_take_what_the_simulation_has_them_take(name: str, data: Fraction)
     best = optimum(graph, Collective.ALLGATHER, None)
     star = pack_lowest(graph, Collective.ALLGATHER, None, best, topology.name)
     assert star is not None
-    size, shares = 1 << 20, {"LL": Fraction(1, 2), "LL128": data, "Simple": Fraction(1)}
+    size = 1 << 20
+    shares: dict[Protocol, Fraction] = {"LL": Fraction(1, 2), "LL128": data, "Simple": Fraction(1)}
     for protocol, share in shares.items():
-        line = line_of(star, protocol, topology.latencies(), topology.name)  # type: ignore[arg-type]
+        line = line_of(star, ("fifo", protocol), topology.latencies(), topology.name)
         assert line.algbw == star.algbw * share
-        program = lower(star, RCCL, protocol=protocol)  # type: ignore[arg-type]
+        program = lower(star, RCCL, protocol=protocol)
         links = simulate.run(program, star, size, links=topology).links
         busy = max(use.bytes / use.bandwidth for use in links) / 1000
         assert busy == pytest.approx(float(line.time(size) - line.latency))
@@ -196,7 +237,7 @@ def test_protocols_go_from_little_data_to_much() -> None:
     (gap,) = onesided.unserved
     assert (gap.low, gap.high) == (onesided.entries[-1].high + 1, 8 * G)
     assert gap.why == "mscclpp counts bytes in 32 bits: no plan serves larger buffers"
-    heights = [e.candidate.forest.height for e in xml.entries]
+    heights = [e.origin.height for e in xml.entries]
     assert heights == sorted(heights)
 
 
@@ -207,11 +248,11 @@ def test_borders_between_plans_of_many_ranks_are_simulated() -> None:
         assert len(plans.entries) > 1
         assert all(entry.ends for entry in plans.entries)
         for before, after in pairwise(plans.entries):
-            times = []
-            for entry in (before, after):
-                band = play(entry.program, entry.candidate.made_from, after.low, topology)
-                times.append(band.fifo + band.fair)
-            assert times[1] < times[0]
+            earlier, later = (
+                simulate.band(entry.program, entry.origin, after.low, links=topology).least
+                for entry in (before, after)
+            )
+            assert later > earlier
 
 
 def test_plans_serve_powers_of_two() -> None:
@@ -245,7 +286,7 @@ def test_a_set_keeps_budgets() -> None:
         name, "allgather", target="msccl", formats=("msccl-xml",), budget=Budget(trees=2)
     )
     for entry in the_set.plans[0].entries:
-        assert entry.candidate.forest.trees_per_root <= 2
+        assert entry.origin.trees_per_root <= 2
     with pytest.raises(PlanError, match=r"msccl within the budget holds 1"):
         made(name, "allgather", target="msccl", formats=("msccl-xml",), budget=Budget(blocks=1))
 
@@ -269,88 +310,28 @@ def test_a_first_plan_with_many_chunks_leaves_small_sizes_out() -> None:
     assert gap.why == f"fewer than the {least} elements that the first plan needs"
 
 
-def test_plans_of_fewer_trees_are_taken_where_they_are_faster() -> None:
-    ranges = [Range(1024, 2**30, 0)]
-    graph = named("ring")
-    forest, few = (solve(graph, Collective.ALLGATHER, trees=k) for k in (2, 1))
-    assert few.trees_per_root < forest.trees_per_root
-    assert few.height <= forest.height
-    candidates = [
-        Candidate(f, "Simple", Line(Fraction(10), Fraction(100)), 4) for f in (forest, few)
-    ]
-    made: list[int] = []
-
-    def make(place: Range) -> bool:
-        made.append(place.index)
-        return True
-
-    def decide(gain: Callable[[int], float]) -> list[Range]:
-        def time(index: int, size: int) -> float:
-            return 1e6 if index == 0 else 1e6 / gain(size)
-
-        return contest(ranges, candidates, make, time)
-
-    assert decide(lambda size: 1.1) == [Range(1024, 2**30, 1)]
-    assert decide(lambda size: 1.04) == ranges
-    both = decide(lambda size: 1.1 if size < 10**6 else 0.9)
-    assert [place.index for place in both] == [1, 0]
-    assert both[0].high + 1 == both[1].low
-    assert 2**18 < both[1].low <= 2**20
-    assert decide(lambda size: 0.9 if size < 10**6 else 1.2) == ranges
-    assert made == [1] * 4
-    quick = [replace(candidates[0], line=Line(Fraction(0), Fraction(1, 1000))), candidates[1]]
-    assert contest(ranges, quick, make, lambda i, size: 1.0) == ranges  # no rival is as near
-    assert len(made) == 4
-
-
 # ------------------------------------------------------------------------------- borders
 
 
 def test_borders_lie_where_simulated_times_cross() -> None:
     """Plans that take 1 + size, 100 + size / 10 and 10,000 + size / 100."""
-
-    lines = ((1, 1.0), (100, 0.1), (10_000, 0.01))
-
-    def time(index: int, size: int) -> float:
-        fixed, each = lines[index]
-        return fixed + each * size
-
-    for guess in ((50, 80), (110, 110_000), (5_000, 5_000_000), (90, 10**6)):
-        ranges = [Range(1, guess[0], 0), Range(guess[0] + 1, guess[1], 1)]
-        ranges.append(Range(guess[1] + 1, 10**8, 2))
-        found = settle(ranges, time, (10**8,) * 3, 1, 10**8)
-        assert [r.index for r in found] == [0, 1, 2]
-        assert (found[0].low, found[-1].high) == (1, 10**8)
-        for before, after in pairwise(found):
+    times = (lambda s: 1.0 + s, lambda s: 100 + 0.1 * s, lambda s: 10_000 + 0.01 * s)
+    for order in ((0, 1, 2), (2, 0, 1)):
+        contest = contest_of([times[i] for i in order])
+        ranges = contest.ranges(1, 10**8, 10**8)
+        assert [order[r.index] for r in ranges] == [0, 1, 2]
+        assert (ranges[0].low, ranges[-1].high) == (1, 10**8)
+        for before, after, crossing in zip(ranges, ranges[1:], (110, 110_000), strict=False):
             assert before.high + 1 == after.low
-            crossing = 110 if before.index == 0 else 110_000
-            assert crossing <= after.low <= crossing * 1.5
-            assert time(after.index, after.low) < time(before.index, after.low)
+            assert crossing <= after.low <= crossing * FACTOR ** (0.5**HALVINGS) + 1
+            at = after.low
+            assert contest.time(after.index, at) < contest.time(before.index, at)
 
 
-def test_a_plan_that_is_nowhere_faster_goes() -> None:
-
-    times = (1.0, 3.0, 2.0)
-    ranges = [Range(1, 99, 0), Range(100, 999, 1), Range(1000, 10_000, 2)]
-    found = settle(ranges, lambda index, size: times[index], (500, 10_000, 10_000), 1, 10_000)
-    assert found == [Range(1, 500, 0), Range(501, 10_000, 2)]  # the first serves no more
-    served = (500, 10_000, 10_000)
-    slow_first = settle(ranges, lambda index, size: 3.0 - index, served, 1, 10_000)
-    assert slow_first == [Range(1, 10_000, 2)]
-
-
-def test_a_plan_that_the_estimate_begins_beyond_the_sizes_may_serve_them() -> None:
-    ranges = [Range(1, 999, 0), Range(1000, 4000, 1)]
-
-    def time(index: int, size: int) -> float:
-        return 1.0 * size if index == 0 else 100 + size / 10
-
-    found = settle(ranges, time, (4000, 4000), 1, 500)
-    assert [r.index for r in found] == [0, 1]
-    assert 111 <= found[1].low <= 166
-    assert found[1].high == 500
-    assert settle(ranges, time, (4000, 4000), 1, 50) == [Range(1, 50, 0)]
-    assert settle(ranges, time, (4000, 4000), 200, 500) == [Range(200, 500, 1)]
+def test_a_plan_serves_no_more_than_it_can() -> None:
+    """The second is slower, but there; the third is nowhere as fast as another."""
+    contest = contest_of([lambda s: 1.0, lambda s: 3.0, lambda s: 4.0], (500, 10_000, 10_000))
+    assert contest.ranges(1, 10_000, 10_000) == [Range(1, 500, 0), Range(501, 10_000, 1)]
 
 
 def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
@@ -359,9 +340,10 @@ def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
     made = plan_set.make(topology, "allreduce", 1024, 336 << 10, formats=("msccl-xml",))
     (plans,) = made.plans
     assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL128"]
-    made_of = [(entry.program, entry.candidate.made_from) for entry in plans.entries]
-    plays = Plays(lambda i: made_of[i], topology, lambda _: nullcontext())  # type: ignore[return-value, arg-type]
-    assert plays.time(1, 336 << 10) < plays.time(0, 336 << 10)
+    first, last = (
+        simulate.band(e.program, e.origin, 336 << 10, links=topology).least for e in plans.entries
+    )
+    assert first < last
 
 
 def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:
@@ -370,7 +352,5 @@ def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:
         catalog.load("mi250", {}), "allreduce", 1 << 10, 1 << 14, formats=("msccl-xml",)
     )
     (entry,) = made.plans[0].entries
-    assert entry.candidate.forest.height == 3
-    assert {tree.root for tree in entry.candidate.forest.trees} < set(
-        entry.candidate.forest.graph.ranks
-    )
+    assert entry.origin.height == 3
+    assert {tree.root for tree in entry.origin.trees} < set(entry.origin.graph.ranks)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 from forestcoll import plans
-from forestcoll.common.errors import PlanError
+from forestcoll.common.clock import Clock
+from forestcoll.compile.formats import check_routes, write_plan
 from forestcoll.lower import Usage, usage
-from forestcoll.lower.alltoall.filling import fill, shares_of
+from forestcoll.lower.alltoall.filling import fill
 from forestcoll.program import Program, Protocol
 from forestcoll.program.targets import PlanFormat, Target, TargetName, runtimes, sms_of
 from forestcoll.solver.alltoall.file import ROUTES_SUFFIX, loads
 from forestcoll.solver.alltoall.routes import Routes
-from forestcoll.verify import Verified, verify
+from forestcoll.verify import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +61,11 @@ def make(
 
     Raises PlanError where the target cannot hold it, with the figure and a way out.
     """
-    shares = shares_of(routes)
-    program, note = fill(routes, shares, target, name, protocol)
-    text = plans.dumps(program, form, target)
-    _check(shares, plans.loads(text, f"the plan of {name}", form))
+    program, note = fill(routes, target, name, protocol)
+    text = write_plan(program, form, target, routes, Clock())
     return Plan(form, text, program, usage(program), note)
 
 
 def check(routes: Routes, program: Program) -> None:
     """PlanError unless the program delivers every block, over the routes and nothing else."""
-    _check(shares_of(routes), program)
-
-
-def _check(shares: Mapping[tuple[int, int], Fraction], program: Program) -> None:
-    check_loads(shares, verify(program))
-
-
-def check_loads(shares: Mapping[tuple[int, int], Fraction], verified: Verified) -> None:
-    """PlanError unless a proven program moves these shares between ranks, and nothing else."""
-    carried = {pair: load for pair, load in verified.loads.items() if load}
-    if carried != shares:
-        pair = next(p for p in sorted(dict(shares) | carried) if shares.get(p) != carried.get(p))
-        raise PlanError(
-            f"the plan moves {carried.get(pair, 0)} of the data from rank {pair[0]} to rank "
-            f"{pair[1]}, the routes {shares.get(pair, 0)}"
-        )
+    check_routes(routes, verify(program))

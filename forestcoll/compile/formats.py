@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program import Program
     from forestcoll.schedule.forest import Forest
+    from forestcoll.solver.alltoall.routes import Routes
+    from forestcoll.verify import Verified
 
 
 Format = Literal["forest"] | PlanFormat
@@ -102,12 +104,13 @@ def write_plan(
     program: Program,
     form: PlanFormat,
     target: Target,
-    forest: Forest,
+    made_from: Forest | Routes,
     clock: Clock,
     place: Place | None = None,
 ) -> str:
     """The plan's text, after it was read back, compared and verified."""
     from forestcoll import plans
+    from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.verify import link_loads, verify
 
     with clock.stage("write"):
@@ -117,6 +120,23 @@ def write_plan(
         back = plans.loads(text, source=f"<{form}>", format=form)
         if back != program:
             raise PlanError(f"the {form} plan does not read back as it was written (a defect)")
-        verify(back)
-        link_loads(back, forest)
+        if isinstance(made_from, Routes):
+            check_routes(made_from, verify(back))
+        else:
+            verify(back)
+            link_loads(back, made_from)
     return text
+
+
+def check_routes(routes: Routes, verified: Verified) -> None:
+    """PlanError unless a proven program moves the routes' shares between ranks, no more."""
+    from forestcoll.lower.alltoall.filling import shares_of
+
+    shares = shares_of(routes)
+    carried = {pair: load for pair, load in verified.loads.items() if load}
+    if carried != shares:
+        pair = next(p for p in sorted(shares | carried) if shares.get(p) != carried.get(p))
+        raise PlanError(
+            f"the plan moves {carried.get(pair, 0)} of the data from rank {pair[0]} to rank "
+            f"{pair[1]}, the routes {shares.get(pair, 0)}"
+        )

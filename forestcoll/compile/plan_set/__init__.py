@@ -1,8 +1,9 @@
 """Plan sets: one plan for each range of sizes, and an index that says which one serves what.
 
-estimate   how long a plan takes for how many bytes, and which is quickest where
-make       topology -> forests and plans for all sizes
-exchange   the same for an all-to-all: its routes, and ways that others take
+estimate   how long a plan takes for how many bytes by its links alone
+contest    whose plan is fastest where, by simulated times
+exchange   an all-to-all's routes, and ways that others take
+make       topology -> plans for all sizes
 index      the index file: what is served, and what is not
 claims     what the index says, beside what is so
 lookup     which plan serves which size
@@ -12,11 +13,11 @@ check      a directory proven right, as the runtime looks plans up
 from __future__ import annotations
 
 from forestcoll.compile.plan_set.check import Proven, Verdict, check, list_files
+from forestcoll.compile.plan_set.contest import ends_of
 from forestcoll.compile.plan_set.index import INDEX, files_of
 from forestcoll.compile.plan_set.lookup import Chosen, choose_plans
 from forestcoll.compile.plan_set.make import make
-from forestcoll.compile.plan_set.settle import Ends, ends_of
-from forestcoll.compile.plan_set.values import LARGEST, Entry, PlanSet
+from forestcoll.compile.plan_set.values import LARGEST, Ends, Entry, PlanSet
 
 __all__ = [
     "INDEX",

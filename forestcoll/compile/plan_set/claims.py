@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import ForestCollError, PlanError
-from forestcoll.compile.alltoall_plans import check_loads
+from forestcoll.compile.formats import check_routes
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.index import (
     INDEX,
@@ -22,7 +22,6 @@ from forestcoll.compile.plan_set.index import (
     place_of,
 )
 from forestcoll.lower import usage
-from forestcoll.lower.alltoall.filling import shares_of
 from forestcoll.plans import FORMATS
 from forestcoll.program.targets import TARGETS
 from forestcoll.solver.alltoall.routes import Routes
@@ -162,7 +161,7 @@ def of_plan_and_source(
     """
     try:
         if isinstance(source, Routes):
-            check_loads(shares_of(source), verified)
+            check_routes(source, verified)
             yield "the number of instances", plan.instances, 1
         else:
             yield "the root", source.root, verified.root
@@ -173,7 +172,7 @@ def of_plan_and_source(
     names = source.graph.names
     ends = zip(source.graph.tail, source.graph.head, strict=True)
     links = {(names[u], names[v]): Fraction(0) for u, v in ends}
-    line = line_of(source, plan.protocol, links, index.topology)
+    line = line_of(source, (program.style, program.protocol), links, index.topology)
     yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)
     stated = _fraction(plan.latency)
     yield "the estimated latency", stated, max(stated or Fraction(0), line.latency)

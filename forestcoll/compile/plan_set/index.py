@@ -143,7 +143,7 @@ def files_of(plan_set: PlanSet) -> dict[str, str]:
             word = entry.program.protocol.lower()
             file = f"{plans.format}/{stem}.{number:02d}.{word}{FORMATS[plans.format].suffix}"
             files[file] = entry.text
-            source = names[id(entry.candidate.origin)]
+            source = names[id(entry.origin)]
             listed.append(_plan(file, entry, source, plans))
         runtimes.append(_runtime(plan_set, plans, tuple(listed)))
     index = Index(

@@ -1,8 +1,8 @@
 """From a topology to plans for all sizes: low trees and LL for few bytes, the best for many.
 
-The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees per root, and the optimum,
-each with every protocol of the runtime. The estimate says which of them is quickest at which size;
-only those are lowered, proven and written.
+The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees per root, and the optimum; of
+an all-to-all the ways of others and the optimum's routes (`exchange`); each with every protocol of
+the runtime. Which is fastest where is simulated (`contest`); only those are proven and written.
 
 A runtime passes over a plan whose chunks do not divide the data, and most sizes are powers of two:
 forests whose plans serve none are candidates with rounded weights too, and are left out as they are
@@ -14,36 +14,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.clock import Clock, Progress
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import different_trees
 from forestcoll.compile.choose import Chooser
-from forestcoll.compile.formats import Place, serve_place, write_plan
+from forestcoll.compile.formats import Place, seat, serve_place, write_plan
 from forestcoll.compile.optimum import in_switches
-from forestcoll.compile.plan_set.estimate import Range, line_of, lowest_lines
-from forestcoll.compile.plan_set.fewer import contest
-from forestcoll.compile.plan_set.served import (
-    check_range,
-    largest_call,
-    last_begin,
-    sizes_above,
+from forestcoll.compile.plan_set.contest import Contest, Range, ends_of, largest_call
+from forestcoll.compile.plan_set.estimate import line_of
+from forestcoll.compile.plan_set.exchange import find_ways
+from forestcoll.compile.plan_set.values import (
+    LARGEST,
+    Candidate,
+    Entry,
+    Plans,
+    PlanSet,
+    Unserved,
 )
-from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
-from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
+from forestcoll.compile.search import TRIES
 from forestcoll.plans import FORMATS
 from forestcoll.program import Program
-from forestcoll.program.sizes import is_power
+from forestcoll.program.sizes import Sizes, is_power
 from forestcoll.program.targets import MSCCL, PlanFormat, Target
-from forestcoll.solver.alltoall.demand import uniform
-from forestcoll.verify.simulate import HOP, RANKS
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.verify.simulate import KINDS
 
 if TYPE_CHECKING:
-    from forestcoll.schedule.forest import Forest
-    from forestcoll.schedule.latency import Latencies
     from forestcoll.topology import Topology
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
@@ -64,49 +66,36 @@ def make(
 
     Ranges leave no gap up to where the runtime ends. The other arguments are those of `synthesize`;
     of an all-to-all only `ranks`, `relays`, `target` and `formats` count. Every plan is read back
-    and proven like there, but of trees without `write`: its text is empty, its proof the caller's.
-    Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
+    and proven like there, but without `write`: its text is empty, its proof the caller's. Raises
+    PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
-    _check_sizes(low, high)
-    sms, clock = request.multiprocessors(topology.name), Clock(progress)
-    targets = request.targets(topology.name)
-    wider = MSCCL.on(sms) if request.target == "any" else None
-    if not parse_any(request.collective or "").phases:
-        from forestcoll.compile.plan_set.exchange import make_exchange
-
-        demand = uniform(topology, request.ranks, request.relays)
-        return make_exchange(topology, demand, (low, high), targets, wider, sms, clock)
-    with clock.stage("graph"):
-        problem = request.problem(topology)
-    kept, left_out = request.seat(problem)
-    targets = kept.targets(problem.name)
-    with clock.stage("optimum"):
-        other, problem = in_switches(problem), problem.plain
-        best = problem.optimum()
-    maker = _Maker(request, clock, topology, write)
-    chooser = Chooser(problem, {}, Request(budget=request.budget), best, clock)
-    forests = maker.forests(chooser, tuple(targets.values()))
-    plans = maker.all_plans(targets, wider, forests, problem.links, low, high)
-    return PlanSet(
-        name=topology.name,
-        collective=problem.collective,
-        root=maker.name_root(problem),
-        sms=sms,
-        low=low,
-        high=high,
-        bound=best.bound.algbw,
-        in_switches=None if other is None else other.algbw,
-        plans=tuple(plans),
-        timings=clock.seconds,
-        notes=[*left_out, *dict.fromkeys(maker.notes)],
-    )
-
-
-def _check_sizes(low: int, high: int) -> None:
     if not 1 <= low <= high <= LARGEST:
         raise UnsupportedError(
             f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
         )
+    collective = parse_any(request.collective or "")
+    maker = _Maker(request, Clock(progress), topology, write)
+    by = maker.by_trees if collective.phases else maker.by_routes
+    sources, bound, root, other = by(request)
+    plans = maker.all_plans(sources, low, high)
+    return PlanSet(
+        name=topology.name,
+        collective=collective,
+        root=root,
+        sms=request.multiprocessors(topology.name),
+        low=low,
+        high=high,
+        bound=bound,
+        in_switches=other,
+        plans=tuple(plans),
+        timings=maker.clock.seconds,
+        notes=list(dict.fromkeys(maker.notes)),
+    )
+
+
+Sources = Sequence[Forest] | Sequence[Routes]
+Stated = tuple[Sources, Fraction, str | None, Fraction | None]
+"""What plans may be made from; GB/s that bound them; the root's node; GB/s in switches, if more."""
 
 
 class _Maker:
@@ -114,11 +103,50 @@ class _Maker:
         self.budget, self.place, self.clock = request.budget, request.place, clock
         self.topology, self.write = topology, write
         self.auto, self.instances = request.instances == "auto", request.parts
+        self.targets: Mapping[PlanFormat, Target] = request.targets(topology.name)
+        sms = request.multiprocessors(topology.name)
+        self.wider = MSCCL.on(sms) if request.target == "any" else None
         self.notes: list[str] = []
-        self._short: dict[int, str] = {}  # candidate -> why its plan keeps no links busy
-        self._refused = ""  # why the last plan that was tried is none
 
-    def name_root(self, problem: Problem) -> str | None:
+    # --- what plans may be made from
+
+    def by_routes(self, request: Request) -> Stated:
+        """Of an all-to-all."""
+        from forestcoll.solver.alltoall.demand import uniform
+        from forestcoll.solver.alltoall.flows import solve
+
+        self.check_formats()
+        demand = uniform(self.topology, request.ranks, request.relays)
+        any_target = self.wider is not None
+        self.targets, left_out = seat(self.targets, demand.graph, self.topology.name, any_target)
+        self.notes += left_out
+        with self.clock.stage("optimum"):
+            best = solve(demand)
+        with self.clock.stage("routes"):
+            return list(find_ways(best)), best.bound, None, None
+
+    def by_trees(self, request: Request) -> Stated:
+        """Of the other collectives."""
+        with self.clock.stage("graph"):
+            problem = request.problem(self.topology)
+        kept, left_out = request.seat(problem)
+        self.notes += left_out
+        self.targets = kept.targets(problem.name)
+        self.check_formats()
+        with self.clock.stage("optimum"):
+            other, problem = in_switches(problem), problem.plain
+            best = problem.optimum()
+        chooser = Chooser(problem, {}, Request(budget=request.budget), best, self.clock)
+        forests = self._forests(chooser, tuple(self.targets.values()))
+        in_switch = None if other is None else other.algbw
+        return forests, best.bound.algbw, self._name_root(problem), in_switch
+
+    def check_formats(self) -> None:
+        """UnsupportedError where no plans are asked for."""
+        if not self.targets:
+            raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
+
+    def _name_root(self, problem: Problem) -> str | None:
         """The root's node id, if there is one; a note says what runtimes make of it."""
         graph = problem.graph
         if problem.root is None:
@@ -130,7 +158,7 @@ class _Maker:
         )
         return root
 
-    def forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
+    def _forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
         from forestcoll.schedule import certificate
         from forestcoll.solver.shallow.lowest import central, pack_lowest
@@ -163,134 +191,6 @@ class _Maker:
                 kept.append(forest)
         return kept
 
-    def all_plans(
-        self,
-        targets: Mapping[PlanFormat, Target],
-        wider: Target | None,
-        forests: Sequence[Forest],
-        links: Latencies,
-        low: int,
-        high: int,
-    ) -> list[Plans]:
-        """The plans of every format; for `wider`, if there is one, where its target holds none."""
-        found = []
-        for form, limits in targets.items():
-            try:
-                plans = self.plans(form, limits, forests, links, low, high)
-            except PlanError as error:
-                if wider is None or form != wider.format:
-                    raise
-                plans = self.plans(form, wider, forests, links, low, high)
-                self.notes.append(f"the MSCCL XML is for msccl only; {error}")
-            found.append(plans)
-        if not found:
-            raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
-        return found
-
-    def plans(
-        self,
-        form: PlanFormat,
-        target: Target,
-        forests: Sequence[Forest],
-        links: Latencies,
-        low: int,
-        high: int,
-    ) -> Plans:
-        """The plans of one format, or PlanError where nothing fits."""
-        limits = self.budget.limit_target(target)
-        candidates = self._even(self._candidates(forests, links))
-        played = all(forest.n <= RANKS for forest in forests)
-        wide = STEP if played else 1  # how far simulated borders may be from the estimate's
-        until = [high * wide] * len(candidates)
-        programs: dict[int, Program] = {}
-        served: dict[int, int] = {}  # candidate -> the largest size that its plan serves
-        reach = last_begin(form, target, low, high)
-
-        def make(place: Range) -> bool:
-            """Makes the plan of a range, and says whether it serves all of it."""
-            most = self._try(candidates[place.index], limits, programs, place)
-            served[place.index] = most
-            until[place.index] = most if most < reach else reach * wide
-            return most >= place.high
-
-        while True:
-            lines = [candidate.line for candidate in candidates]
-            ranges = lowest_lines(lines, max(1, low // wide), reach * wide, until)
-            ranges = [place for place in ranges if until[place.index] >= low]
-            if not clip(ranges, low, reach):
-                raise PlanError(
-                    self._refused or f"no forest is within the budget for {target.name}"
-                )
-            todo = [place for place in ranges if place.index not in programs]
-            for number, place in enumerate(todo, 1):
-                self.clock.subject = f"{form}, candidate {number} of {len(todo)}"
-                make(place)
-            self.clock.subject = form
-            if all(place.high <= until[place.index] for place in ranges):
-                break
-        plays = None
-        settled = clip(ranges, low, reach)
-        if played:
-            stage, topology = self.clock.stage, self.topology
-            plays = Plays(lambda i: (programs[i], candidates[i].forest), topology, stage)
-            end = min(reach, ranges[-1].high)
-            ranges_served = settle(ranges, plays.time, until, low, end)
-            settled = contest(ranges_served, candidates, make, plays.time)
-        chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
-        end = min(high, served[settled[-1].index])
-        plans_made = self._write(form, target, limits, chosen, end, high, plays)
-        self.clock.subject = ""
-        return plans_made
-
-    def _try(
-        self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
-    ) -> int:
-        """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
-        from forestcoll.compile.search import search
-        from forestcoll.lower import lower
-
-        note = ""
-        try:
-            with self.clock.stage("lower"):
-                program = lower(
-                    candidate.forest,
-                    target,
-                    instances=self.instances,
-                    protocol=candidate.protocol,
-                )
-                if self.auto:
-                    program, note = search(candidate.forest, target, program)
-                program = serve_place(program, self._calls(program))
-        except PlanError as error:
-            self._refused = str(error)
-            return 0
-        programs[place.index] = program
-        self._short[place.index] = note
-        return largest_call(program)
-
-    def _calls(self, program: Program) -> Place:
-        """What all plans of the set are for: the shim goes by the first one of a process.
-
-        As frameworks call, unless the caller says otherwise.
-        """
-        if self.place is not None:
-            return self.place
-        return "in-place" if program.shorter is None else "out-of-place"
-
-    def _candidates(self, forests: Sequence[Forest], links: Latencies) -> list[Candidate]:
-        from forestcoll.lower.layout import layout
-
-        candidates = []
-        for forest in forests:
-            try:
-                chunks = layout(forest, self.instances).chunks
-            except PlanError as error:  # GPUs that are no ranks relay
-                self._refused = str(error)
-                continue
-            lines = ((p, line_of(forest, p, links, forest.name)) for p in HOP)
-            candidates += [Candidate(forest, protocol, line, chunks) for protocol, line in lines]
-        return candidates
-
     def _round(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
         """The forest in few chunks that serve powers of two, where there is such a one."""
         from forestcoll.compile.choose import ENOUGH, round_forest
@@ -301,52 +201,149 @@ class _Maker:
         except PlanError:  # GPUs that are no ranks relay
             return None
 
-    def _even(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Those whose plans serve powers of two."""
+    # --- plans
 
-        def even(candidate: Candidate) -> bool:
-            parts = candidate.forest.collective.parts(candidate.forest.n)
-            return is_power(candidate.chunks // parts)
+    def all_plans(self, sources: Sources, low: int, high: int) -> list[Plans]:
+        """The plans of every format; for `wider`, if there is one, where its target holds none."""
+        plans = []
+        for form, limits in self.targets.items():
+            try:
+                plans.append(self._plans(form, limits, sources, low, high))
+            except PlanError as error:
+                if self.wider is None or form != self.wider.format:
+                    raise
+                plans.append(self._plans(form, self.wider, sources, low, high))
+                self.notes.append(f"the MSCCL XML is for msccl only; {error}")
+        return plans
 
-        kept = [c for c in candidates if even(c)]
-        if not kept:
-            return candidates  # none at all, or none that serves powers of two
-        best = max(candidates, key=lambda c: c.forest.plain_algbw)
-        most = max(c.forest.plain_algbw for c in kept)
-        if best.forest.plain_algbw > most:
-            self.notes.append(
-                f"{_gbs(most)} of {_gbs(best.forest.plain_algbw)} GB/s: what is faster serves no "
-                "power of two; synthesize --exact without --sizes makes it"
-            )
-        return kept
-
-    def _write(
-        self,
-        form: PlanFormat,
-        target: Target,
-        limits: Target,
-        chosen: Sequence[tuple[Range, Candidate, Program]],
-        end: int,
-        high: int,
-        plays: Plays | None,
+    def _plans(
+        self, form: PlanFormat, target: Target, sources: Sources, low: int, high: int
     ) -> Plans:
-        """The plans with their sizes; the last one reaches up to `end`, of the `high` asked for."""
-        entries: list[Entry] = []
-        for place, candidate, program in chosen:
-            most = end if place is chosen[-1][0] else place.high
-            if self._short[place.index]:
-                self.notes.append(self._short[place.index])
-            check_range(program, target, place.low, most)
-            sized = replace(program, min_bytes=place.low, max_bytes=most)
-            if not self.write:
-                entries.append(Entry(place.low, most, candidate, sized, ""))
-                continue
-            text = write_plan(
-                sized, form, limits, candidate.forest, self.clock, self._calls(program)
+        """The plans of one format, or PlanError where nothing fits."""
+        reach = last_begin(form, target, low, high)
+        limits = self.budget.limit_target(target)
+        candidates = self._candidates(sources, limits)
+        lower = partial(self._lower, limits)
+        self.clock.subject = form
+        contest = Contest(candidates, lower, self.topology, self.clock, tries=TRIES)
+        ranges = contest.ranges(low, reach, high)
+        last = contest.program(ranges[-1].index)
+        assert last is not None
+        end = min(high, largest_call(last))
+        ranges[-1] = replace(ranges[-1], high=end)
+        entries = tuple(self._entry(place, form, limits, contest) for place in ranges)
+        self.clock.subject = ""
+        why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
+        unserved = (Unserved(end + 1, high, why),) if end < high else ()
+        return Plans(form, target, entries, unserved)
+
+    def _candidates(self, sources: Sources, target: Target) -> list[Candidate]:
+        """Those whose plans serve powers of two, if there are some; PlanError: none at all."""
+        chunks: list[tuple[int, Forest | Routes]] = []
+        refused = f"no forest is within the budget for {target.name}"
+        for source in sources:
+            try:
+                chunks.append((self._chunks(source), source))
+            except PlanError as error:  # GPUs that are no ranks relay
+                refused = str(error)
+        if not chunks:
+            raise PlanError(refused)
+        even = [source for count, source in chunks if is_power(count)]
+        kept = even or [source for _, source in chunks]
+        fastest, most = (max(map(_algbw, some)) for some in ((s for _, s in chunks), kept))
+        if fastest > most:
+            option = "--exact " * any(isinstance(source, Forest) for source in kept)
+            self.notes.append(
+                f"{_gbs(most)} of {_gbs(fastest)} GB/s: what is faster serves no power of two; "
+                f"synthesize {option}without --sizes makes it"
             )
-            ends = None if plays is None else plays.ends(place.index, place.low, most)
-            entries.append(Entry(place.low, most, candidate, sized, text, ends))
-        return Plans(form, target, tuple(entries), sizes_above(end, high, target))
+        name, links = self.topology.name, self.topology.latencies()
+        return [
+            Candidate(source, kind, line_of(source, kind, links, name))
+            for source in kept
+            for kind in KINDS
+            if kind[0] == target.style
+        ]
+
+    def _chunks(self, source: Forest | Routes) -> int:
+        """Of a plan, for each part of the data."""
+        from forestcoll.lower.layout import layout
+
+        if isinstance(source, Routes):
+            return source.units
+        return layout(source, self.instances).chunks // source.collective.parts(source.n)
+
+    def _lower(self, target: Target, candidate: Candidate) -> tuple[Program, str]:
+        """The best program of a candidate, and why it keeps no links busy, or ""."""
+        from forestcoll.compile.search import search
+        from forestcoll.lower import lower
+        from forestcoll.lower.alltoall.filling import fill
+
+        source, protocol, note = candidate.origin, candidate.protocol, ""
+        assert source is not None
+        if isinstance(source, Routes):
+            return fill(source, target, self.topology.name, protocol)
+        program = lower(source, target, instances=self.instances, protocol=protocol)
+        if self.auto:
+            program, note = search(source, target, program)
+        return serve_place(program, self._calls(program)), note
+
+    def _calls(self, program: Program) -> Place | None:
+        """What all plans of the set are for: the shim goes by the first one of a process.
+
+        As frameworks call, unless the caller says otherwise; an all-to-all's are out of place.
+        """
+        if self.place is not None or not program.collective.phases:
+            return self.place
+        return "in-place" if program.shorter is None else "out-of-place"
+
+    def _entry(self, place: Range, form: PlanFormat, target: Target, contest: Contest) -> Entry:
+        """The plan of a range with its sizes, written."""
+        candidate, program = contest.candidates[place.index], contest.program(place.index)
+        assert program is not None
+        if contest.notes[place.index]:
+            self.notes.append(contest.notes[place.index])
+        check_range(program, target, place.low, place.high)
+        sized = replace(program, min_bytes=place.low, max_bytes=place.high)
+        if not self.write:
+            return Entry(place.low, place.high, candidate, sized, "")
+        entry = Entry(place.low, place.high, candidate, sized, "")
+        calls = self._calls(program)
+        text = write_plan(sized, form, target, entry.origin, self.clock, calls)
+        where = self.topology if isinstance(entry.origin, Routes) else entry.origin
+        with self.clock.stage("play"):
+            ends = ends_of(sized, where, self.topology, place.low, place.high)
+        return replace(entry, text=text, ends=ends)
+
+
+def last_begin(form: PlanFormat, target: Target, low: int, high: int) -> int:
+    """The last size at which a plan for `low` to `high` bytes may begin; PlanError: none may.
+
+    What serves that size serves all above.
+    """
+    last = min(high, FORMATS[form].last_minimum or high)
+    if low > last:
+        raise PlanError(
+            f"{target.name} has no plans for sizes of {low} bytes or more alone: it reads the "
+            f"smallest size as 32 bits; begin below {last + 1} bytes"
+        )
+    return last
+
+
+def check_range(program: Program, target: Target, low: int, high: int) -> None:
+    """PlanError where no size of a plan's range divides into its chunks."""
+    sizes = Sizes.of(program)
+    least = sizes.multiple(1)  # bytes of the smallest elements
+    if high // least * least < low:
+        raise PlanError(
+            f"{target.name}: sizes {low} to {high} bytes hold no multiple of {least} bytes, the "
+            f"{sizes.chunks} chunks of the best plan for them; ask for a range with one, such as "
+            f"--sizes {low}:{-(-low // least) * least}"
+        )
+
+
+def _algbw(source: Forest | Routes) -> Fraction:
+    return source.algbw if isinstance(source, Routes) else source.plain_algbw
 
 
 def _gbs(value: Fraction) -> str:

@@ -9,38 +9,39 @@ from typing import TYPE_CHECKING, Final
 from forestcoll.compile.plan_set.estimate import Line
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.program.targets import PlanFormat, Target
+from forestcoll.verify.simulate import Band
 
 if TYPE_CHECKING:
-    from forestcoll.compile.plan_set.settle import Ends
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver.alltoall.routes import Routes
+    from forestcoll.verify.simulate.options import Kind
 
 LARGEST: Final = 2**50
 """Bytes that a set reaches up to at most."""
+Ends = tuple[Band, Band]
+"""Of a plan at the least of its bytes, and at the most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A forest with a protocol, its estimate, and how many chunks a plan of it has."""
+    """A forest, or routes, for programs of a style and protocol, with the estimate of its plan.
 
-    forest: Forest
-    protocol: Protocol
+    Without an origin its programs are lowered from flows of an all-to-all.
+    """
+
+    origin: Forest | Routes | None
+    kind: Kind
     line: Line
-    chunks: int
 
     @property
-    def origin(self) -> Forest:
-        """What its plans are made from."""
-        return self.forest
+    def protocol(self) -> Protocol:
+        """How messages are sent."""
+        return self.kind[1]
 
-
-@dataclass(frozen=True, slots=True)
-class ExchangeCandidate:
-    """Routes of an all-to-all with a protocol, and their estimate."""
-
-    origin: Routes
-    protocol: Protocol
-    line: Line
+    @property
+    def parts(self) -> int:
+        """Trees of a root, or units of a block: in how many parts data goes different ways."""
+        return getattr(self.origin, "trees_per_root", 0) or getattr(self.origin, "units", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,16 @@ class Entry:
 
     low: int
     high: int
-    candidate: Candidate | ExchangeCandidate
+    candidate: Candidate
     program: Program
     text: str
     ends: Ends | None = None
+
+    @property
+    def origin(self) -> Forest | Routes:
+        """What it was made from."""
+        assert self.candidate.origin is not None
+        return self.candidate.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,6 @@ class PlanSet:
         sources: list[Forest | Routes] = []
         for plans in self.plans:
             for entry in plans.entries:
-                if all(entry.candidate.origin is not source for source in sources):
-                    sources.append(entry.candidate.origin)
+                if all(entry.origin is not source for source in sources):
+                    sources.append(entry.origin)
         return sources

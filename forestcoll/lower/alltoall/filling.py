@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -48,7 +47,6 @@ def needed_blocks(rate: Fraction) -> int:
 
 def fill(
     routes: Routes,
-    shares: Mapping[Pair, Fraction],
     target: Target,
     name: str,
     protocol: Protocol | None,
@@ -65,7 +63,7 @@ def fill(
     boxes = tuple(graph.box(node) for node in graph.ranks)
     rates = {
         pair: share * algbw
-        for pair, share in shares.items()
+        for pair, share in shares_of(routes).items()
         if target.style == "fifo" or kind_of(*pair, boxes) == "memory"  # others move ports' data
     }
     fastest = max(rates.values(), default=Fraction(0))

@@ -14,7 +14,6 @@ from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.common.text_file import read_text
 from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import Line, line_of
-from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.search import SPREADING, search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -57,7 +56,7 @@ class Ours:
             Plan(
                 f"{plans.format}, {entry.program.protocol}",
                 entry.program,
-                entry.candidate.forest if isinstance(entry.candidate, Candidate) else None,
+                entry.origin if isinstance(entry.origin, Forest) else None,
                 entry.low,
                 entry.high,
             )
@@ -155,7 +154,7 @@ class Theirs:
         return sorted(ways, key=lambda way: self._line(*way).time(size))
 
     def _line(self, k: int, protocol: Protocol) -> Line:
-        return line_of(self.forests[k], protocol, self.links, self.machine)
+        return line_of(self.forests[k], ("fifo", protocol), self.links, self.machine)
 
     def _least(self, way: Way, size: int, signal: float | None) -> float:
         """Microseconds of the links alone: of the first byte's way, or of all bytes.

@@ -149,7 +149,7 @@ class Row:
 
 def set_rows(result: PlanSet) -> list[Row]:
     return [
-        Row(form, entry.low, entry.high, entry.program, entry.candidate.origin, entry.ends)
+        Row(form, entry.low, entry.high, entry.program, entry.origin, entry.ends)
         for form, entry in ((plans.format, e) for plans in result.plans for e in plans.entries)
     ]
 
