@@ -46,7 +46,7 @@ __all__ = ["RULES", "Finding", "Report", "Rule", "Severity", "Told", "lint"]
 
 LAUNCHES = 2
 """That a plan is run for: the first shows what a launch does, the second what it leaves behind."""
-_FUSED = re.compile(rf'\btype="(?:{"|".join(OPERATIONS[op].xml for op in FUSED)})"')
+_FUSED = re.compile(rf'type="(?:{"|".join(OPERATIONS[op].xml for op in FUSED)})"')
 _NAME = re.compile(r'(?:<algo\b[^<>]*?\bname=|"name"\s*:\s*)"([^"]*)"')
 MOST_FAULTS = 1000  # of the run: the rest is more of the same
 SKIPPED = "data, deadlocks and races were not looked at, for the errors above"

@@ -103,7 +103,8 @@ def check_frame(program: Program) -> None:
 
 def check_instructions(program: Program, sizes: ChunkCounts) -> None:
     """Check every thread block, step and operand of the program."""
-    fine: set[object] = set()  # what is right: many instructions share their operands
+    # by what thread blocks have, what is right there: many instructions are one or share operands
+    fine: dict[object, set[object]] = {}
     packets, fifo = False, program.style == "fifo"
     for r, rank in enumerate(program.ranks):
         _check_rank(program, r, rank)
@@ -112,22 +113,27 @@ def check_instructions(program: Program, sizes: ChunkCounts) -> None:
             _check_block(program, r, b, block)
             ends = block.recv < 0, block.send < 0, own[Buffer.SCRATCH]
             lists = len(block.channels), len(rank.semaphores), len(rank.thread_blocks)
+            here = fine.setdefault(ends if fifo else lists, set())
             for s, step in enumerate(block.steps):
                 if isinstance(step, Pipeline):
                     _check_pipeline(program, r, b, s, step)
                 for i in step.body if isinstance(step, Pipeline) else (step,):
+                    if id(i) in here:
+                        continue
                     packets |= i.op in PACKETS
-                    alike: object = id(i), lists
+                    alike: object = id(i)
                     if fifo:
                         named = i.channels, i.semaphores, i.ident, i.group, i.part, i.switches
-                        alike = id(i.src), id(i.dst), i.op, ends, named
+                        alike = id(i.src), id(i.dst), i.op, named
                     elif i.src or i.dst:
                         alike = id(i), r, b
-                    if alike not in fine:
+                    if alike not in here:
                         _check_instruction(program, sizes, own, _At(r, b, s, i.op), i)
-                        fine.add(alike)
+                        here.add(alike)
                     if i.after:
                         _check_after(program, _At(r, b, s, i.op), i)
+                    elif fifo:
+                        here.add(id(i))
     if program.double_scratch and not packets:
         raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
 

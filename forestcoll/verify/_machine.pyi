@@ -117,3 +117,8 @@ def simulate(
     seed: int,
     timeline: bool,
 ) -> tuple[float, list[float], list[tuple[At, float, float, int, float]], list[At], int]: ...
+
+Xml = tuple[int, dict[str, str], list[Any]]
+"""An element: its line, its attributes, what is below it."""
+
+def scan_xml(text: str, ranks: int, blocks: int, instructions: int, /) -> Xml | None: ...

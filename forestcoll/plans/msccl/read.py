@@ -436,7 +436,7 @@ class _Reader:
     ) -> _Block:
         """One thread block with its steps."""
         out, ranks = self.out, self.head.ranks
-        types = {attributes.get("type", "") for _, attributes in tag.steps}
+        types = {row[1][0] if len(row) == 5 else row[1].get("type", "") for row in tag.steps}
         if not tag.steps:
             out.add("XML-TB-EMPTY", "it has no step", **at)
         elif len(tag.steps) > MAX_CHILDREN:

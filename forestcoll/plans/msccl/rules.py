@@ -9,7 +9,6 @@ Both return nothing; PlanError names rank, thread block, step, the limit and the
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
 from forestcoll.plans.rules import place
@@ -41,12 +40,14 @@ def check_structure(program: Program) -> None:
             f"MSCCL XML holds fifo programs; this one is {program.style} (MSCCL++ JSON holds those)"
         )
     check(program)
+    fine: set[int] = set()  # many steps are one object
     for r, rank in enumerate(program.ranks):
         _check_owners(r, rank)
         for b, block in enumerate(rank.thread_blocks):
             for s, step in enumerate(block.steps):
-                if isinstance(step, Instruction):
+                if isinstance(step, Instruction) and id(step) not in fine:
                     _check_step(step, (r, b, s))
+                    fine.add(id(step))
 
 
 def _check_owners(r: int, rank: RankProgram) -> None:
@@ -83,22 +84,29 @@ def _check_step(step: Instruction, at: tuple[int, int, int]) -> None:
 def lines_of(step: Instruction) -> int:
     """How many XML steps an instruction takes: a nop a dependency but the last, and itself."""
     own = len(step.src) if step.op is Op.REDUCE else 1
-    return max(len(step.after) - 1, 0) + own
+    return own + len(step.after) - 1 if step.after else own
 
 
 def check_limits(program: Program, target: Target) -> None:
     """PlanError where the target's loader would refuse the plan, or silently run another one."""
     if program.n > MAX_CHILDREN:
         raise PlanError(f"{program.n} ranks; MSCCL XML holds at most {MAX_CHILDREN}")
+    fine: set[int] = set()
     for r, rank in enumerate(program.ranks):
-        _check_rank_limits(program, r, rank, target)
+        lines = [
+            sum([lines_of(step) for step in block.steps if isinstance(step, Instruction)])
+            for block in rank.thread_blocks
+        ]
+        _check_rank_limits(program, r, rank, sum(lines), target)
         _check_channel_load(r, rank)
         for b, block in enumerate(rank.thread_blocks):
-            _check_block_limits(r, b, block, target)
+            _check_block_limits(r, b, block, lines[b], target, fine)
     _check_partners(program)
 
 
-def _check_rank_limits(program: Program, r: int, rank: RankProgram, target: Target) -> None:
+def _check_rank_limits(
+    program: Program, r: int, rank: RankProgram, steps: int, target: Target
+) -> None:
     blocks = rank.thread_blocks
     if not blocks:
         raise PlanError(f"rank {r} has no thread block; the runtime cannot launch an empty rank")
@@ -107,7 +115,6 @@ def _check_rank_limits(program: Program, r: int, rank: RankProgram, target: Targ
             f"rank {r} has {len(blocks)} thread blocks; {target.name} holds "
             f"{target.thread_blocks} per rank: use fewer trees"
         )
-    steps = sum(lines_of(s) for block in blocks for s in block.steps if isinstance(s, Instruction))
     nodes = 1 + program.n + len(blocks) + steps
     if nodes > MAX_NODES:
         raise PlanError(
@@ -132,20 +139,24 @@ def _check_channel_load(r: int, rank: RankProgram) -> None:
         recvs[c] += block.recv >= 0
 
 
-def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> None:
+def _check_block_limits(
+    r: int, b: int, block: ThreadBlock, lines: int, target: Target, fine: set[int]
+) -> None:
+    """`fine`: steps that are within limits, wherever they stand."""
     if block.channel >= target.channels:
         raise PlanError(
             f"{place(r, b)}: channel {block.channel}; {target.name} has channels 0 to "
             f"{target.channels - 1}"
         )
-    steps = [s for s in block.steps if isinstance(s, Instruction)]
-    lines = sum(map(lines_of, steps))
     if lines > target.steps:
         raise PlanError(
             f"{place(r, b)}: {lines} steps in XML (nops for dependencies counted); "
             f"{target.name} holds {target.steps}: use fewer trees or more thread blocks"
         )
-    for s, step in enumerate(steps):
+    for s, step in enumerate(block.steps):
+        if not isinstance(step, Instruction) or id(step) in fine:
+            continue
+        fine.add(id(step))
         if step.op in FUSED and not target.fused:
             raise PlanError(
                 f"{place(r, b, s)}: {target.name} does not run {step.op}; lower the plan for it "
@@ -219,5 +230,6 @@ def flagged_steps(rank: RankProgram) -> list[set[int]]:
         steps = [s for s in block.steps if isinstance(s, Instruction)]
         for other, s in (pair for step in steps for pair in step.after):
             flags[other].add(s)
-        flags[b].update(s for s, pair in enumerate(pairwise(steps)) if melts(*pair))
+        sums = [s for s, step in enumerate(steps[1:]) if step.op is Op.REDUCE]
+        flags[b].update(s for s in sums if melts(steps[s], steps[s + 1]))
     return flags

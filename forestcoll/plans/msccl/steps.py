@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, Final
 
 from forestcoll.common.errors import did_you_mean
@@ -43,7 +42,6 @@ MAX_JOINED: Final = 15  # re, and the place itself: operands of one addition
 _BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
 _WORDS: Final = ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "hasdep")
 _NUMBERS: Final = ("s", "depid", "deps")
-_words, _numbers = itemgetter(*_WORDS), itemgetter(*_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,26 +212,24 @@ class LaneReader:
                          rank=rank, block=b, line=tag.line)  # fmt: skip
         no_peers = frozenset(key for key, peer in (("recv", recv), ("send", send)) if peer == -1)
         lists = self.known.setdefault((buffers.key(), no_peers), {})
-        plain = self.numbers.plain
         lane = Lane(tag)
         looks, waits = lane.looks, lane.waits
-        for k, (line, attributes) in enumerate(tag.steps):
-            try:
-                words, numbers = _words(attributes), _numbers(attributes)
-                look = lists.get(words)
-                s: int | None = plain[numbers[0]]
-                depid: int | None = plain[numbers[1]]
-                deps: int | None = plain[numbers[2]]
-            except KeyError:
-                step = Element("step", line, attributes)
-                words, look = tuple(map(attributes.get, _WORDS)), None
-                s, depid, deps = (self.numbers.get(step, key, rank, b) for key in _NUMBERS)
+        for k, row in enumerate(tag.steps):
+            s: int | None
+            depid: int | None
+            deps: int | None
+            if len(row) == 5:
+                _, words, s, depid, deps = row
+            else:
+                words, s, depid, deps = self.read_odd(Element("step", *row), rank, b)
+            look = lists.get(words)
             if look is None:
-                look = self.look(Element("step", line, attributes), no_peers, buffers)
+                given = dict(zip(_WORDS, words, strict=True)) if len(row) == 5 else row[1]
+                look = self.look(Element("step", row[0], given), no_peers, buffers)
                 if None not in words:
                     lists[words] = look
             if look.faults:
-                self.say(look, rank, b, k, line)
+                self.say(look, rank, b, k, row[0])
             looks.append(look)
             if depid != -1 or deps != -1:
                 waits[k] = depid, deps
@@ -244,6 +240,13 @@ class LaneReader:
             for letter, end in look.reach:
                 reach[letter] = max(end, reach.get(letter, 0))
         return lane
+
+    def read_odd(
+        self, step: Element, rank: int, b: int
+    ) -> tuple[tuple[Any, ...], int | None, int | None, int | None]:
+        """The words of a step that is written in a way of its own, s, depid and deps."""
+        s, depid, deps = (self.numbers.get(step, key, rank, b) for key in _NUMBERS)
+        return tuple([step.attributes.get(word) for word in _WORDS]), s, depid, deps
 
     def say(self, look: Look, rank: int, b: int, k: int, line: int) -> None:
         """Say of a step what is wrong with its words."""

@@ -9,12 +9,13 @@ in depth and number; what the loaders would not read that way is noted.
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 from xml.parsers import expat
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS, Limit
 from forestcoll.plans.findings import At, Findings
+from forestcoll.verify import _machine
 
 CHILD: Final = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
 """What each element holds; the file holds an <algo>."""
@@ -40,11 +41,14 @@ _WORD_END = re.compile(r"[ >/\n\r]")
 _NAMED = re.compile(r' name="[^"]*"')  # which the loaders do not look at
 
 
+Row = tuple[int, dict[str, str]] | tuple[int, tuple[str, ...], int, int, int]
+
+
 class Element:
     """An element: its attributes as text, its line, and what is below it.
 
-    `steps`, of a thread block: line and attributes of each. There are many of them, and all that is
-    kept of each costs time.
+    `steps`, of a thread block: line and attributes of each; line, words, s, depid and deps where
+    nothing is odd (scan.cpp). There are many of them, and all that is kept of each costs time.
     """
 
     __slots__ = ("attributes", "children", "line", "name", "steps")
@@ -52,7 +56,7 @@ class Element:
     def __init__(self, name: str, line: int, attributes: dict[str, str]) -> None:
         self.name, self.line, self.attributes = name, line, attributes
         self.children: list[Element] = []
-        self.steps: list[tuple[int, dict[str, str]]] = []
+        self.steps: list[Row] = []
 
     def hint(self, key: str) -> str:
         """The attribute that may have been meant for one that is missing."""
@@ -65,11 +69,24 @@ class _Stop(Exception):
 
 def scan(text: str, out: Findings) -> Element | None:
     """The <algo> element with all below it, or None where the text is no plan's."""
+    plain = _machine.scan_xml(text, int(RANKS), int(BLOCKS), int(INSTRUCTIONS))
+    if plain is not None:
+        return _tree("algo", *plain)
     simple = _SIMPLE.fullmatch(text) is not None
     algo = _Scanner(out, simple).read(text)
     if not simple:
         _check_grammar(text, out)
     return algo
+
+
+def _tree(name: str, line: int, attributes: dict[str, str], below: list[Any]) -> Element:
+    """The element of what was read of a plain file."""
+    element = Element(name, line, attributes)
+    if name == "tb":
+        element.steps = below
+    else:
+        element.children = [_tree(CHILD[name], *child) for child in below]
+    return element
 
 
 class _Scanner:

@@ -51,6 +51,7 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     check_structure(program)
     check_limits(program, limits)
     lines = [_algo(program, total)]
+    words: Words = {}
     for r, rank in enumerate(program.ranks):
         name = ""
         if program.names:
@@ -59,7 +60,7 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
             f'  <gpu id="{r}" i_chunks="{rank.input_chunks}" o_chunks="{rank.output_chunks}" '
             f's_chunks="{rank.scratch_chunks}"{name}>'
         )
-        lines.extend(_rank(rank))
+        lines.extend(_rank(rank, words))
         lines.append("  </gpu>")
     lines.append("</algo>")
     return "\n".join(lines) + "\n"
@@ -85,7 +86,11 @@ def _algo(program: Program, total: int) -> str:
     return "<algo " + " ".join(f'{key}="{value}"' for key, value in attributes.items()) + ">"
 
 
-def _rank(rank: RankProgram) -> Iterator[str]:
+Words = dict[tuple[object, ...], str]
+"""What lines say of operation and operands, which many steps share."""
+
+
+def _rank(rank: RankProgram, words: Words) -> Iterator[str]:
     flags = flagged_steps(rank)
     numbers = [_numbers(block) for block in rank.thread_blocks]
     for b, block in enumerate(rank.thread_blocks):
@@ -97,7 +102,7 @@ def _rank(rank: RankProgram) -> Iterator[str]:
         for s, step in enumerate(block.steps):
             assert isinstance(step, Instruction)  # check_structure saw to it
             waits = [(other, numbers[other][t]) for other, t in step.after]
-            yield from _step(step, numbers[b][s], waits, s in flags[b])
+            yield from _step(step, numbers[b][s], waits, s in flags[b], words)
         yield "    </tb>"
 
 
@@ -113,29 +118,34 @@ def _numbers(block: ThreadBlock) -> list[int]:
 
 
 def _step(
-    step: Instruction, last: int, waits: list[tuple[int, int]], flagged: bool
+    step: Instruction, last: int, waits: list[tuple[int, int]], flagged: bool, words: Words
 ) -> Iterator[str]:
     """The lines of one instruction: nops for all waits but one, then the operation."""
     number = last - lines_of(step) + 1
-    idle = Ref(Buffer.INPUT, 0, 1)
-    for wait in waits[:-1]:
-        yield _line(number, "nop", idle, idle, wait, False)
+    for block, s in waits[:-1]:
+        what = _words("nop", _IDLE, _IDLE)
+        yield f'      <step s="{number}" {what} depid="{block}" deps="{s}" hasdep="0"/>'
         number += 1
-    word = OPERATIONS[step.op].xml
-    first_wait = waits[-1] if waits else (-1, -1)
+    block, s = waits[-1] if waits else (-1, -1)
     for source in step.src or step.dst:
-        # A side that the operation does not use repeats the other one: always a legal place.
-        target = step.dst[0] if step.dst else source
-        wait = first_wait if number == last - len(step.src or step.dst) + 1 else (-1, -1)
-        yield _line(number, word, source, target, wait, flagged and number == last)
-        number += 1
+        key = step.op, id(source), id(step.dst)
+        what = words.get(key, "")
+        if not what:
+            # A side that the operation does not use repeats the other one: always a legal place.
+            target = step.dst[0] if step.dst else source
+            words[key] = what = _words(OPERATIONS[step.op].xml, source, target)
+        flag = int(flagged and number == last)
+        yield f'      <step s="{number}" {what} depid="{block}" deps="{s}" hasdep="{flag}"/>'
+        number, block, s = number + 1, -1, -1
 
 
-def _line(number: int, word: str, src: Ref, dst: Ref, wait: tuple[int, int], flagged: bool) -> str:
+_IDLE: Final = Ref(Buffer.INPUT, 0, 1)
+
+
+def _words(word: str, src: Ref, dst: Ref) -> str:
     return (
-        f'      <step s="{number}" type="{word}" srcbuf="{src.buffer.value}" '
-        f'srcoff="{src.offset}" dstbuf="{dst.buffer.value}" dstoff="{dst.offset}" '
-        f'cnt="{src.count}" depid="{wait[0]}" deps="{wait[1]}" hasdep="{int(flagged)}"/>'
+        f'type="{word}" srcbuf="{src.buffer.value}" srcoff="{src.offset}" '
+        f'dstbuf="{dst.buffer.value}" dstoff="{dst.offset}" cnt="{src.count}"'
     )
 
 

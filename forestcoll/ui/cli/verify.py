@@ -109,10 +109,10 @@ def verify(
     together: list[Plan] = []
     for source in _expand(sources, target):
         try:
-            if _is_bundle(Path(source)):
-                results.append(_bundle(source, as_json))
-                continue
             if Path(source).is_dir():
+                if _is_bundle(Path(source)):
+                    results.append(_bundle(source, as_json))
+                    continue
                 _check_set(Path(source), target)
                 results.append(_set(source, shown))
                 continue
@@ -189,18 +189,21 @@ def _expand(sources: tuple[str, ...], target: str | None) -> list[str]:
 
     Those are files that end as ours do; where there is none, as the format's do anywhere.
     """
-    from forestcoll.compile.formats import FORMATS
-    from forestcoll.compile.plan_set import INDEX
-    from forestcoll.execute.deploy.plans import plan_files
-
     names: list[str] = []
     for source in sources:
         path = Path(source)
+        if not path.is_dir():
+            names.append(source)
+            continue
+        from forestcoll.compile.formats import FORMATS
+        from forestcoll.compile.plan_set import INDEX
+        from forestcoll.execute.deploy.plans import plan_files
+
         if _is_bundle(path):
             members = [str(file) for file in sorted(path.glob("*/*"))]
             names += [source, *(file for file in members if file.endswith(tuple(FORMATS.values())))]
             continue
-        if not path.is_dir() or (path / INDEX).is_file() or explain_remains(path):
+        if (path / INDEX).is_file() or explain_remains(path):
             names.append(source)
             continue
         ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]

@@ -17,6 +17,7 @@ namespace nb = nanobind;
 using namespace forestcoll::verify;
 
 void bind_simulation(nb::module_& m);  // simulate/native/module.cpp
+void bind_scan(nb::module_& m);        // plans/msccl/scan.cpp
 
 namespace {
 
@@ -313,4 +314,5 @@ NB_MODULE(_machine, m) {
     return Proof(columns, shape, 1, {unbounded, unbounded}, 1, false).note_values(in_place, root);
   });
   bind_simulation(m);
+  bind_scan(m);
 }
