@@ -34,30 +34,37 @@ from forestcoll.ui.report.facts import as_json, bandwidth_facts
 from forestcoll.verify import simulate
 
 SIZE = 64 * 10**6
-CASES: tuple[tuple[str, str, str, str], ...] = (
-    ("dgx-a100", "", "allgather", "msccl-xml"),
-    ("dgx-b200", "", "allreduce", "mscclpp-json"),
-    ("dgx-h100", "", "allreduce", "msccl-xml"),
-    ("dgx-h100", "", "allreduce", "nvls"),
-    ("dgx-h100", "nvls=0", "allreduce", "mscclpp-json"),
-    ("dgx1-v100", "", "broadcast", "mscclpp-json"),
-    ("dgx2-v100", "", "allgather", "mscclpp-json"),
-    ("dragonfly", "", "reduce-scatter", "msccl-xml"),
-    ("fat-tree", "hosts=1 gpus=4", "allreduce", "mscclpp-json"),
-    ("gb200-nvl72", "", "allgather", "mscclpp-json"),
-    ("hypercube", "", "allgather", "mscclpp-json"),
-    ("mi250", "", "broadcast", "mscclpp-json"),
-    ("mi300x", "", "allgather", "mscclpp-json"),
-    ("rail", "boxes=2", "allgather", "msccl-xml"),
-    ("ring", "", "allreduce", "msccl-xml"),
-    ("star", "", "broadcast", "mscclpp-json"),
-    ("star", "", "alltoall", "msccl-xml"),
-    ("torus-2d", "x=3 y=3", "allgather", "mscclpp-json"),
-    ("torus-3d", "x=2 y=2 z=2", "allgather", "mscclpp-json"),
-)
+CASES = [
+    (name, settings.strip(), *words.split())
+    for name, settings, words in (
+        re.fullmatch(r"(\S+)((?: \S+=\S+)*) (\S+ \S+)", line).groups()  # type: ignore[union-attr]
+        for line in """
+dgx-a100 allgather msccl-xml
+dgx-b200 allreduce mscclpp-json
+dgx-h100 allreduce msccl-xml
+dgx-h100 allreduce nvls
+dgx-h100 nvls=0 allreduce mscclpp-json
+dgx1-v100 broadcast mscclpp-json
+dgx2-v100 allgather mscclpp-json
+dragonfly reduce-scatter msccl-xml
+fat-tree hosts=1 gpus=4 allreduce mscclpp-json
+gb200-nvl72 allgather mscclpp-json
+hypercube allgather mscclpp-json
+mi250 broadcast mscclpp-json
+mi300x allgather mscclpp-json
+rail boxes=2 allgather msccl-xml
+ring allreduce msccl-xml
+star broadcast mscclpp-json
+star alltoall msccl-xml
+torus-2d x=3 y=3 allgather mscclpp-json
+torus-3d x=2 y=2 z=2 allgather mscclpp-json
+""".strip().splitlines()
+    )
+]
 """Machine, settings, collective, and the plan's format; "nvls": MSCCL++'s that uses the switch."""
 SAID = ("algbw", "bound", "percent", "bottleneck")
 Entry = dict[str, Any]
+Case = tuple[str, ...]
 
 
 def rows(*arguments: str) -> dict[str, str]:
@@ -99,7 +106,7 @@ def band(entry: Entry) -> Entry:
     return {**times, "model": entry["model"]}
 
 
-def make(case: tuple[str, str, str, str], compiled: Artefacts) -> tuple[Artefact, list[str]]:
+def make(case: Case, compiled: Artefacts) -> tuple[Artefact, list[str]]:
     """What `synthesize` writes, and the options that name the machine."""
     name, settings, collective, form = case
     machine = ["-t", name, *(word for pair in settings.split() for word in ("--set", pair))]
@@ -119,7 +126,7 @@ def test_the_whole_catalogue_is_asked() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(filter(None, case)))
 def test_every_command_says_the_same(
-    case: tuple[str, str, str, str],
+    case: Case,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     compiled: Artefacts,
@@ -178,7 +185,7 @@ def test_every_command_says_the_same(
 
 
 def compare(
-    case: tuple[str, str, str, str],
+    case: Case,
     machine: list[str],
     plan: str,
     made: Entry,

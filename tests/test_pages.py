@@ -73,30 +73,23 @@ def test_what_the_program_says_stands_in_the_reference(
     assert (DOCS / page).read_text(encoding="utf-8") == text
 
 
-JSON = {
-    "optimum": [
-        ["-t", "dgx-h100", "-c", "allreduce"],
-        ["-t", "dgx-a100", "-c", "allgather", "--explain"],
-        ["-t", "dgx-a100", "-c", "allgather", "--groups", "box0/gpu[0-3];box0/gpu[4-7]"],
-    ],
-    "synthesize": [
-        ["-t", "ring", "-c", "allreduce", "-o", "{folder}/one"],
-        ["-t", "dgx-a100", "-c", "allgather", "--sizes", "1K:1M", "-o", "{folder}/set"],
-    ],
-    "front": [["-t", "ring", "--plans"]],
-    "degrade": [["-t", "dgx-a100", "-c", "allgather"]],
-    "time": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
-    "compare": [["-t", "ring", "--sizes", "1M", "--against", "rings"]],
-    "verify": [
-        ["schedules/dgx-a100-1/allreduce.mscclpp.json"],
-        ["schedules/dgx-a100-1/allreduce.forest.json", "--links"],
-    ],
-    "run": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
-    "deploy": [
-        ["schedules/dgx-a100-1/allreduce.mscclpp.json", "--runtime=mscclpp", "-o", "{folder}/d"]
-    ],
-    "doctor": [[]],
-}
+PLAN = "schedules/dgx-a100-1/allreduce.mscclpp.json"
+JSON = f"""
+optimum -t dgx-h100 -c allreduce
+optimum -t dgx-a100 -c allgather --explain
+optimum -t dgx-a100 -c allgather --groups box0/gpu[0-3];box0/gpu[4-7]
+synthesize -t ring -c allreduce -o FOLDER/one
+synthesize -t dgx-a100 -c allgather --sizes 1K:1M -o FOLDER/set
+front -t ring --plans
+degrade -t dgx-a100 -c allgather
+time {PLAN} --size 1M
+compare -t ring --sizes 1M --against rings
+verify {PLAN}
+verify schedules/dgx-a100-1/allreduce.forest.json --links
+run {PLAN} --size 1M
+deploy {PLAN} --runtime=mscclpp -o FOLDER/d
+doctor
+"""
 OPEN = {"seconds", "environment", "index", "plans_by_target", "gpu_in", "gpu_out", "files"}
 """Objects whose keys are data, or documented elsewhere."""
 
@@ -120,16 +113,15 @@ def section(page: str, command: str) -> str:
     return by_heading["Shared fields"] + by_heading[command]
 
 
-@pytest.mark.parametrize("command", JSON)
+@pytest.mark.parametrize("line", JSON.strip().splitlines())
 def test_every_json_field_stands_on_its_page(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    said = section((DOCS / "reference" / "json.md").read_text(encoding="utf-8"), command)
+    said = section((DOCS / "reference" / "json.md").read_text(encoding="utf-8"), line.split()[0])
     formats = {"msccl-xml", "mscclpp-json", "forest", "msccl", "rccl", "mscclpp"}
-    for options in JSON[command]:
-        asked = [option.format(folder=tmp_path) for option in options]
-        done = CliRunner().invoke(cli, [command, *asked, "--json", "--quiet"])
-        assert done.exit_code == 0, done.output
-        printed = set(fields(json.loads(done.stdout))) - formats
-        assert {f for f in printed if f"`{f}`" not in said} == set()
+    asked = line.replace("FOLDER", str(tmp_path)).split()
+    done = CliRunner().invoke(cli, [*asked, "--json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    printed = set(fields(json.loads(done.stdout))) - formats
+    assert {f for f in printed if f"`{f}`" not in said} == set()

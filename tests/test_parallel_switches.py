@@ -6,10 +6,9 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from graphs import build
+from graphs import build, named
 
 from forestcoll import solver
-from forestcoll.compile.problem import capacity_graph
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
@@ -17,7 +16,6 @@ from forestcoll.program.targets import RCCL
 from forestcoll.schedule.forest import Tree
 from forestcoll.solver import phase_packing
 from forestcoll.solver.packing import spread_evenly
-from forestcoll.topology import catalog
 from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
@@ -73,15 +71,15 @@ def test_wider_spines_carry_more() -> None:
 
 
 def test_trees_without_a_choice_are_the_same() -> None:
-    graph = capacity_graph(catalog.load("dgx-a100", {"boxes": "2"}))
+    graph = named("dgx-a100", boxes=2)
     trees = list(solver.solve(graph, Collective.ALLGATHER).trees)
     assert spread_evenly(graph, trees) is trees
 
 
 def test_spines_carry_alike() -> None:
     """What leaves a leaf goes in equal parts over all spines."""
-    settings = {"leaves": "3", "hosts": "2", "gpus": "2"}
-    forest = solver.solve(capacity_graph(catalog.load("fat-tree", settings)), Collective.ALLGATHER)
+    graph = named("fat-tree", leaves=3, hosts=2, gpus=2)
+    forest = solver.solve(graph, Collective.ALLGATHER)
     names = forest.graph.names
     up = {e: n for e, n in loads(list(forest.trees)).items() if names[e[1]].startswith("spine")}
     assert len(up) == 6
@@ -90,7 +88,7 @@ def test_spines_carry_alike() -> None:
 
 def test_plans_over_all_spines_are_faster() -> None:
     """Through the first spine alone it is 85 %: half of the ports wait for it."""
-    graph = capacity_graph(catalog.load("fat-tree", {"leaves": "3", "hosts": "2", "gpus": "2"}))
+    graph = named("fat-tree", leaves=3, hosts=2, gpus=2)
     forest = solver.solve(graph, Collective.REDUCE_SCATTER)
     program = lower(forest, RCCL, instances=8)
     assert simulate.band(program, forest, 10**9).share(forest.plain_algbw) >= 0.95
@@ -98,7 +96,7 @@ def test_plans_over_all_spines_are_faster() -> None:
 
 def test_chains_of_one_root_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reduce over two leaves loses 5 % by other spines."""
-    graph = capacity_graph(catalog.load("fat-tree", {"hosts": "1", "gpus": "4"}))
+    graph = named("fat-tree", hosts=1, gpus=4)
     trees = solver.solve(graph, Collective.REDUCE, 0).trees
     monkeypatch.setattr(phase_packing, "spread_evenly", lambda _, trees: trees[:1])
     assert solver.solve(graph, Collective.REDUCE, 0).trees == trees

@@ -45,28 +45,27 @@ def rows() -> dict[tuple[str, str], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "collective", "target"),
-    [
-        ("dgx-a100", {"boxes": "2"}, "allgather", "mscclpp"),
-        ("dgx-a100", {"boxes": "2"}, "allreduce", "any"),
-        ("dgx-a100", {"boxes": "2"}, "broadcast", "rccl"),
-        ("dgx-h100", {}, "reduce-scatter", "msccl"),
-        ("dgx1-v100", {}, "allreduce", "rccl"),
-        ("dgx1-v100", {}, "broadcast", "mscclpp"),
-        ("hypercube", {}, "reduce", "msccl"),
-        ("mi250", {}, "allgather", "rccl"),
-        ("dgx1-v100", {}, "reduce", "any"),
-        ("mi300x", {}, "broadcast", "msccl"),
-        ("star", {"gpus": "9"}, "allreduce", "any"),
-        ("star", {"gpus": "9"}, "allgather", "msccl"),
-        ("torus-2d", {}, "allreduce", "msccl"),
-        ("dgx2-v100", {"boxes": "2"}, "allgather", "mscclpp"),
-    ],
+    "row",
+    """
+dgx-a100 boxes=2 allgather mscclpp
+dgx-a100 boxes=2 allreduce any
+dgx-a100 boxes=2 broadcast rccl
+dgx-h100 reduce-scatter msccl
+dgx1-v100 allreduce rccl
+dgx1-v100 broadcast mscclpp
+hypercube reduce msccl
+mi250 allgather rccl
+dgx1-v100 reduce any
+mi300x broadcast msccl
+star gpus=9 allreduce any
+star gpus=9 allgather msccl
+torus-2d allreduce msccl
+dgx2-v100 boxes=2 allgather mscclpp
+""".strip().splitlines(),
 )
-def test_rows_are_what_synthesize_takes(
-    script: ModuleType, name: str, settings: dict[str, str], collective: str, target: str
-) -> None:
-    topology = catalog.load(name, settings)
+def test_rows_are_what_synthesize_takes(script: ModuleType, row: str) -> None:
+    name, *settings, collective, target = row.split()
+    topology = catalog.load(name, dict(pair.split("=") for pair in settings))
     found = script.serve(topology, Collective(collective), target)
     assert found.fine
     cells = rows()[topology.name, collective]
