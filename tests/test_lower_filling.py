@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from graphs import named
 
 from forestcoll import solver
 from forestcoll.common.errors import PlanError
-from forestcoll.compile.problem import Problem, capacity_graph
+from forestcoll.compile.problem import Problem
 from forestcoll.compile.search import (
     GAIN,
     LOADED,
+    LONG,
     LOWERINGS,
     MORE,
+    SHORT,
     SPREADING,
     Candidate,
     Judge,
@@ -34,10 +38,31 @@ from forestcoll.lower.pipelines import cut
 from forestcoll.lower.schedule import links_of, schedule
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.plans import mscclpp
-from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline
+from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline, Program
 from forestcoll.program.targets import MSCCLPP, RCCL, Target, sms_of
+from forestcoll.schedule.forest import Forest
 from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, simulate, verify
+
+
+@cache
+def solved(
+    name: str, collective: Collective, trees: int | Literal["auto"] = "auto", **settings: int
+) -> Forest:
+    """The forest of a machine; of a rooted collective, the first rank's."""
+    root = 0 if collective.has_root else None
+    return solver.solve(named(name, **settings), collective, root, trees)
+
+
+def shares(program: Program, forest: Forest, *sizes: int) -> list[float]:
+    """Of the forest's algbw, what the plan reaches at these sizes by the worse rule of links."""
+    return [simulate.band(program, forest, size).share(forest.plain_algbw) for size in sizes]
+
+
+def slices(program: Program) -> set[int]:
+    blocks = [block for rank in program.ranks for block in rank.thread_blocks]
+    return {s.unit_bytes for block in blocks for s in block.steps if isinstance(s, Pipeline)}
+
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 
@@ -56,8 +81,7 @@ def test_blocks_for_children_are_only_tried_where_there_are_any(
     name: str, collective: Collective
 ) -> None:
     """The same plan would be lowered and played twice."""
-    root = 1 if collective.has_root else None
-    forest = solver.solve(capacity_graph(catalog.load(name)), collective, root)
+    forest = solved(name, collective)
     for grain, instances in product((0, 1), (1, 2)):
         apart, alike = (
             lower(forest, MSCCLPP, instances=instances, spread=Spread(grain, children))
@@ -67,7 +91,7 @@ def test_blocks_for_children_are_only_tried_where_there_are_any(
 
 
 def test_trees_are_cut_near_the_grain() -> None:
-    forest = solver.solve(capacity_graph(catalog.load("mi250")), Collective.ALLGATHER)
+    forest = solved("mi250", Collective.ALLGATHER)
     whole = layout(forest)
     assert {t.count for t in whole.trees} == {1, 2}
     cut = layout(forest, grain=1)
@@ -77,7 +101,7 @@ def test_trees_are_cut_near_the_grain() -> None:
 
 
 def test_ranks_behind_a_switch_begin_with_different_peers() -> None:
-    forest = solver.solve(capacity_graph(catalog.load("dgx-a100")), Collective.ALLGATHER)
+    forest = solved("dgx-a100", Collective.ALLGATHER)
     program = lower(forest, MSCCLPP)
     first = set()
     for rank in program.ranks:
@@ -100,9 +124,7 @@ def test_ranks_behind_a_switch_begin_with_different_peers() -> None:
 )
 def test_the_links_are_busy(name: str, collective: Collective, percent: int) -> None:
     """Before, the first four reached 25, 39, 83 and 14 % of the forest's algbw, MI250 91 %."""
-    topology = catalog.load(name)
-    root = 0 if collective.has_root else None
-    forest = solver.solve(capacity_graph(topology), collective, root)
+    topology, forest = catalog.load(name), solved(name, collective)
     program, _ = search(forest, MSCCLPP, lower(forest, MSCCLPP), SPREADING)
     for rule in ("fair", "fifo"):
         found = simulate.run(program, topology, 10**9, rule=rule)  # type: ignore[arg-type]
@@ -117,24 +139,11 @@ def test_short_slices_keep_the_links_busy_in_a_short_call(
     name: str, collective: Collective, percent: int
 ) -> None:
     """Of 256 KiB: 69 and 80 %, for all thread blocks' first ones are half of all there is."""
-    forest = solver.solve(capacity_graph(catalog.load(name)), collective)
-    target = MSCCLPP.on(sms_of(name))
-    first = lower(forest, target)
-    program, _ = search(forest, target, first)
-    slices = {
-        step.unit_bytes
-        for rank in program.ranks
-        for block in rank.thread_blocks
-        for step in block.steps
-        if isinstance(step, Pipeline)
-    }
-    assert len(slices) == 1  # both ends of a channel go through as many rounds
-    assert 2**16 <= slices.pop() < UNIT_BYTES
-    shares = [
-        simulate.run(program, forest, 64 * 10**6, rule=rule).algbw / float(forest.plain_algbw)
-        for rule in ("fair", "fifo")
-    ]
-    assert 100 * min(shares) >= percent
+    forest, target = solved(name, collective), MSCCLPP.on(sms_of(name))
+    program, _ = search(forest, target, lower(forest, target))
+    (length,) = slices(program)  # both ends of a channel go through as many rounds
+    assert 2**16 <= length < UNIT_BYTES
+    assert 100 * shares(program, forest, SHORT)[0] >= percent
     verify(program)
     link_loads(program, forest)
 
@@ -142,9 +151,7 @@ def test_short_slices_keep_the_links_busy_in_a_short_call(
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.BROADCAST])
 def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None:
     """A broadcast in six more is 4 % faster at 64 MB, and 6 % slower at 1 GB."""
-    forest = solver.solve(
-        capacity_graph(catalog.load("dgx2-v100")), collective, 0 if collective.has_root else None
-    )
+    forest = solved("dgx2-v100", collective)
     plain = lower(forest, RCCL)
     first, _ = search(forest, RCCL, plain, (add_blocks,))
     program, _ = search(forest, RCCL, plain)
@@ -161,39 +168,28 @@ def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None
 @pytest.mark.slow
 def test_chunks_are_cut_finer_for_long_calls() -> None:
     """A call of 64 MB is as fast with chunks twice as long, where one of 1 GB reaches 86 %."""
-    forest = solver.solve(capacity_graph(catalog.load("fat-tree")), Collective.ALLGATHER, None, 1)
+    forest = solved("fat-tree", Collective.ALLGATHER, 1)
     coarse = lower(forest, RCCL, instances=8)
     program, _ = search(forest, RCCL, coarse)
-    short, long = 64 * 10**6, 10**9
-    shares = [
-        [simulate.band(p, forest, size).share(forest.plain_algbw) for size in (short, long)]
-        for p in (coarse, program)
-    ]
-    assert shares[0][1] < 0.9 < shares[0][0]
-    assert shares[1][1] > shares[0][1] + 0.03
+    short, long = shares(coarse, forest, SHORT, LONG)
+    assert long < 0.9 < short
+    assert shares(program, forest, LONG)[0] > long + 0.03
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "collective", "slice_bytes"),
+    ("name", "collective", "slice_bytes"),
     [
-        ("mi300x", {"boxes": "2"}, Collective.REDUCE, 3 * 2**14),
-        pytest.param(
-            "rail", {"boxes": "2"}, Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow
-        ),
+        ("mi300x", Collective.REDUCE, 3 * 2**14),
+        pytest.param("rail", Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow),
     ],
 )
 def test_the_shortest_slices_are_for_what_signals_do_not_slow_down(
-    name: str, settings: dict[str, str], collective: Collective, slice_bytes: int
+    name: str, collective: Collective, slice_bytes: int
 ) -> None:
     """With 0.7 us a signal they gain 7 and lose 0 points (64 MB, 1 GB); on rails gain 3, lose 4."""
-    root = 0 if collective.has_root else None
-    forest = solver.solve(capacity_graph(catalog.load(name, settings)), collective, root)
-    target = MSCCLPP.on(sms_of(name))
+    forest, target = solved(name, collective, boxes=2), MSCCLPP.on(sms_of(name))
     program, _ = search(forest, target, lower(forest, target))
-    blocks = [block for rank in program.ranks for block in rank.thread_blocks]
-    assert {
-        step.unit_bytes for block in blocks for step in block.steps if isinstance(step, Pipeline)
-    } == {slice_bytes}
+    assert slices(program) == {slice_bytes}
     served = mscclpp.largest_size(program)
     assert served == mscclpp.largest_size(
         slice_pipelines(program, 2**20)
@@ -206,13 +202,12 @@ def test_messages_of_flags_are_cut_finer_where_no_others_may_leave_a_box(
     collective: Collective,
 ) -> None:
     """Of 576,000 bytes each 85 and 87 % of the links: a hop is over before the next one begins."""
-    forest = solver.solve(capacity_graph(catalog.load("dgx-a100", {"boxes": "2"})), collective, 0)
+    forest = solved("dgx-a100", collective, boxes=2)
     first = lower(forest, RCCL)
     assert first.protocol == "LL128"
     program, _ = search(forest, RCCL, first)
-    best = forest.plain_algbw
-    assert simulate.band(first, forest, 64 * 10**6).share(best) < 0.88
-    assert simulate.band(program, forest, 64 * 10**6).share(best) > 0.9
+    assert shares(first, forest, SHORT)[0] < 0.88
+    assert shares(program, forest, SHORT)[0] > 0.9
     verify(program)
     few = lower(forest, RCCL, protocol="LL")
     assert search(forest, RCCL, few) == (few, "")
@@ -220,12 +215,11 @@ def test_messages_of_flags_are_cut_finer_where_no_others_may_leave_a_box(
 
 def test_sums_leave_the_lists_of_those_that_receive_where_these_are_full() -> None:
     """With a list for each part 83 % at 64 MB; finer ones of that kind lose 6 points at 1 GB."""
-    topology = catalog.load("dgx-a100", {"boxes": "4"})
-    forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
+    forest = solved("dgx-a100", Collective.REDUCE, boxes=4)
     program, _ = search(forest, RCCL, lower(forest, RCCL))
-    best = forest.plain_algbw
-    assert simulate.band(program, forest, 64 * 10**6).share(best) > 0.85
-    assert simulate.band(program, forest, 10**9).share(best) > 0.9
+    short, long = shares(program, forest, SHORT, LONG)
+    assert short > 0.85
+    assert long > 0.9
     adders = [
         [step.op for step in block.steps if isinstance(step, Instruction)]
         for rank in program.ranks
@@ -240,8 +234,7 @@ def test_sums_leave_the_lists_of_those_that_receive_where_these_are_full() -> No
 
 
 def test_adders_share_the_sums_of_one_tree() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
+    forest = solved("dgx-a100", Collective.REDUCE, boxes=2)
     chunks = layout(forest, 8)
     messages = schedule(
         chunks, early_copies(chunks), links_of(forest), most=1, block=None, apart=True
@@ -260,8 +253,7 @@ def test_adders_share_the_sums_of_one_tree() -> None:
 
 def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> None:
     """And nothing else is tried in their place: without them those of plain lists are there."""
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
+    forest = solved("dgx-a100", Collective.REDUCE, boxes=2)
     few = replace(RCCL, thread_blocks=24)
     assert usage(lower(forest, few, instances=8)).thread_blocks <= 24
     with pytest.raises(PlanError, match=r"needs \d+ thread blocks, rccl holds 24"):
@@ -271,14 +263,15 @@ def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> No
 def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
     """Nine thread blocks of a die suffice; four instances have twelve: 84 % at 64 MB, of 24."""
     target = MSCCLPP.on(sms_of("mi250"))
-    forest = solver.solve(capacity_graph(catalog.load("mi250")), Collective.REDUCE, 0)
+    forest = solved("mi250", Collective.REDUCE)
     filled_up, _ = search(forest, target, lower(forest, target), SPREADING)
     program, _ = search(forest, target, lower(forest, target))
     verify(program)
     assert usage(program).thread_blocks <= 18 < usage(filled_up).thread_blocks
     assert hardest(forest, program).ratio <= 1
-    for size, least in ((10**9, 0.985), (64 * 10**6, 0.87)):
-        assert simulate.band(program, forest, size).share(forest.plain_algbw) >= least
+    short, long = shares(program, forest, SHORT, LONG)
+    assert short >= 0.87
+    assert long >= 0.985
 
 
 def test_parts_do_not_wait_for_each_other_in_a_thread_block() -> None:
@@ -289,7 +282,7 @@ def test_parts_do_not_wait_for_each_other_in_a_thread_block() -> None:
     target = MSCCLPP.on(148)
     program, note = search(forest, target, lower(forest, target))
     assert usage(program).thread_blocks == 124
-    assert simulate.band(program, forest).share(forest.plain_algbw) > 0.9
+    assert shares(program, forest, LONG)[0] > 0.9
     assert hardest(forest, program).ratio <= 2
     assert "16 of the 27 thread blocks" in note
     assert "wait for each other" in note
@@ -318,7 +311,7 @@ def test_no_link_waits_for_wide_sums() -> None:
     forest = solver.solve(problem.graph, Collective.ALLREDUCE)
     target = MSCCLPP.on(sms_of("gb200-nvl72"))
     program, _ = search(forest, target, lower(forest, target))
-    assert simulate.band(program, forest, 64 * 10**6).share(forest.plain_algbw) >= 0.92
+    assert shares(program, forest, SHORT)[0] >= 0.92
 
 
 def test_a_thread_block_for_two_connections_has_one_peer() -> None:
@@ -367,9 +360,7 @@ def test_what_is_taken_is_no_slower_than_what_was_tried(
             return super().better(one, best)
 
     monkeypatch.setattr("forestcoll.compile.search.Judge", Witness)
-    forest = solver.solve(
-        capacity_graph(catalog.load(name)), collective, 0 if collective.has_root else None
-    )
+    forest = solved(name, collective)
     program, _ = search(forest, target, lower(forest, target))
     (judge,) = judges
     assert isinstance(judge, Witness)
