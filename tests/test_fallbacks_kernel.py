@@ -83,30 +83,30 @@ class Asked:
         self.answers.append(answer)
 
 
-def _digraph(nodes: int, arcs: Sequence[tuple[int, int, int]]) -> Iterator[int]:
-    yield from (nodes, len(arcs))
-    for arc in arcs:
+def _words(
+    tail: Any, head: Any, capacity: Any, supply: Any, sinks: Any, group: Any
+) -> Iterator[int]:
+    """A problem as the probe reads it: arcs, supply, sinks, groups."""
+    yield from (len(supply), len(tail))
+    for arc in zip(tail, head, capacity, strict=True):
         yield from arc
+    yield from (*supply, len(sinks), *sinks, *group)
 
 
 def _relays(asked: Asked, work: Callable[..., Any]) -> Callable[..., Any]:
-    def remove(n: int, tail: Any, head: Any, capacity: Any, supply: Any, sinks: Any, group: Any,
-               detours: bool) -> Any:  # fmt: skip
-        came = work(n, tail, head, capacity, supply, sinks, group, detours)
-        arcs = list(zip(tail, head, capacity, strict=True))
-        numbers = [*_digraph(n, arcs), *supply, len(sinks), *sinks, *group]
-        asked.add("split" if detours else "split-plain", numbers, bool(came.tail))
+    def remove(n: int, *given: Any) -> Any:
+        came = work(n, *given)
+        *problem, detours = given
+        asked.add("split" if detours else "split-plain", _words(*problem), bool(came.tail))
         return came
 
     return remove
 
 
 def _trim(asked: Asked, work: Callable[..., Any]) -> Callable[..., Any]:
-    def trim(n: int, tail: Any, head: Any, capacity: Any, supply: Any, sinks: Any) -> Any:
-        came = work(n, tail, head, capacity, supply, sinks)
-        arcs = list(zip(tail, head, capacity, strict=True))
-        numbers = [*_digraph(n, arcs), *supply, len(sinks), *sinks, *[-1] * n]
-        asked.add("trim", numbers, came is not None)
+    def trim(n: int, *problem: Any) -> Any:
+        came = work(n, *problem)
+        asked.add("trim", _words(*problem, [-1] * n), came is not None)
         return came
 
     return trim
@@ -119,11 +119,10 @@ def _packing(
         came = work(logical, supply, sinks, more)
         place = {v: i for i, v in enumerate(sinks)}
         units = [sum(count for _, count in link) for link in logical.units]
-        ends = zip(logical.tail, logical.head, units, strict=True)
-        arcs = [(place[u], place[v], c) for u, v, c in ends]
+        tail, head = ([place[v] for v in ends] for ends in (logical.tail, logical.head))
         group = [more[v] for v in sinks] if nested else [-1] * len(sinks)
         weights = [supply[v] for v in sinks]
-        numbers = [*_digraph(len(sinks), arcs), *weights, len(sinks), *range(len(sinks)), *group]
+        numbers = _words(tail, head, units, weights, range(len(sinks)), group)
         step = "nested" if nested else "exact" if more else "layered"
         asked.add(step, numbers, came is not None)
         return came

@@ -8,7 +8,6 @@ import sys
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from damages import damage, rows
@@ -120,12 +119,6 @@ def test_symmetry_expands_to_all_images() -> None:
     assert check(back) == 18
 
 
-def test_no_forest_carries_an_alltoall() -> None:
-    text = forest_file.dumps(chain_forest(star())).replace("allgather", "alltoall")
-    with pytest.raises(ForestError, match=r"collective: .*no trees carry an alltoall"):
-        forest_file.loads(text)
-
-
 def test_schema_file_is_the_model() -> None:
     stored = json.loads(forest_file.SCHEMA_PATH.read_text(encoding="utf-8"))
     assert stored == forest_file.schema()
@@ -136,23 +129,6 @@ def test_false_files_are_refused(change: str, message: str) -> None:
     data = damage(json.loads(forest_file.dumps(chain_forest(star()))), change)
     with pytest.raises(ForestError, match=message):
         verify_text(json.dumps(data), "x")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "not JSON"),
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON|nested too deeply"),
-        ('{"format": 1, "format": 2}', "'format' stands twice"),
-        ("[]", "file"),
-        ("null", "file"),
-        ('{"format": "forestcoll.forest/1"}', "Field required"),
-    ],
-)
-def test_no_forest_at_all(text: str, message: str) -> None:
-    with pytest.raises(ForestError, match=message):
-        forest_file.loads(text)
 
 
 def unbalanced() -> Forest:
@@ -175,17 +151,6 @@ def test_a_cut_beside_the_optimum_is_checked_too(change: str, message: str) -> N
     forest_file.loads(json.dumps(file))
     with pytest.raises(ForestError, match=message):
         forest_file.loads(json.dumps(damage(file, change)))
-
-
-@pytest.mark.parametrize(
-    ("claim", "value"), [("parts", [["gpu0"]]), ("optimum", "5"), ("weights", ["1"])]
-)
-def test_a_bound_claims_nothing_that_its_method_does_not_use(claim: str, value: Any) -> None:
-    file = json.loads(forest_file.dumps(solver.solve(star(), Collective.ALLGATHER, name="star")))
-    assert file["bound"]["method"] == "cut"
-    file["bound"][claim] = value
-    with pytest.raises(ForestError, match=f"bound.{claim}: a bound by the method 'cut' has none"):
-        forest_file.loads(json.dumps(file))
 
 
 def test_unbalanced_switch_states_a_cut_and_the_optimum(tmp_path: Path) -> None:

@@ -85,12 +85,6 @@ def test_wrong_files_are_refused(folder: Path, change: str, message: str) -> Non
     assert str(file) in str(error.value) or str(folder) in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": "forestcoll.groups/1"', "[" * 50_000])
-def test_what_is_no_groups_file(text: str) -> None:
-    with pytest.raises(ForestError):
-        groups_file.verify(text, "nowhere.groups.json")
-
-
 def test_a_forest_that_was_changed_is_noticed(folder: Path) -> None:
     (first, _) = sorted(folder.glob("*.forest.json"))
     model = json.loads(first.read_text())
