@@ -6,13 +6,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from graphs import named
 from hand_forests import of_shape, proven, star
 
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.formats import Format
 from forestcoll.compile.search import add_blocks, search
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, usage
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, hardest
 from forestcoll.program import BY_TREES, Collective, Program
@@ -26,16 +26,13 @@ ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 
 def solved(name: str, collective: Collective, **settings: str) -> Forest:
-    topology = catalog.load(name, settings)
-    root = 0 if collective.has_root else None
-    return solve(CapacityGraph.from_topology(topology), collective, root, name=topology.name)
+    return solve(named(name, **settings), collective, 0 if collective.has_root else None)
 
 
 def with_links(made: Forest, bandwidth: int) -> Forest:
     """The forest on links of that many GB/s."""
-    graph = made.graph
-    wide = tuple(1 for _ in graph.capacity)
-    return replace(made, graph=replace(graph, capacity=wide, unit=Fraction(bandwidth)), bound=None)
+    wide = replace(made.graph, capacity=(1,) * len(made.graph.tail), unit=Fraction(bandwidth))
+    return replace(made, graph=wide, bound=None)
 
 
 def filled(forest: Forest, target: Target, program: Program) -> tuple[Program, str]:

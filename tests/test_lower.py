@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
+from graphs import build, named
 from hand_forests import (
     chain,
     forest,
     instructions,
-    mesh,
     of_shape,
     proven,
     star,
     tree,
 )
 
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import hopeless, lower, usage
 from forestcoll.program import BY_TREES, Collective, Op, Pipeline, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
@@ -54,22 +52,20 @@ def test_weights_share_no_factor_in_chunks(target: Target) -> None:
     assert {(r.input_chunks, r.output_chunks) for r in program.ranks} == {(1, 2)}
 
 
-@pytest.mark.parametrize(
-    ("collective", "sizes"),
-    [
-        (Collective.ALLGATHER, (1, 3)),
-        (Collective.REDUCE_SCATTER, (3, 1)),
-        (Collective.ALLREDUCE, (3, 3)),
-        (Collective.BROADCAST, (1, 1)),
-        (Collective.REDUCE, (1, 1)),
-    ],
-)
 @BOTH
-def test_buffers_have_the_sizes_of_the_collective(
-    collective: Collective, sizes: tuple[int, int], target: Target
-) -> None:
-    program = lower(of_shape(collective, 3, chain), target)
-    assert {(r.input_chunks, r.output_chunks) for r in program.ranks} == {sizes}
+def test_buffers_have_the_sizes_of_the_collective(target: Target) -> None:
+    sizes = {}
+    for collective in BY_TREES:
+        program = lower(of_shape(collective, 3, chain), target)
+        ((inputs, outputs),) = {(r.input_chunks, r.output_chunks) for r in program.ranks}
+        sizes[collective.value] = f"{inputs} {outputs}"
+    assert sizes == {
+        "allgather": "1 3",
+        "reduce-scatter": "3 1",
+        "allreduce": "3 3",
+        "broadcast": "1 1",
+        "reduce": "1 1",
+    }
 
 
 @BOTH
@@ -90,20 +86,10 @@ def test_instances_cut_every_tree() -> None:
 
 @BOTH
 def test_trees_that_differ_in_switches_only_are_one(target: Target) -> None:
-    graph = mesh(2)
-    # two switches between two ranks
-    wide = replace(
-        graph,
-        names=(*graph.names, "x", "y"),
-        gpu=(True, True, False, False),
-        multicast=(False,) * 4,
-        aggregation=(False,) * 4,
-        tail=(0, 2, 0, 3, 1, 2, 1, 3),
-        head=(2, 1, 3, 1, 2, 0, 3, 0),
-        capacity=(1,) * 8,
-    )
-    trees = [Tree(r, "broadcast", 1, ((r, x, 1 - r),)) for r in (0, 1) for x in (2, 3)]
-    made = Forest("two-ways", wide, Collective.ALLGATHER, 4, tuple(trees))
+    graph = build([(gpu, switch, 1) for switch in "xy" for gpu in "ab"], switches="xy")
+    a, x, b, y = map(graph.names.index, "axby")
+    trees = [Tree(u, "broadcast", 1, ((u, w, v),)) for u, v in ((a, b), (b, a)) for w in (x, y)]
+    made = Forest("two-ways", graph, Collective.ALLGATHER, 4, tuple(trees))
     check(made)
     assert lower(made, target).ranks[0].output_chunks == 2
 
@@ -177,12 +163,8 @@ def test_a_wide_root_hands_over_by_semaphores_inside_the_pipelines() -> None:
     program = proven(of_shape(Collective.ALLREDUCE, 16, star), MSCCLPP)
     assert Op.READ_REDUCE_PUT not in {i.op for i in instructions(program)}
     for rank in program.ranks:
-        bodies = [
-            [i.op for i in s.body]
-            for b in rank.thread_blocks
-            for s in b.steps
-            if isinstance(s, Pipeline)
-        ]
+        steps = [s for b in rank.thread_blocks for s in b.steps]
+        bodies = [[i.op for i in s.body] for s in steps if isinstance(s, Pipeline)]
         assert [Op.READ_REDUCE, Op.NOP, Op.READ_REDUCE, Op.NOP, Op.RELEASE] in bodies
         assert [Op.ACQUIRE, Op.NOP, Op.PUT, Op.PUT] in bodies
 
@@ -212,14 +194,8 @@ def test_sums_of_other_boxes_need_scratch_and_those_of_the_own_do_not() -> None:
 
 def test_pipelines_take_the_callers_slice() -> None:
     program = lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=4096)
-    sizes = {
-        s.unit_bytes
-        for r in program.ranks
-        for b in r.thread_blocks
-        for s in b.steps
-        if isinstance(s, Pipeline)
-    }
-    assert sizes == {4096}
+    steps = [s for r in program.ranks for b in r.thread_blocks for s in b.steps]
+    assert {s.unit_bytes for s in steps if isinstance(s, Pipeline)} == {4096}
 
 
 def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
@@ -273,13 +249,6 @@ def test_hopeless_counts() -> None:
 # -- machines of the catalogue -----------------------------------------------------------------
 
 
-def solved(name: str, parameters: dict[str, str], collective: Collective, trees: Any) -> Forest:
-    topology = catalog.load(name, parameters)
-    graph = CapacityGraph.from_topology(topology)
-    root = 0 if collective.has_root else None
-    return solve(graph, collective, root, trees, name=topology.name)
-
-
 def parameters(name: str) -> set[str]:
     return {p.name for p in catalog.heading(name).parameters}
 
@@ -300,7 +269,8 @@ def test_every_machine_fits_and_loads_its_links_as_the_forest(
     name: str, boxes: int, collective: Collective
 ) -> None:
     """The exact optimum, no link more loaded than its trees say, to the fraction."""
-    made = solved(name, {"boxes": str(boxes)} if boxes else {}, collective, "auto")
+    graph = named(name, **({"boxes": boxes} if boxes else {}))
+    made = solve(graph, collective, 0 if collective.has_root else None)
     program = lower(made, MSCCLPP)
     pairs = link_loads(program, made)
     assert sum(pairs.values()) == Fraction(
@@ -318,7 +288,7 @@ def test_every_machine_fits_and_loads_its_links_as_the_forest(
 
 @pytest.mark.parametrize("target", [MSCCL, RCCL, MSCCLPP], ids=lambda t: t.name)
 def test_sixty_four_ranks_are_lowered_in_seconds(target: Target) -> None:
-    made = solved("torus-3d", {"x": "4", "y": "4", "z": "4"}, Collective.ALLREDUCE, "auto")
+    made = solve(named("torus-3d", x=4, y=4, z=4), Collective.ALLREDUCE)
     start = time.process_time()
     program = lower(made, target)
     assert time.process_time() - start < 5

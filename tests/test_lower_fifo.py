@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from graphs import build, named
 from hand_forests import chain, forest, forests, instructions, of_shape, proven, star, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,6 +36,7 @@ from forestcoll.program.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, SMS, T
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
 from forestcoll.topology import catalog
+from forestcoll.ui.cli.types import parse_budget
 from forestcoll.verify import verify
 
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
@@ -168,24 +171,15 @@ def planes(near: str = "both") -> CapacityGraph:
 
     `near` "both": every GPU has a link to both fabrics; "own": GPU i has one to fabric i.
     """
-    names = ("a/gpu0", "a/gpu1", "a/nv", "b/gpu0", "b/gpu1", "b/nv", "plane0", "plane1")
-    links: dict[tuple[int, int], Fraction] = {}
-    for base in (0, 3):
-        for gpu in (0, 1):
-            links[base + gpu, base + 2] = Fraction(300)
-            for plane in (0, 1) if near == "both" else (gpu,):
-                links[base + gpu, 6 + plane] = Fraction(25)
-    both = links | {(b, a): w for (a, b), w in links.items()}
-    kinds = tuple("gpu" in name for name in names)
-    return CapacityGraph.from_bandwidths(
-        names=names,
-        gpu=kinds,
-        multicast=(False,) * 8,
-        aggregation=(False,) * 8,
-        ranks=(0, 1, 3, 4),
-        bandwidths=both,
-        name="planes",
-    )
+    boxes = [(f"{box}/gpu{gpu}", f"{box}/nvswitch", 300) for box in "ab" for gpu in (0, 1)]
+    fabrics = [
+        (f"{box}/gpu{gpu}", f"fabric{plane}", 25)
+        for box in "ab"
+        for gpu in (0, 1)
+        for plane in (0, 1)
+        if near == "both" or plane == gpu
+    ]
+    return build(boxes + fabrics)
 
 
 def crossing(program: Program, graph: CapacityGraph) -> Iterator[tuple[int, int, int]]:
@@ -199,21 +193,27 @@ def crossing(program: Program, graph: CapacityGraph) -> Iterator[tuple[int, int,
 
 
 def test_planes_are_found_where_there_are_two() -> None:
-    assert planes_of(planes()) == {6: 0, 7: 1}
-    for name, settings_ in (("dgx-a100", {"boxes": "2"}), ("rail", {}), ("torus-2d", {})):
-        graph = CapacityGraph.from_topology(catalog.load(name, settings_))
+    graph = planes()
+    found = {graph.names[node]: plane for node, plane in planes_of(graph).items()}
+    assert found == {"fabric0": 0, "fabric1": 1}
+    for graph in (named("dgx-a100", boxes=2), named("rail"), named("torus-2d")):
         assert planes_of(graph) == {}
         assert parity_of(graph)((graph.ranks[0], graph.ranks[1])) == -1
 
 
 def test_the_adapter_follows_from_gpu_and_channel() -> None:
     """Of a GPU's own two adapters, the one at place device + channel modulo 2."""
-    both = parity_of(planes())
-    assert [both((0, 6 + p, 3)) for p in (0, 1)] == [0, 1]
-    assert [both((1, 6 + p, 4)) for p in (0, 1)] == [1, 0]
-    assert both((0, 2, 1)) == -1
-    own = parity_of(planes("own"))
-    assert [own((gpu, 6 + gpu, 3 + gpu)) for gpu in (0, 1)] == [0, 1]
+
+    def parity(near: str, *path: str) -> int:
+        graph = planes(near)
+        return parity_of(graph)(tuple(map(graph.names.index, path)))
+
+    for gpu in (0, 1):
+        for plane in (0, 1):
+            way = (f"a/gpu{gpu}", f"fabric{plane}", f"b/gpu{gpu}")
+            assert parity("both", *way) == (gpu + plane) % 2
+        assert parity("own", f"a/gpu{gpu}", f"fabric{gpu}", f"b/gpu{gpu}") == gpu
+    assert parity("both", "a/gpu0", "a/nvswitch", "a/gpu1") == -1
 
 
 @ALL
@@ -301,27 +301,19 @@ def notes_of(name: str, collective: str, budget: Budget, target: Any = "msccl") 
 
 
 @pytest.mark.parametrize(
-    ("name", "collective", "budget", "words"),
+    ("collective", "budget", "words"),
     [
-        (
-            "mi250",
-            "allreduce",
-            Budget(trees=2),
-            "160 of 171.429 GB/s: 2 different trees per root; 3 would give 171.429",
-        ),
-        (
-            "mi250",
-            "allgather",
-            Budget(trees=1),
-            "266.667 of 342.857 GB/s: 1 different tree per root; 2 would give 320",
-        ),
-        ("mi250", "allgather", Budget(channels=32), None),
+        ("allreduce", "trees=2",
+         ["160 of 171.429 GB/s: 2 different trees per root; 3 would give 171.429"]),
+        ("allgather", "trees=1",
+         ["266.667 of 342.857 GB/s: 1 different tree per root; 2 would give 320"]),
+        ("allgather", "channels=32", []),
     ],
-)
+)  # fmt: skip
 def test_the_report_says_what_a_budget_costs(
-    name: str, collective: str, budget: Budget, words: str | None
+    collective: str, budget: str, words: list[str]
 ) -> None:
-    assert notes_of(name, collective, budget) == ([] if words is None else [words])
+    assert notes_of("mi250", collective, parse_budget(budget)) == words
 
 
 def test_of_several_limits_each_is_lifted_alone() -> None:
@@ -337,57 +329,38 @@ def test_of_several_limits_each_is_lifted_alone() -> None:
     assert less.startswith("320 of 342.857 GB/s")
 
 
-def costs(budget: Budget, need: dict[str, int]) -> Costs:
+def costs(budget: str, channels: int, blocks: int) -> Costs:
     """Costs of plans that take so many channels and thread blocks, whatever the forest."""
-    block = ThreadBlock((), recv=1, channel=need["channels"] - 1)
-    rank = RankProgram((block,) * need["blocks"], 1, 1, 0)
+    rank = RankProgram((ThreadBlock((), recv=1, channel=channels - 1),) * blocks, 1, 1, 0)
     program = Program("", Collective.ALLREDUCE, "fifo", (rank, rank), True, True)
 
     def made(_: Forest, target: Target) -> Program:
-        if target.channels < need["channels"] or target.thread_blocks < need["blocks"]:
+        if target.channels < channels or target.thread_blocks < blocks:
             raise PlanError("too small")
         return program
 
-    return Costs(budget, (replace(MSCCL, channels=128),), made, lambda _: 1)
+    given = parse_budget(budget) if budget else Budget()
+    return Costs(given, (replace(MSCCL, channels=128),), made, lambda _: 1)
 
 
 @pytest.mark.parametrize(
     ("budget", "need", "words"),
     [
-        (
-            Budget(channels=32),
-            {"channels": 64, "blocks": 8},
-            "200 of 208 GB/s: 32 channels; 64 would give 204.8",
-        ),
-        (
-            Budget(blocks=4),
-            {"channels": 64, "blocks": 8},
-            "200 of 208 GB/s: 4 thread blocks; 8 would give 204.8",
-        ),
-        (
-            Budget(channels=32, blocks=4),
-            {"channels": 64, "blocks": 8},
-            "200 of 208 GB/s: 32 channels, 4 thread blocks; 64 channels and 8 thread blocks would "
-            "give 204.8",
-        ),
-        (
-            Budget(channels=32, blocks=1),
-            {"channels": 64, "blocks": 1},
-            "200 of 208 GB/s: 32 channels, 1 thread block; 64 channels would give 204.8",
-        ),
-        (Budget(channels=32), {"channels": 129, "blocks": 8}, "200 of 208 GB/s: 32 channels"),
+        ("channels=32", (64, 8), "32 channels; 64 would give 204.8"),
+        ("blocks=4", (64, 8), "4 thread blocks; 8 would give 204.8"),
+        ("channels=32,blocks=4", (64, 8),
+         "32 channels, 4 thread blocks; 64 channels and 8 thread blocks would give 204.8"),
+        ("channels=32,blocks=1", (64, 1),
+         "32 channels, 1 thread block; 64 channels would give 204.8"),
+        ("channels=32", (129, 8), "32 channels"),
     ],
-)
-def test_words_of_a_budget(budget: Budget, need: dict[str, int], words: str) -> None:
-    @dataclass(frozen=True)
-    class Rated:
-        plain_algbw: Fraction
-
-    found: Any = [Rated(Fraction(1024, 5)), Rated(Fraction(150))]
-    told = costs(budget, need)
-    assert told.words(Fraction(200), Fraction(208), found) == words
-    assert told.words(Fraction(208), Fraction(208), found) is None
-    assert costs(Budget(), need).words(Fraction(200), Fraction(208), found) is None
+)  # fmt: skip
+def test_words_of_a_budget(budget: str, need: tuple[int, int], words: str) -> None:
+    found: Any = [SimpleNamespace(plain_algbw=Fraction(rate)) for rate in ("1024/5", "150")]
+    best = Fraction(208)
+    assert costs(budget, *need).words(Fraction(200), best, found) == f"200 of 208 GB/s: {words}"
+    assert costs(budget, *need).words(best, best, found) is None
+    assert costs("", *need).words(Fraction(200), best, found) is None
 
 
 def test_budgets_narrow_targets() -> None:
