@@ -27,6 +27,7 @@ from forestcoll.solver.walks import by_box
 
 ALL = tuple(BY_TREES)
 Groups = list[list[int]]
+EVEN_AND_ODD: Groups = [list(range(start, 16, 2)) for start in (0, 1)]
 
 
 def nodes(graph: CapacityGraph, *names: str) -> list[int]:
@@ -180,8 +181,7 @@ def test_groups_across_share_the_network() -> None:
 
 def test_relays_all_use_the_others_links() -> None:
     machine = mi250(1)
-    halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
-    done = solve_together(machine, halves, Collective.ALLGATHER, relays="all")
+    done = solve_together(machine, EVEN_AND_ODD, Collective.ALLGATHER, relays="all")
     prove(done)
     assert done.algbw == Fraction(1200, 7)
 
@@ -234,17 +234,15 @@ def test_many_gpus_share_equally(collective: Collective, monkeypatch: pytest.Mon
     # nothing is shared: the equal parts are whole links
     monkeypatch.setattr(shared, "LINKS", 40_000)
     assert done.algbw == solve_together(machine, rails, collective).algbw
-    halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
     monkeypatch.setattr(shared, "LINKS", 15)
-    less = solve_together(mi250(1), halves, collective, relays="all")
+    less = solve_together(mi250(1), EVEN_AND_ODD, collective, relays="all")
     prove(less, exact=False)
     assert less.algbw == less.bound.algbw or "links in all, the limit is 15" in less.note
 
 
 def test_too_many_links_share_equally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "VARIABLES", 10)
-    halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
-    done = solve_together(mi250(1), halves, Collective.ALLREDUCE, relays="all")
+    done = solve_together(mi250(1), EVEN_AND_ODD, Collective.ALLREDUCE, relays="all")
     prove(done, exact=False)
     assert done.algbw < done.bound.algbw
     assert "the limit is 10" in done.note

@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from artefacts import Artefacts
 from command_line import Run
 from google.protobuf.message import Message
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
@@ -25,9 +26,6 @@ from test_hostile_text import NAMES
 from test_view_data import unpack
 
 from forestcoll.common.escape import escape, file_name
-from forestcoll.compile.synthesize import synthesize
-from forestcoll.topology import catalog
-from forestcoll.ui import cli
 from forestcoll.ui.export import FORMATS
 from forestcoll.ui.report.notebook import html_table
 
@@ -45,15 +43,15 @@ HOSTILE = NAMES | {
 KINDS = {"forest": "forest.json", "mscclpp-json": "mscclpp.json", "routes": "routes.json"}
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture
+def sources(compiled: Artefacts) -> dict[str, str]:
     """Texts of files with a node called `gpu0`, of the topology `ring-4`."""
-    topology = catalog.load("ring", {"gpus": "4"})
-    trees = synthesize(topology, "allgather", formats=("forest", "mscclpp-json")).texts
-    path = tmp_path_factory.mktemp("routes") / "x.routes.json"
-    words = ["synthesize", "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--format", "routes"]
-    assert cli.main([*words, "-o", str(path)]) == 0
-    return {**{str(kind): text for kind, text in trees.items()}, "routes": path.read_text()}
+    trees = compiled("ring gpus=4", "allgather")
+    routes = compiled("ring gpus=4", "alltoall", "--format", "routes")
+    return {
+        kind: (routes if kind == "routes" else trees).file(f".{end}").read_text()
+        for kind, end in KINDS.items()
+    }
 
 
 def written(sources: dict[str, str], kind: str, name: str, folder: Path) -> Path:

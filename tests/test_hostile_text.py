@@ -7,16 +7,14 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from artefacts import Artefacts
+from command_line import Run
 
 from forestcoll.common.escape import LONGEST, escape
-from forestcoll.compile.synthesize import synthesize
 from forestcoll.study.predict import NO_LATENCIES
-from forestcoll.topology import catalog
-from forestcoll.ui import cli
 from forestcoll.ui.report.progress import StageProgress
 
 PAINT = "\r\x1b[2K\x1b[1A\r\x1b[2Kx: ok\n  optimal: the bound (cut) equals it\x1b[8m"
@@ -31,23 +29,11 @@ NAMES = {
     "separators": "\u2028\u2029",
     "invisible": "\u3164\U000e0041",
 }
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def forest() -> str:
-    topology = catalog.load("ring", {"gpus": "4"})
-    return synthesize(topology, "allgather", formats=("forest",)).texts["forest"]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = cli.main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def forest(compiled: Artefacts) -> str:
+    return compiled("ring gpus=4", "allgather").file(".forest.json").read_text()
 
 
 def check_seen(text: str) -> None:
@@ -83,7 +69,7 @@ def test_escape_cuts_what_fills_the_screen() -> None:
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("what", ["topology", "node", "wrong", "key"])
 def test_verify_shows_no_character_that_hides(
-    forest: str, call: Call, tmp_path: Path, name: str, what: str
+    forest: str, call: Run, tmp_path: Path, name: str, what: str
 ) -> None:
     data = json.loads(forest)
     if what == "topology":
@@ -96,7 +82,7 @@ def test_verify_shows_no_character_that_hides(
             data["trees"][0]["edges"] = data["trees"][0]["edges"][:1]
     path = tmp_path / "x.forest.json"
     path.write_text(json.dumps(data))
-    code, out, err = call("verify", path)
+    code, out, err = call("verify", str(path))
     assert code == (1 if what in ("wrong", "key") else 0)
     check_seen(out + err)
     said = err.replace(f"forestcoll: note: {NO_LATENCIES}\n", "")
@@ -104,7 +90,7 @@ def test_verify_shows_no_character_that_hides(
     first, *rest = out.splitlines() or [""]
     assert first == ("" if code else f"{path}: ok")
     assert all(line.startswith("  ") for line in rest)  # none that a name has begun
-    code, out, err = call("verify", path, "--json")
+    code, out, err = call("verify", str(path), "--json")
     check_seen(out + err)
     assert out.isascii()
     if what == "topology":
@@ -113,14 +99,13 @@ def test_verify_shows_no_character_that_hides(
 
 @pytest.mark.parametrize("name", ["escape", "bidi", "newline"])
 def test_plans_and_tables_show_no_character_that_hides(
-    call: Call, tmp_path: Path, name: str
+    compiled: Artefacts, call: Run, tmp_path: Path, name: str
 ) -> None:
     plan = tmp_path / "x.mscclpp.json"
-    made = synthesize(catalog.load("ring", {"gpus": "4"}), "allgather", formats=("mscclpp-json",))
-    text = made.texts["mscclpp-json"]
+    text = compiled("ring gpus=4", "allgather").file(".mscclpp.json").read_text()
     assert "ring-4" in text
     plan.write_text(text.replace("ring-4", json.dumps(NAMES[name])[1:-1]))
-    for arguments in (("verify", plan), ("run", plan, "--size", "768", "-n", "1")):
+    for arguments in (("verify", str(plan)), ("run", str(plan), "--size", "768", "-n", "1")):
         code, out, err = call(*arguments)
         assert (code, err) == (0, "")
         check_seen(out)

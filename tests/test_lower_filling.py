@@ -314,21 +314,11 @@ def test_no_link_waits_for_wide_sums() -> None:
     assert shares(program, forest, SHORT)[0] >= 0.92
 
 
-def test_a_thread_block_for_two_connections_has_one_peer() -> None:
-    """Where senders of all peers are as long as the receivers; else the longest that fits."""
-
-    def ports(sends: bool, steps: dict[int, int]) -> dict[Port, int]:
-        return {Port(0, sends, peer, 0): length for peer, length in steps.items()}
-
-    same = ports(False, {1: 2, 2: 2, 3: 2}) | ports(True, {3: 1, 1: 1, 2: 1})
-    found = match_ports(same, most=64)
-    assert sorted((a.peer, b.peer) for a, b in found) == [(1, 1), (2, 2), (3, 3)]
-    assert all(b.sends and not a.sends for a, b in found)
-    middle = {Port(2, sends, peer, 0): 2 for sends in (False, True) for peer in (0, 1, 3, 4)}
-    turns = [a.peer for a, _ in match_ports(middle, most=64)]
-    assert turns == [3, 4, 0, 1]  # where few are joined, not everybody joins those to rank 0
-    long = ports(False, {1: 2, 2: 5}) | ports(True, {1: 1, 2: 6})
-    assert [(a.peer, b.peer) for a, b in match_ports(long, most=8)] == [(2, 1), (1, 2)]
+def test_a_thread_block_for_two_connections_takes_the_longest_that_fits() -> None:
+    """Of one peer and in turn, where all are as long: or links idle (test_lower_scheduled)."""
+    steps = {(False, 1): 2, (False, 2): 5, (True, 1): 1, (True, 2): 6}
+    ports = {Port(0, sends, peer, 0): length for (sends, peer), length in steps.items()}
+    assert [(a.peer, b.peer) for a, b in match_ports(ports, most=8)] == [(2, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(

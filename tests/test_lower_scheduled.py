@@ -87,21 +87,6 @@ def test_sums_are_scheduled_as_closely_as_broadcasts(monkeypatch: pytest.MonkeyP
     assert 1 <= stretch <= 1.03
 
 
-@pytest.mark.parametrize(("uplink", "late"), [(4, [0, 0, 0, 0]), (2, [0, 0, 1, 1])])
-def test_uplinks_serve_as_many_ports_as_they_are_wide(uplink: int, late: list[int]) -> None:
-    """One after the other, the fourth of four ports begins when a message is nearly there."""
-    ports, links = range(4), (1, 1, 1, 1, uplink, 1, 1, 1, 1)
-    ways = {(port, 4 + port): (port, 4, 5 + port) for port in ports}
-    transfers = [Transfer(src, dst, NOWHERE, NOWHERE, "final", 0, 0) for src, dst in ways]
-    made, _ = schedule._starts(
-        schedule.Links(ways, links, Fraction(1), Fraction(1)),
-        transfers,
-        list(ports),
-        {transfer.connection: 1 for transfer in transfers},
-    )
-    assert [start > 0 for start in made] == late
-
-
 @pytest.mark.parametrize(
     ("partners", "order"),
     [

@@ -36,24 +36,6 @@ def pairs() -> CapacityGraph:
     return build((u, v, 10 if n < 2 else 1) for n, (u, v) in enumerate(some))
 
 
-def test_copies_over_slow_links_are_counted() -> None:
-    graph = pairs()
-    assert [fan_out(graph, [t]) for t in (FLAT, VIA, SPREAD, CHAIN)] == [2, 1, 1, 1]
-    assert fan_out(graph, [VIA, FLAT, CHAIN]) == 2
-    assert fan_out(graph, []) == 0
-
-
-def test_a_path_is_as_fast_as_its_slowest_link() -> None:
-    """Ranks 0, 2 and 3 at switch 1, all 10, but rank 3 takes in 1."""
-    ends = [("gpu0", "switch"), ("switch", "gpu0"), ("gpu1", "switch"), ("switch", "gpu1")]
-    links = [(u, v, 10) for u, v in [*ends, ("gpu2", "switch")]]
-    graph = build([*links, ("switch", "gpu2", 1)], both=False)
-    assert [graph.names[v] for v in range(4)] == ["gpu0", "switch", "gpu1", "gpu2"]
-    assert fan_out(graph, [tree((0, 1, 2), (0, 1, 3))]) == 1
-    assert fan_out(graph, [tree((0, 1, 2), (2, 1, 3))]) == 1
-    assert fan_out(graph, [tree((3, 1, 0), (0, 1, 2), root=3)]) == 0
-
-
 def test_height_goes_before_trees_before_copies() -> None:
     graph = pairs()
     low, few = [FLAT], [CHAIN]
