@@ -243,12 +243,9 @@ def test_adders_share_the_sums_of_one_tree() -> None:
     parts: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
     for message in messages:
         parts[message.dst, adders.number[sum_of(message)]].append(message)
-    assert all(0 <= number < adders.counts[rank] for rank, number in parts)
     assert len(parts) == sum(adders.counts)
     assert max(map(len, parts.values())) <= 20
     assert all(len({m.group for m in own}) == 1 for own in parts.values())  # of one tree
-    sums = {(m.dst, m.total): adders.number[sum_of(m)] for m in messages}
-    assert all(sums[m.dst, m.total] == adders.number[sum_of(m)] for m in messages)
 
 
 def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> None:
