@@ -1,16 +1,27 @@
-"""What tests of the command line share: the type of the fixture `call`, and its usual outcome."""
+"""What tests of the command line and of scripts share: the fixture `call`, its usual outcome."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Outcome = tuple[int, str, str]
 """Exit code, standard output, standard error."""
 Run = Callable[..., Outcome]
+BENCHMARKS = str(Path(__file__).parents[1] / "scripts" / "benchmarks")
+
+
+def script(name: str) -> Any:
+    """A program of scripts/benchmarks as a module, which finds those beside it."""
+    if BENCHMARKS not in sys.path:
+        sys.path.append(BENCHMARKS)
+    return importlib.import_module(name)
 
 
 def fine(outcome: Outcome) -> str:

@@ -11,7 +11,8 @@ from fractions import Fraction
 from itertools import product
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.topology import catalog
+from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit
 
 MI250 = (
     "0-1:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-3:4 2-6:1 2-9:1 2-10:1 3-7:2 3-11:1 4-5:4 4-6:1 "
@@ -100,11 +101,20 @@ def star(*capacities: int) -> CapacityGraph:
     return build([(f"g{i}", "switch", c) for i, c in enumerate(capacities)])
 
 
-def named(words: str, **settings: object) -> CapacityGraph:
-    """A machine of the catalogue: `"dgx-a100 boxes=2"`, or with settings beside its name."""
-    name, *pairs = words.split()
-    asked = dict(pair.split("=") for pair in pairs) | {k: str(v) for k, v in settings.items()}
-    return CapacityGraph.from_topology(catalog.load(name, asked))
+def machine(text: str) -> Topology:
+    """One of the catalogue, with settings, and without links or nodes, which follow a `-`.
+
+    `machine("dgx-a100 boxes=2 -box0/gpu0-fabric")`
+    """
+    name, *words = text.split()
+    settings = dict(word.split("=") for word in words if word[0] != "-")
+    return edit(catalog.load(name, settings), [word[1:] for word in words if word[0] == "-"])
+
+
+def named(name: str, **settings: object) -> CapacityGraph:
+    """The graph of a machine of the catalogue: all in its text, or with settings beside it."""
+    words = (f"{key}={value}" for key, value in settings.items())
+    return CapacityGraph.from_topology(machine(" ".join([name, *words])))
 
 
 def able(
