@@ -1,80 +1,88 @@
-"""Plans of all-to-all: proven, linted, within their runtimes' limits, and run with real bytes."""
+"""Plans of all-to-all: proven, linted, within their runtimes' limits, and run with real bytes.
+
+As many thread blocks between two ranks as keep links busy; times by topology and by the routes;
+and the check over the catalogue (scripts/benchmarks/catalogue_alltoall.py) by a sample of it.
+"""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
-from graphs import build, dgx_a100
+from command_line import script
+from exchanges import routes, solved, straight_ring
+from graphs import dgx_a100, machine
 
 from forestcoll import plans
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.alltoall_plans import check, make, targets_of
 from forestcoll.execute import cpu
-from forestcoll.lower.alltoall.lowering import Flow, lower, transfers_of, write_out
+from forestcoll.lower.alltoall.filling import fill, needed_blocks, shares_of
+from forestcoll.lower.alltoall.lowering import Flow, Lanes, lower, transfers_of, write_out
+from forestcoll.lower.instances import BLOCK
 from forestcoll.plans.lint import lint
 from forestcoll.program import Buffer, Collective, Op, Program, Protocol
 from forestcoll.program.ops import SIGNALS, WAITS
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
-from forestcoll.solver.alltoall.demand import Demand, uniform
+from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.solver.alltoall.spread import spread
+from forestcoll.study import predict
 from forestcoll.topology import catalog
-from forestcoll.topology.edit import edit
-from forestcoll.verify import verify
+from forestcoll.verify import simulate
 
-FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
-    "dgx1": ("dgx1-v100", {}, ""),
-    "dgx1-2": ("dgx1-v100", {"boxes": 2}, ""),
-    "dgx2": ("dgx2-v100", {}, ""),
-    "a100": ("dgx-a100", {}, ""),
-    "a100-2": ("dgx-a100", {"boxes": 2}, ""),
-    "a100-2-nic": ("dgx-a100", {"boxes": 2}, "box0/gpu0-fabric"),
-    "h100-2": ("dgx-h100", {"boxes": 2}, ""),
-    "mi250": ("mi250", {}, ""),
-    "mi250-2": ("mi250", {"boxes": 2}, ""),
-    "mi300x-2": ("mi300x", {"boxes": 2}, ""),
-    "torus": ("torus-3d", {"x": 3, "y": 3, "z": 2}, ""),
-    "rail": ("rail", {}, ""),
-    "ring": ("ring", {"gpus": 6}, ""),
-    "hypercube": ("hypercube", {"dimension": 4}, ""),
-    "dragonfly": ("dragonfly", {}, ""),
+FABRICS = {
+    "dgx1": "dgx1-v100",
+    "dgx1-2": "dgx1-v100 boxes=2",
+    "dgx2": "dgx2-v100",
+    "a100": "dgx-a100",
+    "a100-2": "dgx-a100 boxes=2",
+    "a100-2-nic": "dgx-a100 boxes=2 -box0/gpu0-fabric",
+    "h100-2": "dgx-h100 boxes=2",
+    "mi250": "mi250",
+    "mi250-2": "mi250 boxes=2",
+    "mi300x-2": "mi300x boxes=2",
+    "torus": "torus-3d x=3 y=3 z=2",
+    "rail": "rail",
+    "ring": "ring gpus=6",
+    "hypercube": "hypercube dimension=4",
+    "dragonfly": "dragonfly",
 }
-LONG = {"ring-14": ("ring", {"gpus": 14}, "")}
-LARGE: dict[str, tuple[str, dict[str, object], str]] = {
-    "torus-4": ("torus-3d", {}, ""),
-    "a100-8": ("dgx-a100", {"boxes": 8}, ""),
-}
+LONG = "ring gpus=14"
+both_targets = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda target: target.name)
 
 
-@cache
-def routes(name: str) -> Routes:
-    topology, settings, without = (FABRICS | LARGE | LONG)[name]
-    found = catalog.load(topology, settings)
-    return route(solve(uniform(edit(found, (without,), []) if without else found)))
+def wrong(program: Program, size: int, **how: Any) -> list[int]:
+    """How many elements of a run are wrong, out of place: there is no other."""
+    rows = cpu.run(program, size, **how).rows
+    assert [row.mode for row in rows] == ["out-of-place"]
+    return [row.wrong for row in rows]
 
 
-def prove(name: str, target: str, protocol: Protocol | None = None) -> Program:
+def prove(text: str, target: str, protocol: Protocol | None = None) -> Program:
     """The plan of a fabric for a runtime: right, linted without a warning, no element wrong.
 
     Of 16 ranks a node MSCCL++ takes none, and nothing else is wrong with it.
     """
-    found, limits = routes(name), TARGETS[target]
-    refused = {"MPP-NICS"} if (name, target) == ("mi250-2", "mscclpp") else set()
-    plan = make(
-        found, limits.format, replace(limits, nics=0) if refused else limits, name, protocol
-    )
+    found, limits = routes(text), TARGETS[target]
+    refused = {"MPP-NICS"} if (text, target) == ("mi250 boxes=2", "mscclpp") else set()
+    limits = replace(limits, nics=0) if refused else limits
+    plan = make(found, limits.format, limits, text, protocol)
     report = lint(plan.text, "plan", target, sms=108)
     assert {f.rule for f in report.findings if f.severity != "note"} == refused
     assert report.verified is not None
+    assert plans.loads(plan.text, "plan").ranks == plan.program.ranks
+    assert plan.program.collective is Collective.ALLTOALL
     for size, dtype in ((1, "float32"), (100_000, "bfloat16")):
-        done = cpu.run(plan.program, size, dtype=dtype, iterations=2)
-        assert [(row.mode, row.wrong) for row in done.rows] == [("out-of-place", 0)]
+        assert wrong(plan.program, size, dtype=dtype, iterations=2) == [0]
     return plan.program
 
 
@@ -87,51 +95,38 @@ def prove(name: str, target: str, protocol: Protocol | None = None) -> Program:
 )
 def test_plans_are_right(name: str, target: str) -> None:
     """Of the two runtimes of MSCCL XML the wider one has plans of a few of the fabrics."""
-    prove(name, target)
+    prove(FABRICS[name], target)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "target"), [("torus-4", "rccl"), ("a100-8", "mscclpp")])
-def test_plans_of_64_ranks_are_right(name: str, target: str) -> None:
-    """For one runtime each, as smaller ones of the same kinds are for all above.
-
-    All machines, runtimes and protocols: `scripts/benchmarks/catalogue_alltoall.py`.
-    """
-    prove(name, target)
+@pytest.mark.parametrize(
+    ("text", "target"), [("torus-3d", "rccl"), ("dgx-a100 boxes=8", "mscclpp")]
+)
+def test_plans_of_64_ranks_are_right(text: str, target: str) -> None:
+    """For one runtime each, as smaller ones of the same kinds are for all above."""
+    prove(text, target)
 
 
 @pytest.mark.parametrize("name", ["dgx1-2", "a100", "a100-2-nic", "mi250", "ring", "dragonfly"])
 def test_packets_are_right(name: str) -> None:
-    """Nobody signals; packets go over memory inside a box, by proxies between boxes."""
-    program = prove(name, "mscclpp", "LL")
+    """Nobody signals; packets go over memory inside a box, by proxies between boxes.
+
+    Scratch has two halves, which is enough for any launches in a row, each with other data.
+    """
+    program = prove(FABRICS[name], "mscclpp", "LL")
     operations = {i.op for *_, i in program.instructions()}
     assert not operations & (SIGNALS | WAITS)
     assert Op.PUT_PACKETS in operations or name == "dragonfly"  # there every GPU is a box
     assert (program.double_scratch, program.max_bytes) == (True, 1 << 20)
-    kinds = {(c.kind, r) for r in program.ranks for b in r.thread_blocks for c in b.channels}
-    far = {kind for kind, _ in kinds}
-    assert ("port" in far) == (name in ("dgx1-2", "a100-2-nic", "dragonfly"))
-
-
-def test_launches_of_packets_in_a_row() -> None:
-    """Scratch has two halves, which is enough: six launches, each with other data."""
-    found = routes("mi250")
-    plan = make(found, "mscclpp-json", MSCCLPP, "mi250", "LL")
-    done = cpu.run(plan.program, 4096, iterations=6)
-    assert [row.wrong for row in done.rows] == [0]
-    with pytest.raises(PlanError, match="of the next launch both use chunk"):
-        verify(replace(plan.program, double_scratch=False), launches=3)
-
-
-def test_packets_are_for_few_bytes() -> None:
-    with pytest.raises(PlanError, match="packets are for up to 1048576; fewer units"):
-        lower(route(solve(Demand(dgx_a100(2))), 5000), MSCCLPP, "boxes", "LL")
+    kinds = {c.kind for r in program.ranks for b in r.thread_blocks for c in b.channels}
+    assert ("port" in kinds) == (name in ("dgx1-2", "a100-2-nic", "dragonfly"))
+    assert wrong(program, 4096, iterations=6) == [0]
 
 
 def test_in_what_order_scratch_lies() -> None:
     """What a relay sends on together lies together: one message where three units go on."""
-    flows = [Flow((s, 3, 4, t), 0, 1) for s in (0, 1, 2) for t in (5,)]
+    flows = [Flow((s, 3, 4, 5), 0, 1) for s in (0, 1, 2)]
     transfers, scratch = transfers_of(flows, 6, 1, 71)
     assert scratch == [0, 0, 0, 3, 3, 0]
     middle = [m for m in transfers if (m.src, m.dst) == (3, 4)]
@@ -143,29 +138,31 @@ def test_in_what_order_scratch_lies() -> None:
 @pytest.mark.parametrize(("target", "most"), [(RCCL, 2), (MSCCLPP, 3)])
 def test_scratch_is_used_again(target: Target, most: int) -> None:
     """Blocks go up to seven hops; a relay has the place of so many levels at most."""
-    found = routes("ring-14")
+    found = routes(LONG)
     program = lower(found, target, "ring")
     check(found, program)
     assert found.hops == 7
     passed_on = sum(flow.count * (len(flow.ranks) - 2) for flow in write_out(found))
     assert program.ranks[0].scratch_chunks <= most * program.ranks[0].input_chunks
     assert sum(rank.scratch_chunks for rank in program.ranks) <= Fraction(4, 5) * passed_on
-    assert [row.wrong for row in cpu.run(program, 14_000, iterations=3).rows] == [0]
+    assert wrong(program, 14_000, iterations=3) == [0]
 
 
-def test_scratch_is_not_used_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One level sooner, or without the signal that it is free, others would write too soon."""
-    found = routes("ring-14")
-    with monkeypatch.context() as patch:
-        patch.setattr("forestcoll.lower.alltoall.lowering.TURNS", 2)
-        with pytest.raises(PlanError, match="race"):
-            check(found, lower(found, MSCCLPP, "ring"))
-    one_way = straight_ring()
-    check(one_way, lower(one_way, MSCCLPP, "ring"))
-    with monkeypatch.context() as patch:
-        patch.setattr("forestcoll.lower.alltoall.onesided._Writer._tell", lambda *_: None)
-        with pytest.raises(PlanError, match="race"):
-            check(one_way, lower(one_way, MSCCLPP, "ring"))
+@pytest.mark.parametrize(
+    ("found", "spoilt", "by"),
+    [
+        (routes(LONG), "lowering.TURNS", 2),
+        (straight_ring(), "onesided._Writer._tell", lambda *_: None),
+    ],
+    ids=["a level sooner", "without the signal that it is free"],
+)
+def test_scratch_is_not_used_too_early(
+    found: Routes, spoilt: str, by: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(found, lower(found, MSCCLPP, "ring"))
+    monkeypatch.setattr(f"forestcoll.lower.alltoall.{spoilt}", by)
+    with pytest.raises(PlanError, match="race"):
+        check(found, lower(found, MSCCLPP, "ring"))
 
 
 def test_no_message_is_longer_than_the_runtime_takes() -> None:
@@ -176,105 +173,48 @@ def test_no_message_is_longer_than_the_runtime_takes() -> None:
     check(found, program)
 
 
-def test_every_pair_has_its_units() -> None:
-    found = routes("mi250")
-    have: dict[tuple[int, int], set[int]] = {}
-    for flow in write_out(found):
-        units = set(range(flow.first, flow.first + flow.count))
-        assert not units & have.setdefault((flow.ranks[0], flow.ranks[-1]), set())
-        have[flow.ranks[0], flow.ranks[-1]] |= units
-    assert len(have) == 16 * 15
-    assert all(units == set(range(found.units)) for units in have.values())
+def most_blocks(program: Program) -> int:
+    """Thread blocks of the fullest rank."""
+    return max(len(rank.thread_blocks) for rank in program.ranks)
 
 
 def test_steps_spread_over_thread_blocks() -> None:
-    """More steps than a thread block holds become more thread blocks to the same peer."""
+    """More steps than a thread block holds become more thread blocks to the same peer.
+
+    The one connection between two DGX-2 takes eight thread blocks, others one.
+    """
     found = routes("mi250")
-    narrow = lower(found, MSCCLPP, "mi250")
     wide = lower(found, replace(MSCCLPP, steps=31), "mi250")
-    blocks = [max(len(rank.thread_blocks) for rank in p.ranks) for p in (narrow, wide)]
-    assert blocks[1] > blocks[0]
+    assert most_blocks(wide) > most_blocks(lower(found, MSCCLPP, "mi250"))
     check(found, wide)
+    static = spread(solved("dgx2-v100 boxes=2"))
+    assert most_blocks(lower(static, MSCCLPP.on(80), "dgx2")) == 24
 
 
-def test_peers_share_thread_blocks() -> None:
+@pytest.mark.parametrize(("name", "most"), [("a100-2", 5), ("dgx1-2", 6)])
+def test_peers_share_thread_blocks(name: str, most: int) -> None:
     """Where a rank has more peers than thread blocks: the same bytes with fewer of them."""
-    for name, most in (("a100-2", 5), ("dgx1-2", 6)):
-        found = routes(name)
-        program = lower(found, replace(MSCCLPP, thread_blocks=most), name)
-        check(found, program)
-        blocks = [block for rank in program.ranks for block in rank.thread_blocks]
-        assert max(len(rank.thread_blocks) for rank in program.ranks) <= most
-        assert 1 < max(len(block.channels) for block in blocks) <= 8
-        assert {len({c.kind for c in block.channels}) for block in blocks} <= {0, 1}
-        report = lint(plans.dumps(program, "mscclpp-json", MSCCLPP), "plan", "mscclpp")
-        assert not [f for f in report.findings if f.severity != "note"]
-        assert [row.wrong for row in cpu.run(program, 20_000, iterations=3).rows] == [0]
+    found = routes(FABRICS[name])
+    program = lower(found, replace(MSCCLPP, thread_blocks=most), name)
+    check(found, program)
+    blocks = [block for rank in program.ranks for block in rank.thread_blocks]
+    assert most_blocks(program) <= most
+    assert 1 < max(len(block.channels) for block in blocks) <= 8
+    assert {len({c.kind for c in block.channels}) for block in blocks} <= {0, 1}
+    report = lint(plans.dumps(program, "mscclpp-json", MSCCLPP), "plan", "mscclpp")
+    assert not [f for f in report.findings if f.severity != "note"]
+    assert wrong(program, 20_000, iterations=3) == [0]
 
 
-def test_static_routes_of_two_dgx2_fit() -> None:
-    """The one connection between the boxes takes eight thread blocks, others one."""
-    found = spread(solve(uniform(catalog.load("dgx2-v100", {"boxes": 2}))))
-    program = lower(found, MSCCLPP.on(80), "dgx2")
-    assert max(len(rank.thread_blocks) for rank in program.ranks) == 24
-
-
-def test_protocols() -> None:
-    assert lower(routes("a100"), MSCCL, "box", "LL128").protocol == "LL128"
-    with pytest.raises(PlanError, match=r"mscclpp has Simple and LL \(packets\)"):
-        lower(routes("a100"), MSCCLPP, "box", "LL128")
-
-
-def test_a_program_that_is_not_the_routes_is_found() -> None:
-    found = routes("a100")
+def test_plans_of_the_same_ways_in_halves_are_right() -> None:
     other = route(solve(Demand(dgx_a100(1))), 2)
-    with pytest.raises(PlanError, match="of the data from rank 0 to rank"):
-        check(routes("ring"), lower(straight_ring(), RCCL, "ring"))
-    check(found, lower(other, RCCL, "box"))  # the same ways, in halves
+    check(routes("dgx-a100"), lower(other, RCCL, "box"))
 
 
-def straight_ring() -> Routes:
-    """The ring's routes, all clockwise."""
-    found = routes("ring")
-    graph = found.graph
-    order = [graph.names.index(f"gpu{i}") for i in range(6)]
-    paths = tuple(
-        replace(found.routes[0], path=tuple(order[: k + 1]), units=found.units) for k in range(1, 6)
-    )
-    return replace(found, routes=paths)
-
-
-def test_a_wrong_plan_is_found() -> None:
-    found = routes("a100")
-    program = lower(found, RCCL, "box")
-    first = program.ranks[0]
-    block = next(b for b, t in enumerate(first.thread_blocks) if t.send >= 0)
-    step = first.thread_blocks[block].steps[0]
-    wrong = replace(step, src=(replace(step.src[0], offset=0),))  # type: ignore[union-attr]
-    blocks = list(first.thread_blocks)
-    blocks[block] = replace(blocks[block], steps=(wrong,))
-    ranks = (replace(first, thread_blocks=tuple(blocks)), *program.ranks[1:])
-    with pytest.raises(PlanError):
-        check(found, replace(program, ranks=ranks))
-
-
-def test_relays_that_run_no_plan_are_refused() -> None:
-    graph = build([("a", "idle", 1), ("idle", "b", 1)], ranks=["a", "b"])
-    with pytest.raises(PlanError, match="through idle, which is no rank and runs no plan"):
-        lower(route(solve(Demand(graph))), RCCL, "relayed")
-
-
-def test_limits_are_refused_with_figures() -> None:
-    found = routes("a100-8")
-    with pytest.raises(PlanError, match=r"needs \d+ thread blocks, rccl holds 32; fewer units"):
-        lower(found, replace(RCCL, thread_blocks=32), "boxes")
-    with pytest.raises(PlanError, match="64 chunks in a buffer, rccl holds 63"):
-        lower(found, replace(RCCL, chunks=63), "boxes")
-
-
-def test_targets() -> None:
+def test_targets_and_protocols() -> None:
     assert [limits.name for limits in targets_of("any", "mi250-1").values()] == ["rccl", "mscclpp"]
     assert targets_of("msccl", "dgx-h100-1")["msccl-xml"].thread_blocks == 132
+    assert lower(routes("dgx-a100"), MSCCL, "box", "LL128").protocol == "LL128"
 
 
 def test_definition() -> None:
@@ -288,10 +228,162 @@ def test_definition() -> None:
     assert not alltoall.phases
 
 
-def test_plans_are_read_back() -> None:
-    for target in (RCCL, MSCCLPP):
-        plan = make(routes("dgx1"), target.format, target, "dgx1")
-        again = plans.loads(plan.text, "plan")
-        assert again.collective is Collective.ALLTOALL
-        assert again.ranks == plan.program.ranks
-        assert any(i.op in (Op.SEND, Op.PUT) for *_, i in again.instructions())
+# --- thread blocks between two ranks --------------------------------------------------------------
+
+
+def share(program: Program, text: str, found: Routes, **how: Any) -> float:
+    """Of the routes' rate, with much data; signals take no time."""
+    options = simulate.Options(**how)
+    timing = simulate.run(program, machine(text), 1 << 30, rule="fair", options=options)
+    return timing.algbw / float(found.algbw)
+
+
+def test_blocks_that_a_rate_needs() -> None:
+    """Links carry four fifths, nine tenths of which suffice; a block moves 24 GB/s."""
+    assert [needed_blocks(Fraction(rate)) for rate in (0, 1, 33, 34, 66, 67, 133, 134)] == [
+        *(1, 1, 1, 2, 2, 4, 4, 8)
+    ]
+
+
+@both_targets
+@pytest.mark.parametrize("name", ["mi300x", "dgx-a100", "dgx-h100", "dgx-b200"])
+@pytest.mark.usefixtures("links_alone")
+def test_links_are_busy(name: str, target: Target) -> None:
+    """With one thread block for a peer they are not."""
+    found, limits = routes(name, powers=True), target.on(108)
+    plan = make(found, target.format, limits, name)
+    assert plan.note == ""
+    narrow = lower(found, limits, name)
+    full, thin = (
+        share(program, name, found, block_rate=float(BLOCK)) for program in (plan.program, narrow)
+    )
+    assert full > 0.7 > thin
+
+
+@both_targets
+@pytest.mark.parametrize(
+    ("name", "counts", "stages"),
+    [("dgx1-v100", (1, 2, 4), 1), ("mi250", (1, 2, 4), 1), ("dgx-a100", (1, 2, 4), 1),
+     ("mi250", (1, 2), 3)],
+)  # fmt: skip
+def test_parts_are_dealt_out_at_random(
+    name: str, counts: tuple[int, ...], stages: int, target: Target
+) -> None:
+    """Whatever the lanes and stages, also over relays: right, over the routes.
+
+    In a single stage no message is in two lanes.
+    """
+    found, dice = routes(name, powers=True), random.Random(5)
+    of = {pair: dice.choice(counts) for pair in shares_of(found)}
+    lanes = Lanes(max(counts), max(counts) // 2, of, stages)
+    program = lower(found, target.on(304), name, lanes=lanes)
+    check(found, program)
+    parts = max(counts) * stages
+    assert program.ranks[0].input_chunks == len(found.graph.ranks) * found.units * parts
+    assert wrong(program, 100_000) == [0]
+    blocks = program.ranks[0].thread_blocks
+    peers = Counter(b.send if target is RCCL else b.channels[0].peer for b in blocks if
+                    target is RCCL or b.channels)  # fmt: skip
+    assert stages > 1 or all(count >= of[0, peer] for peer, count in peers.items() if peer >= 0)
+
+
+@both_targets
+def test_several_copy_what_a_rank_keeps(target: Target) -> None:
+    plan = make(routes("dgx-b200", powers=True), target.format, target.on(108), "b200")
+    copies = Counter(b for r, b, _, i in plan.program.instructions() if r == 0 and i.op is Op.COPY)
+    assert [*copies.values()] == [1, 1, 1, 1]
+
+
+def test_what_keeps_it_from_more() -> None:
+    found = routes("mi300x", powers=True)
+    program, note = fill(found, replace(RCCL, thread_blocks=12), "box", None)
+    assert len(program.ranks[0].thread_blocks) == 12
+    assert note == (
+        "msccl-xml: 1 of the 2 thread blocks that 64 GB/s between two ranks take (each moves some "
+        "24): with 2 rank 0 (box0/gpu0) needs 15 thread blocks, rccl holds 12"
+    )
+    program, note = fill(found, RCCL, "box", "LL")
+    assert (note, program.ranks[0].input_chunks) == ("", 8)
+
+
+@pytest.mark.parametrize(("name", "least"), [("mi250", 0.92), ("dgx1-v100", 0.97)])
+@pytest.mark.usefixtures("links_alone")
+def test_hops_of_onesided_plans_overlap(name: str, least: float) -> None:
+    """Parts follow one another through the hops; in a single stage links wait for each other."""
+    found, limits = routes(name, powers=True), MSCCLPP.on(104)
+    plan, whole = make(found, limits.format, limits, name), lower(found, limits, name)
+    assert plan.program.ranks[0].input_chunks > whole.ranks[0].input_chunks
+    assert share(plan.program, name, found) > least > share(whole, name, found)
+    assert wrong(plan.program, 100_000) == [0]
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+@both_targets
+@pytest.mark.parametrize("name", ["mi300x", "dgx-a100", "hypercube"])
+def test_one_hop_or_two_reach_the_bound(name: str, target: Target) -> None:
+    """Never faster than the links allow; nearly as fast with much data."""
+    found, topology = routes(name), machine(name)
+    prediction = predict.by_topology(lower(found, target, name), topology)
+    assert prediction.algbw == found.optimum.algbw
+    assert prediction.figures.source == f"the optimum of {topology.name}"
+    band = prediction.band(1 << 30)
+    assert band is not None
+    best = float(found.algbw)
+    assert max(band.fifo_algbw, band.fair_algbw) <= best * (1 + 1e-9)
+    if found.hops == 1:
+        # in order, puts of whole blocks that begin at once wait for each other at a switch
+        assert band.fair_algbw > 0.99 * best
+        assert target is MSCCLPP or band.fifo_algbw > 0.99 * best
+
+
+def test_by_the_routes_alone() -> None:
+    found = routes("mi250")
+    prediction = predict.by_routes(lower(found, RCCL, "mi250"), found)
+    assert prediction.algbw == found.algbw
+    assert prediction.microseconds(1 << 30) >= float((1 << 30) / found.algbw / 1000)
+
+
+# --- the check over the catalogue -----------------------------------------------------------------
+
+catalogue = script("catalogue_alltoall")
+SAMPLE = (
+    catalogue.Machine("ring", {"gpus": "4"}),
+    catalogue.Machine("rail", {"boxes": "2", "gpus": "2", "rails": "2"}),
+    catalogue.Machine("dgx1-v100", {}, ("box0/gpu0-box0/gpu1",)),
+)
+
+
+def test_a_sample_is_right_and_is_kept(tmp_path: Path) -> None:
+    """All kinds of three machines; then the same from the file, without any work."""
+    state = tmp_path / "state.jsonl"
+    first, sizes = catalogue.run_all(list(SAMPLE), catalogue.State(state))
+    # the optimum's routes of all, spread ones where there are boxes
+    assert len(first) == (len(SAMPLE) + 1) * len(catalogue.KINDS)
+    assert {one.cell for one in first} == {"ok"}
+    assert sorted(sizes.values()) == [4, 4, 4, 8]
+    again = catalogue.State(state)
+    assert len(again.known) == len(first)
+    assert catalogue.run_all(list(SAMPLE), again)[0] == list(again.known.values())
+
+
+def test_all_machines_up_to_64_ranks_are_asked_for() -> None:
+    chosen = catalogue.machines()
+    assert {one.name for one in chosen} == set(catalog.names()) - {"gb200-nvl72"}
+    assert max(len(one.load().gpus) for one in chosen) == 64
+    assert sum(bool(one.without) for one in chosen) >= 4
+    assert {k.target for k in catalogue.KINDS if k.protocol == "Simple"} == set(TARGETS)
+
+
+def test_wrong_plans_are_faults_and_refusals_are_told() -> None:
+    """A plan one of whose messages goes to the wrong place; one that does not fit."""
+    limits, found = TARGETS["rccl"], routes("ring gpus=4")
+    text = make(found, limits.format, limits, "ring").text
+    assert list(catalogue.faults_of_file(found, text, limits)) == []
+    other = text.replace('srcbuf="i" srcoff="0"', 'srcbuf="i" srcoff="1"', 1)
+    said = list(catalogue.faults_of_file(found, other, limits))
+    assert {"routes", "lint"} <= {each.partition(":")[0] for each in said}
+    one = catalogue.checked("ring", found, catalogue.KINDS[0], 1)
+    assert one.cell == "-"
+    assert "thread blocks" in one.refused

@@ -1,56 +1,34 @@
-"""Static routes for blocks of any size, and what they promise."""
+"""Routes spread over all NICs, and two phases over even ones, against blocks of any sizes."""
 
 from __future__ import annotations
 
 import random
+import sys
+from collections import defaultdict
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
-from graphs import dgx_a100, mi250, torus
+from command_line import script
+from exchanges import Matrix, random_matrix, solved
+from graphs import dgx_a100, machine, mi250, ring, torus
 
-from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.alltoall_plans import make
 from forestcoll.execute import cpu
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program.targets import MSCCLPP, RCCL, Target
-from forestcoll.solver.alltoall.demand import Demand, alltoallv, uniform
+from forestcoll.solver.alltoall.demand import Demand, alltoallv
 from forestcoll.solver.alltoall.flows import solve
-from forestcoll.solver.alltoall.routes import Routes, check
-from forestcoll.solver.alltoall.spread import boxes_of, least_time, spread, waits
-from forestcoll.topology import catalog
-from forestcoll.topology.edit import edit
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Route, Routes, check
+from forestcoll.solver.alltoall.spread import boxes_of, least_time, spread, twice_uniform, waits
 
-Matrix = list[list[int]]
+table = script("alltoallv")
 
 
 def h100(boxes: int) -> Routes:
-    return spread(solve(uniform(catalog.load("dgx-h100", {"boxes": boxes}))))
-
-
-def random_matrix(n: int, dice: random.Random) -> Matrix:
-    """Even, skewed, sparse, a hot receiver, a hot sender, a permutation, or heavy tails."""
-    kind = dice.randrange(7)
-    weight = [1 / (1 + r) ** dice.choice((0.4, 0.8, 1.2)) for r in range(n)]
-    dice.shuffle(weight)
-    order = dice.sample(range(n), n)
-    hot = dice.randrange(n)
-    table = []
-    for i in range(n):
-        row = []
-        for j in range(n):
-            even = dice.randint(1, 1000)
-            size = {
-                0: even,
-                1: int(1000 * weight[j] * even),
-                2: even if dice.random() < 0.2 else 0,
-                3: even * (100 if j == hot else 1),
-                4: even * (100 if i == hot else 1),
-                5: even * (100 if j == order[i] else 0),
-                6: int(even * dice.paretovariate(1.1)),
-            }[kind]
-            row.append(size if i != j else 0)
-        table.append(row)
-    table[0][n - 1] += 1
-    return table
+    return spread(solved(f"dgx-h100 boxes={boxes}"))
 
 
 @pytest.mark.parametrize(("boxes", "count"), [(2, 700), (4, 300)])
@@ -71,57 +49,119 @@ def test_a_thousand_matrices(boxes: int, count: int) -> None:
 
 def test_the_bound_is_one() -> None:
     """The program over the matrix itself is never faster than the cuts say."""
-    topology = catalog.load("dgx-h100", {"boxes": 2})
     found, dice = h100(2), random.Random(7)
     known = boxes_of(found.graph)
     for _ in range(5):
         matrix = random_matrix(16, dice)
-        best = 1 / solve(alltoallv(topology, matrix)).theta
+        best = 1 / solve(alltoallv(machine("dgx-h100 boxes=2"), matrix)).theta
         assert least_time(found.demand, known, matrix) <= best <= waits(found, matrix)[0]
         assert waits(found, matrix)[0] <= known.factor * best
 
 
 def test_even_blocks_are_at_the_network_bound() -> None:
-    found = h100(4)
-    assert found.units == 8
-    assert check(found) == found.optimum.algbw
+    """GPU j's NIC leads to GPU j of every other box; the spine is never used."""
+    rails = spread(solved("rail boxes=4 oversubscription=4"))
+    spine = rails.graph.names.index("spine")
+    assert not any(spine in route.path for route in rails.routes)
+    for found in (h100(4), rails):
+        assert found.units == 8
+        assert check(found) == found.optimum.algbw
 
 
 @pytest.mark.parametrize("limits", [RCCL, MSCCLPP], ids=lambda limits: limits.name)
 def test_plans_run(limits: Target) -> None:
     plan = make(spread(solve(Demand(dgx_a100(2)))), limits.format, limits, "boxes")
-    done = cpu.run(plan.program, 50_000)
-    assert [row.wrong for row in done.rows] == [0]
+    assert [row.wrong for row in cpu.run(plan.program, 50_000).rows] == [0]
+
+
+# --- the table of the page ------------------------------------------------------------------------
+
+
+def straight(found: Routes) -> Routes:
+    """All blocks over the switch of the box, or the network's."""
+    graph = found.graph
+    number = {name: v for v, name in enumerate(graph.names)}
+
+    def switch(s: int, t: int) -> int:
+        same = graph.box(s) == graph.box(t)
+        return number[f"{graph.box(s)}/nvswitch" if same else "fabric"]
+
+    pairs = [(s, t) for s in graph.ranks for t in graph.ranks if s != t]
+    paths = tuple(Route((s, switch(s, t), t), 1) for s, t in pairs)
+    made = replace(found, units=1, routes=paths)
+    check(made)
+    return made
+
+
+@pytest.mark.parametrize("kind", table.KINDS)
+def test_direct_sending_is_counted_as_its_routes_say(kind: str) -> None:
+    direct, dice = straight(h100(2)), random.Random(3)
+    for _ in range(3):
+        matrix = table.KINDS[kind](16, dice)
+        for i, row in enumerate(matrix):
+            row[i] = 0
+        assert table.direct_time(boxes_of(direct.graph), matrix) == waits(direct, matrix)[0]
+
+
+def test_two_levels_take_one_after_the_other() -> None:
+    """One block from GPU 1 to GPU 8 + 2: over NVLink to GPU 2, then over its NIC."""
+    boxes = boxes_of(h100(2).graph)
+    matrix = [[0] * 16 for _ in range(16)]
+    matrix[1][10] = 900
+    assert table.two_level_time(boxes, matrix) == Fraction(900, 450) + Fraction(900, 50)
+    matrix[1][10], matrix[1][9] = 0, 900  # the same place: no first hop
+    assert table.two_level_time(boxes, matrix) == Fraction(900, 50)
+
+
+def test_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["alltoallv.py", "--count", "14"])
+    assert table.main() == 0
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row.strip("| ") for row in rows] == [*table.KINDS, "all 14"]
+    monkeypatch.setattr(table, "MEAN", Fraction(1, 2))
+    assert table.main() == 1
+    assert "on the average, more than 1/2" in capsys.readouterr().err
+
+
+# --- two phases -----------------------------------------------------------------------------------
+
+
+def carried(found: Routes, matrix: Matrix) -> Fraction:
+    """Nanoseconds of both phases by link loads: shares of the rows out, then of the columns in."""
+    graph, n = found.graph, len(found.graph.ranks)
+    rank = {v: i for i, v in enumerate(graph.ranks)}
+    phases = [(0, [*map(sum, matrix)]), (-1, [*map(sum, zip(*matrix, strict=True))])]
+    total = Fraction(0)
+    for end, sizes in phases:
+        load: dict[int, Fraction] = defaultdict(Fraction)
+        for path in found.expand():
+            share = Fraction(path.units, found.units * n) * sizes[rank[path.path[end]]]
+            for hop in pairwise(path.path):
+                load[graph.numbers[hop]] += share
+        total += max(units / graph.bandwidth(e) for e, units in load.items())
+    return total
 
 
 @pytest.mark.parametrize(
-    ("demand", "message"),
-    [
-        (Demand(dgx_a100(1)), "two or more boxes"),
-        (Demand(torus(3, 3)), "two or more boxes"),
-        (Demand(mi250(2)), "not on GPUs"),
-    ],
+    "graph", [dgx_a100(2), mi250(1), torus(3, 3), ring(5)], ids=["a100", "mi250", "3x3", "ring"]
 )
-def test_what_is_refused(demand: Demand, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        spread(solve(demand))
+def test_never_above_the_promise(graph: CapacityGraph) -> None:
+    best = solve(Demand(graph))
+    found = route(best, min_share=Fraction(1))
+    dice = random.Random(3)
+    for _ in range(20):
+        matrix = random_matrix(len(graph.ranks), dice)
+        least = 1 / solve(Demand(graph, tuple(map(tuple, matrix)))).theta
+        assert least <= carried(found, matrix) <= twice_uniform(best, matrix).nanoseconds
 
 
-def test_rails_are_not_crossed() -> None:
-    """GPU j's NIC leads to GPU j of every other box; the spine is never used."""
-    found = spread(solve(uniform(catalog.load("rail", {"boxes": 4, "oversubscription": 4}))))
-    spine = found.graph.names.index("spine")
-    assert not any(spine in route.path for route in found.routes)
-    assert found.algbw == found.optimum.algbw
-
-
-def test_switches_above_switches_are_refused() -> None:
-    fabric = catalog.load("fat-tree", {"leaves": 2, "hosts": 1, "oversubscription": 2})
-    with pytest.raises(UnsupportedError, match=r"one switch between two GPUs; .* it takes 3"):
-        spread(solve(uniform(fabric)))
-
-
-def test_a_nic_out_is_refused() -> None:
-    topology = edit(catalog.load("dgx-a100", {"boxes": 2}), ("box0/gpu0-fabric",), [])
-    with pytest.raises(UnsupportedError, match="all alike; here some differ"):
-        spread(solve(uniform(topology)))
+def test_even_blocks_take_twice_the_optimum() -> None:
+    """What stays is left out."""
+    best = solve(Demand(mi250(1)))
+    even = [[1000 * (i != j) for j in range(16)] for i in range(16)]
+    promised = twice_uniform(best, even)
+    assert promised.spreading == promised.delivering
+    assert promised.nanoseconds == 2 * promised.shares[0] / best.theta
+    assert promised.shares == (Fraction(15000, 16),) * 2
+    circle = [[9 if i == j else 1 for j in range(4)] for i in range(4)]
+    assert twice_uniform(solve(Demand(ring(4))), circle).shares == (Fraction(3, 4),) * 2

@@ -3,6 +3,7 @@
 file NAME, | LINE    a file that is given, and its lines
 plan NAME BASE n=3   the plan of a program of programs.py or rows/bases.txt as a file
 edit NAME EDIT       an edit of that file, as in edits.py
+gone NAME            a file is deleted
 $ WORDS              a command line; ROOT is the repository
 2 TEXT               below it, what holds: its exit code (without such a row 0), and an error
 err TEXT, only LINE  standard error holds this, or is this line (without any of these: nothing)
@@ -95,6 +96,8 @@ def test_commands(path: Path, call: Run) -> None:
             place = Path(text.split()[0])
             place.parent.mkdir(exist_ok=True)
             place.write_text(programs.text_of(*text.split()[1:]))
+        elif sign == "gone":
+            Path(text).unlink()
         elif sign == "edit":
             name, _, change = text.partition(" ")
             Path(name).write_text(edit_text(Path(name).read_text(), [change]))

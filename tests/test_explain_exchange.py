@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from command_line import Run, fine
+from exchanges import random_demand
 from graphs import dgx_a100, mi250, ring, torus
-from test_alltoall import random_demand
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall.demand import Demand, alltoallv
