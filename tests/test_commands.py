@@ -2,11 +2,13 @@
 
 file NAME, | LINE    a file that is given, and its lines
 plan NAME BASE n=3   the plan of a program of programs.py or rows/bases.txt as a file
+program NAME         a file that is run, which may be there: its lines follow
 edit NAME EDIT       an edit of that file, as in edits.py
 gone NAME            a file is deleted
 $ WORDS              a command line; ROOT is the repository
 2 TEXT               below it, what holds: its exit code (without such a row 0), and an error
 err TEXT, only LINE  standard error holds this, or is this line (without any of these: nothing)
+noerr TEXT           standard error does not hold this
 out TEXT, not TEXT   standard output holds this, or does not; white space counts as one space
 json a.0.*.b = VALUE the JSON on it; *: of each, every value once; len: how many
                      (`~` in place of `=`: about that; `<`: at most)
@@ -54,9 +56,9 @@ def holds(sign: str, text: str, outcome: Outcome) -> bool:
         return code == int(sign) and text in err
     if sign == "only":
         return err == f"{text}\n"
-    if sign in ("err", "out", "not"):
-        where = " ".join((err if sign == "err" else out).split())
-        return (" ".join(text.split()) in where) == (sign != "not")
+    if sign in ("err", "out", "not", "noerr"):
+        where = " ".join((err if "err" in sign else out).split())
+        return (" ".join(text.split()) in where) == (sign in ("err", "out"))
     if sign == "json":
         wanted, found = json.loads(rest[2:]), pick(json.loads(out), name.split("."))
         if rest[0] == "<":
@@ -74,8 +76,8 @@ def holds(sign: str, text: str, outcome: Outcome) -> bool:
     return rest in Path(name).read_text()
 
 
-@pytest.mark.parametrize("path", sorted(COMMANDS.glob("*.txt")), ids=lambda path: path.stem)
-def test_commands(path: Path, call: Run) -> None:
+def check(path: Path, call: Run) -> None:
+    """Whether all rows of a file hold."""
     outcome, said, name = (0, "", ""), True, ""
     rows = path.read_text(encoding="utf-8").splitlines()
     for number, row in enumerate([*rows, "end"], 1):
@@ -87,9 +89,10 @@ def test_commands(path: Path, call: Run) -> None:
                 pytest.importorskip("matplotlib")
             if sign == "$":
                 outcome = call(*shlex.split(text.replace("ROOT/", f"{ROOT}/")))
-        elif sign == "file":
-            Path(name := text).parent.mkdir(exist_ok=True)
+        elif sign in ("file", "program"):
+            Path(name := text).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_text("")
+            Path(name).chmod(0o755 if sign == "program" else 0o644)
         elif sign == "|":
             Path(name).write_text(f"{Path(name).read_text()}{text}\n")
         elif sign == "plan":
@@ -104,3 +107,8 @@ def test_commands(path: Path, call: Run) -> None:
         elif sign and sign != "#":
             assert holds(sign, text, outcome), (number, row, outcome)
             said |= sign.isdigit() or sign in ("err", "only")
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS.glob("*.txt")), ids=lambda path: path.stem)
+def test_commands(path: Path, call: Run) -> None:
+    check(path, call)

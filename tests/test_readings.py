@@ -4,8 +4,9 @@ A row begins with `= FACT`, and then has settings (`set NAME=VALUE`) and the fil
 or `like FACT`, the file of a row above with other lines (`-` the old ones, `+` the new ones), or an
 expression after `~`, for what no line shows. A setting `@NAME` is a file of real machines. Below
 stands what the file is read as, or the error after `!`. Which reader is asked says the name of the
-file of rows: a format, `topology` for our own files, `measured` for what tools measured; `real` has
-files of real machines (`file NAME`), which may be absent. `--update-golden` writes them.
+file of rows: a format, `topology` for our own files, `measured` for what tools measured,
+`catalogue` for names of topologies; `real` has files of real machines (`file NAME`), which may be
+absent. `--update-golden` writes them.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def read(form: str, settings: dict[str, str], text: str) -> Topology | Fabric | 
         return load_measurement(text, "f")
     if form == "topology":
         found: Topology | Fabric = loads_topology(text, "f", settings)
-    elif form == "real":
+    elif form in ("real", "catalogue"):
         found = catalog.load(text, settings)
     else:
         own, network = compose.split_settings(settings)
