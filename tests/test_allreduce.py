@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damages import damage, rows
 from graphs import able, build, dgx_a100, mi250, perturbed, ring, star, torus
 from random_graphs import judge, random_graph, starved_graph
 
@@ -272,14 +271,6 @@ def certified(graph: CapacityGraph) -> Bound:
     return bound
 
 
-@pytest.mark.parametrize(("change", "message"), rows("joint_dual"))
-def test_broken_certificates_are_refused(change: str, message: str) -> None:
-    graph = mi250(2, dies=8)
-    assert graph.names.index("fabric") == 8
-    with pytest.raises(ForestError, match=message):
-        check_dual(graph, damage(certified(graph), change, Symmetry=Symmetry), ALLREDUCE)
-
-
 def test_no_certificate_proves_too_little() -> None:
     """Any weights, potentials and symmetries that are accepted give at least the optimum."""
     rng = random.Random(1)
@@ -377,12 +368,7 @@ def test_potentials_where_data_may_be_copied_or_added() -> None:
     positive = replace(bound, potentials=((1, Fraction(1)),))
     assert plain.names[1] == "switch"
     assert check_dual(plain, negative, ALLREDUCE) >= bound.algbw
-    with pytest.raises(ForestError, match="negative potential for switch, which may copy"):
-        check_dual(able(plain), negative, ALLREDUCE)
     assert check_dual(able(plain), positive, ALLREDUCE) >= bound.algbw
-    added = replace(bound, potentials=(), reduce_potentials=((1, Fraction(-1)),))
-    with pytest.raises(ForestError, match="negative potential for switch, which may add"):
-        check_dual(able(plain), added, ALLREDUCE)
 
 
 # ------------------------------------------------------------------------------ few trees
