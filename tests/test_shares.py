@@ -1,62 +1,25 @@
-"""Parts of different size per rank: allgatherv and reduce-scatterv, exactly and with proof."""
+"""Parts of different size per rank: allgatherv and reduce-scatterv, exactly and with proof.
+
+(test_random_graphs.py: graphs of all kinds; refusals/shares.txt: what is refused.)
+"""
 
 from __future__ import annotations
 
 import json
-import random
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from damages import damage, rows
 from graphs import build, dgx_a100, mi250, ring
-from random_graphs import random_graph, starved_graph
 
 from forestcoll import solver
-from forestcoll.common.errors import ForestError, InfeasibleError, TopologyError, UnsupportedError
-from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate, forest_file
-from forestcoll.schedule.forest import Forest, Tree, check
-from forestcoll.solver.shares import LARGEST, with_shares
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver.shares import with_shares
 
 PARTED = (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
-
-
-def brute(graph: CapacityGraph) -> Fraction:
-    """The least sum of parts * leaving(S) / parts in S over every node set there is, in GB/s."""
-    found = []
-    for bits in range(1, 2**graph.n):
-        nodes = frozenset(v for v in range(graph.n) if bits >> v & 1)
-        if graph.parts_in(nodes) and not set(graph.ranks) <= nodes:
-            found.append(graph.leaving(nodes) / graph.parts_in(nodes))
-    return min(found) * sum(graph.parts)
-
-
-def parted(graph: CapacityGraph, seed: int) -> CapacityGraph:
-    rng = random.Random(seed)
-    shares = [rng.choice((0, 0, 1, 2, 3, 7)) for _ in graph.ranks]
-    shares[rng.randrange(len(shares))] += 1
-    return with_shares(graph, shares)
-
-
-@pytest.mark.parametrize("block", range(6))
-def test_random_graphs_reach_the_least_cut(block: int) -> None:
-    proven = 0
-    for seed in range(30 * block, 30 * block + 30):
-        graph = random_graph(seed) if seed % 3 else starved_graph(seed)
-        if graph.n > 10:
-            continue
-        graph = parted(graph, seed)
-        for collective in PARTED:
-            forest = solver.solve(graph, collective)
-            algbw, bound = certificate.check(forest)
-            assert algbw == bound == solver.optimum(graph, collective).algbw
-            cut = brute(graph if collective is Collective.ALLGATHER else graph.reverse())
-            assert forest.bound is not None
-            # only a switch that sends more than it receives keeps trees from reaching the cut
-            assert algbw == cut if forest.bound.method == "cut" else algbw < cut
-            proven += 1
-    assert proven > 20
 
 
 def test_each_root_sends_its_own_part() -> None:
@@ -70,8 +33,6 @@ def test_each_root_sends_its_own_part() -> None:
 
 def test_a_large_part_makes_its_rank_the_bottleneck() -> None:
     """One box: a GPU takes in what is not its own, and nobody sends more than 300 GB/s."""
-    equal = solver.optimum(dgx_a100(1), Collective.ALLGATHER)
-    assert equal.algbw == Fraction(2400, 7)
     skewed = with_shares(dgx_a100(1), [9, 1, 1, 1, 1, 1, 1, 1])
     # a GPU with part 1 receives 15 of 16 parts
     assert solver.optimum(skewed, Collective.ALLGATHER).algbw == 300 * Fraction(16, 15)
@@ -100,39 +61,6 @@ def test_names_and_globs() -> None:
     assert got == (1, 1, 1, 7, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("shares", "message"),
-    [
-        (["1", "2"], "2 amounts for 4 ranks"),
-        (["1", "2", "x", "4"], "'x' has no whole number"),
-        (["1", "-2", "3", "4"], "'-2' has no whole number"),
-        (["1.5", "2", "3", "4"], "'1.5' has no whole number"),
-        (["0", "0", "0", "0"], "all parts are 0"),
-        ([str(LARGEST + 1), "1", "1", "1"], "is more than"),
-        (["g0=1"], "no part is given for rank 'g1' and 2 more; start with '*=0'"),
-        (["*=1", "gg1=2"], "no rank is called or matches 'gg1'; did you mean 'g1'?"),
-        (["*=1", "2"], "'2' stands among entries of the form id=amount"),
-        (["*="], "'*=' has no whole number"),
-        (["=3"], "'=3' stands among entries"),
-    ],
-)
-def test_shares_that_are_refused(shares: list[str], message: str) -> None:
-    with pytest.raises(TopologyError) as error:
-        with_shares(ring(4), shares)
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "collective", [Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE]
-)
-def test_other_collectives_have_no_parts(collective: Collective) -> None:
-    graph = with_shares(ring(3), [1, 2, 3])
-    root = 0 if collective.has_root else None
-    for call in (solver.optimum, solver.solve):
-        with pytest.raises(UnsupportedError, match="shares are for allgather and reduce-scatter"):
-            call(graph, collective, root)
-
-
 def test_a_rank_that_cannot_be_reached() -> None:
     graph = build([("a", "b", 1), ("b", "c", 1), ("c", "b", 1)], both=False)
     with pytest.raises(InfeasibleError, match="ranks b, c cannot reach a: no link leaves"):
@@ -158,17 +86,6 @@ def test_a_fixed_number_of_trees() -> None:
         assert algbw == solver.fixed_algbw(graph, Collective.ALLGATHER, None, trees)
 
 
-def test_check_notices_wrong_parts() -> None:
-    forest = solver.solve(with_shares(ring(3), [1, 1, 2]), Collective.ALLGATHER)
-    swapped = replace(forest, graph=replace(forest.graph, shares=(1, 2, 1)))
-    with pytest.raises(ForestError, match="shares of root g1 add up to 1/4, not 1/2"):
-        check(swapped)
-    first: Tree = forest.trees[0]
-    heavier = replace(forest, trees=(replace(first, weight=first.weight + 1), *forest.trees[1:]))
-    with pytest.raises(ForestError, match="shares of root"):
-        check(heavier)
-
-
 def written(forest: Forest) -> dict[str, object]:
     found: dict[str, object] = json.loads(forest_file.dumps(forest))
     return found
@@ -189,38 +106,9 @@ def test_files_carry_the_parts(collective: Collective) -> None:
     assert "shares" not in written(plain)
 
 
-@pytest.mark.parametrize(
-    ("shares", "message"),
-    [
-        ({"g0": 1, "g1": 1}, "must name every rank and nothing else, see 'g2'"),
-        ({"g0": 1, "g1": 1, "g2": 2, "g9": 1}, "must name every rank and nothing else, see 'g9'"),
-        ({"g0": 0, "g1": 0, "g2": 0}, "all parts are 0"),
-        ({"g0": 1, "g1": -1, "g2": 2}, "shares.g1"),
-        ({"g0": 1, "g1": 1, "g2": 1}, ""),
-    ],
-)
-def test_files_with_wrong_parts(shares: dict[str, int], message: str) -> None:
+@pytest.mark.parametrize(("change", "message"), rows("shares"))
+def test_files_with_wrong_parts(change: str, message: str) -> None:
+    """Equal parts are well formed, and not what the trees carry."""
     forest = solver.solve(with_shares(ring(3), [1, 1, 2]), Collective.ALLGATHER, name="ring")
-    model = written(forest) | {"shares": shares}
-    if message:
-        with pytest.raises(ForestError) as error:
-            forest_file.loads(json.dumps(model))
-        assert message in str(error.value)
-    else:  # equal parts are well formed, and not what the trees carry
-        with pytest.raises(ForestError, match="add up to"):
-            certificate.check(forest_file.parse(json.dumps(model))[0])
-
-
-def test_files_of_other_collectives_have_no_parts() -> None:
-    forest = solver.solve(ring(3), Collective.ALLREDUCE, name="ring")
-    model = written(forest) | {"shares": {"g0": 1, "g1": 1, "g2": 2}}
-    with pytest.raises(ForestError, match="allreduce has no parts that could differ"):
-        forest_file.loads(json.dumps(model))
-
-
-def test_a_bound_that_no_part_supports() -> None:
-    forest = solver.solve(with_shares(ring(3), [0, 1, 2]), Collective.ALLGATHER)
-    assert forest.bound is not None
-    empty = replace(forest.bound, parts=(frozenset([forest.graph.ranks[0]]),))
-    with pytest.raises(ForestError, match="the cut holds no rank with a part"):
-        certificate.check_bound(forest, empty)
+    with pytest.raises(ForestError, match=message):
+        certificate.check(forest_file.parse(json.dumps(damage(written(forest), change)))[0])
