@@ -43,7 +43,7 @@ PLACES = {"both": (True, True), "in": (True, False), "out": (False, True), "none
 
 def tree(text: str) -> Tree:
     """The tree of a program's text."""
-    head, *lines = (line.strip() for line in text.splitlines() if line.strip())
+    head, *lines = (line.strip() for line in text.splitlines() if not re.match(r"\s*(#|$)", line))
     collective, style, *words = head.split()
     whole: Tree = {"collective": collective, "style": style, "ranks": [], **_fields(words)}
     steps: list[Any] = []
@@ -82,6 +82,7 @@ def build(whole: Tree) -> Program:
     in_place, out_of_place = PLACES[whole.get("places", "both")]
     fields |= {"names": tuple(fields.get("names", ())), "in_place": in_place}
     fields |= {"collective": Collective(fields["collective"]), "out_of_place": out_of_place}
+    fields["double_scratch"] = bool(fields.get("double_scratch"))
     ranks = [
         RankProgram(
             tuple(map(_block, rank["blocks"])),

@@ -509,6 +509,6 @@ def test_packets_take_the_writers_half_at_peers_too(library: Path, kept: gpu.Pro
 
 
 def test_ports_read_from_where_the_allocation_begins(run: Runs) -> None:
-    program = replace(all_good()["direct_allgather-port"], in_place=True)
+    program = replace(all_good()["direct_allgather kind=port"], in_place=True)
     result = run(program, 4096, devices=[0, 1])
     assert [row.wrong > 0 for row in result.rows] == [False, True]

@@ -221,7 +221,7 @@ def test_who_waits_for_whom_is_known_as_with_threads() -> None:
         pg.edit(pg.chain_broadcast(), "1.1.1 -"),
         pg.edit(pg.chain_broadcast(2, 3), "1.0.2 -"),
         pg.edit(pg.direct_allgather(2), "0.1.3 + signal over=0"),
-        pg.edit(pg.relay_by_semaphore(), "1.0.3.-1 -"),
+        pg.edit(pg.base("relay_by_semaphore"), "1.0.3.-1 -"),
     ):
         begin = time.monotonic()
         text = error_of(plan)

@@ -53,7 +53,7 @@ def test_figures_of_a_ring() -> None:
 
 
 def test_figures_of_parts_and_reads() -> None:
-    found = verify(pg.exchange_by_barrier(4))
+    found = verify(pg.base("exchange_by_barrier", "parts=4"))
     assert found.loads == {(0, 1): Fraction(1), (1, 0): Fraction(1)}
     assert found.moved == 4
     assert found.launches == 2
@@ -115,7 +115,7 @@ def test_without_farewell_a_memory_put_is_still_safe() -> None:
 
 
 def test_scratch_needs_no_handshake_when_the_launch_before_said_farewell() -> None:
-    p = pg.edit(pg.reduce_to_root("memory"), *["*.0.0 -"] * 3)
+    p = pg.edit(pg.base("reduce_to_root", "kind=memory"), *["*.0.0 -"] * 3)
     assert verify(p, launches=3).root == 0
 
 

@@ -20,7 +20,7 @@ from forestcoll.verify.check import examine
 DEFECTS = Path(__file__).parents[2] / "shared" / "defects"
 WRONG = {
     "a port reads the input": pg.direct_allgather(kind="port"),
-    "a peer's output is written": pg.crossed_reduce_scatter(),
+    "a peer's output is written": pg.base("crossed_reduce_scatter"),
 }
 
 
@@ -83,7 +83,10 @@ def test_every_operand_is_named_once() -> None:
 
 def test_ports_may_read_whole_buffers_in_place() -> None:
     """Where input and output are alike, or scratch is read, nothing lies elsewhere."""
-    for program in (pg.pipelined_broadcast(kind="port"), pg.reduce_to_root("port", 3)):
+    for program in (
+        pg.pipelined_broadcast(kind="port"),
+        pg.base("reduce_to_root", "kind=port", "chunks=3"),
+    ):
         assert program.in_place
         verify(program)
         assert cpu.run(program, 4096, modes=["in-place"]).wrong == 0

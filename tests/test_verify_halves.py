@@ -41,13 +41,13 @@ def pair(collective: Collective = Collective.BROADCAST) -> Program:
 
 def local_packets(n: int = 3) -> Program:
     """An allgather by plain puts; each rank's own copy goes through packets in its own scratch."""
-    text = ["allgather onesided places=out"]
+    text = ["allgather onesided places=out protocol=LL double_scratch=1"]
     for r in range(n):
         text += [f"rank 1 {n} {8 * (r + 1)}\nblock\ncopy_packets i0 -> s0\nunpack s0 -> o{r}"]
         for p in (p for p in range(n) if p != r):
             text += [f"block channels=memory:{p}:0", pg.begin(0), f"put i0 -> o{r}@{p} over=0"]
             text += [pg.end(0)]
-    return pg.ll(parse(pg.lines(text)))
+    return parse(pg.lines(text))
 
 
 # --- what is emitted
@@ -129,7 +129,7 @@ def test_unequal_scratch_that_no_peer_writes_is_right() -> None:
 
 def test_unequal_scratch_of_one_half_is_right() -> None:
     """Without halves nobody's size matters to his peers."""
-    plan = with_scratch(pg.packet_reduce(), 2, 0, 0)
+    plan = with_scratch(pg.base("packet_reduce"), 2, 0, 0)
     verify(plan)
     assert cpu.run(plan, 4096, iterations=4).wrong == 0
 
