@@ -23,6 +23,12 @@ from forestcoll.verify import verify
 GOOD = pg.all_good()
 SEEDS = st.integers(0, 2**40)
 KINDS = ("RUN-RACE", "RUN-DEADLOCK", "RUN-WRONG-RESULT")
+FINER = {
+    "packets, the result unpacked before the own are sent",  # it may wait for all of an operation's
+    "packets, which order no other data",  # whose flag goes with them alone
+    "packets, sums of just the same chunks",  # which the same threads add up
+}
+"""Rows on packets whose threads random order does not tell apart."""
 
 
 def judged(p: Program, seed: int) -> str:
@@ -61,7 +67,7 @@ def test_what_is_refused_goes_wrong_and_what_passes_does_not() -> None:
     kinds: Counter[str] = Counter()
     for row in rows_of("programs.txt"):
         rule = row.said[0].partition(":")[0]
-        if rule.startswith(("RUN-", "right")):
+        if rule.startswith(("RUN-", "right")) and row.name not in FINER:
             said = judged(program_of(row), 1)
             assert bool(said) == (rule != "right"), (row.name, said)
             kinds[rule, said.partition(" ")[0].strip(":")] += 1
