@@ -13,7 +13,7 @@ import programs as pg
 import pytest
 from notation import Tree, build, move_line, parse, tree_of
 
-from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.schedule.forest import Forest
@@ -175,34 +175,6 @@ def test_a_self_copy_may_run_beside_readers_but_not_beside_writers() -> None:
     beside = pg.edit(p, '1.1 + {"steps": ["copy o0 -> o0"]}')
     with pytest.raises(PlanError, match=r"race: .*rank 1, thread block 1, step 0 \(copy\)"):
         verify(beside)
-
-
-@pytest.mark.parametrize(
-    ("name", "edits", "words"),
-    [
-        (
-            "star_reduce",
-            ["*.input = 1000000000", "*.output = 1000000000"],
-            "chunks in all; at most",
-        ),
-        ("star_reduce", [f"*.input = {10**30}", f"*.output = {10**30}"], "chunks in all; at most"),
-        (
-            "exchange_by_barrier",
-            ["0.1.3 = get i0:2@1 -> s0:2 over=0 part=1/1000000000"],
-            "parts cut a chunk into more than",
-        ),
-        (
-            "one",
-            ["0.input = 300000", "0.output = 300000", "0.0.1 + copy i0:300000 -> o0:300000 * 40"],
-            "steps on chunks to check; at most",
-        ),
-    ],
-)
-def test_too_large_is_unsupported(name: str, edits: list[str], words: str) -> None:
-    start = time.monotonic()
-    with pytest.raises(UnsupportedError, match=words):
-        verify(pg.edit(pg.base(name), *edits))
-    assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize("name", ["launches", "rounds", "queue"])

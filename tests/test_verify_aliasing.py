@@ -49,29 +49,6 @@ def test_in_place_all_agree_that_they_are_wrong(name: str) -> None:
         interleaving.run(program, 1)
 
 
-def test_what_a_port_takes_for_the_input_is_said() -> None:
-    with pytest.raises(PlanError) as caught:
-        verify(in_place(WRONG["a port reads the input"]))
-    text, then = str(caught.value).split("; then: ")
-    assert text == (
-        "rank 1, thread block 1, step 3 (put): a port reads rank 1's input from where its "
-        "allocation begins, so takes chunk 0 of the output for chunk 1; name the output itself "
-        "(chunk 1) in a plan for calls in place, or serve calls out of place only (in place)"
-    )
-    assert then.startswith(("race: ", "wrong result: "))
-
-
-def test_what_is_taken_for_a_peers_output_is_said() -> None:
-    with pytest.raises(PlanError) as caught:
-        verify(in_place(WRONG["a peer's output is written"]))
-    assert str(caught.value).startswith(
-        "rank 0, thread block 0, step 5 (put): rank 1's output is sought as far from where its "
-        "allocation begins as rank 0's own output lies from where its own does, so takes chunk 0 "
-        "of the input for chunk 1; name the input itself (chunk 1) in a plan for calls in place, "
-        "or serve calls out of place only (in place); then: "
-    )
-
-
 def test_every_operand_is_named_once() -> None:
     done, faults = examine(in_place(WRONG["a port reads the input"]))
     assert done is None
