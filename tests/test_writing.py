@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from forestcoll.common.errors import OutputError
+from forestcoll.ui import cli
 from forestcoll.ui.cli import writing
 from forestcoll.ui.cli.writing import STAGING
 
@@ -120,6 +121,22 @@ def all_calls(folder: Path, start: Mapping[str, str]) -> int:
     return len(calls)
 
 
+def takes(folder: Path) -> None:
+    """A file can be written there."""
+    writing.write_all({folder / "a": "1"}, force=False)
+    assert tree(folder) == {"a": "1"}
+
+
+def refuses(words: str, *paths: Path, force: bool = False) -> None:
+    with pytest.raises(OutputError, match=words):
+        writing.write_all(dict.fromkeys(paths, "1"), force)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
+
+
 # ------------------------------------------------------------------------------ without trouble
 
 
@@ -152,11 +169,15 @@ def test_an_earlier_set_is_replaced_and_what_has_changed_stays(tmp_path: Path) -
     assert tree(tmp_path) == AFTER
 
 
-def test_a_dangling_link_is_taken(tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputError, match="exists already"):
-        writing.check_free([link], force=False)
+def test_what_can_never_be_a_file(tmp_path: Path) -> None:
+    """And a link that leads nowhere is taken."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refuses("exists already", tmp_path / "link")
+    refuses("is a directory", tmp_path, force=True)
+    refuses("is not a directory", tmp_path / "file" / "x", force=True)
+    refuses("not a regular file", Path("/dev/null"), force=True)
+    assert tree(tmp_path) == {"file": "", "link": ""}
 
 
 def test_force_replaces_a_link_not_what_it_leads_to(tmp_path: Path) -> None:
@@ -166,21 +187,10 @@ def test_force_replaces_a_link_not_what_it_leads_to(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"thesis": "years", "link": "plan", "b": ""}
 
 
-def test_what_can_never_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="is a directory"):
-        writing.check_free([tmp_path], force=True)
-    with pytest.raises(OutputError, match="is not a directory"):
-        writing.check_free([tmp_path / "file" / "x"], force=True)
-    with pytest.raises(OutputError, match="not a regular file"):
-        writing.check_free([Path("/dev/null")], force=True)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_no_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="Permission denied"):
-        writing.write_all({tmp_path / "a": "1"}, force=False)
+    refuses("Permission denied", tmp_path / "a")
 
 
 def test_no_way_through_links_within_a_set(tmp_path: Path) -> None:
@@ -271,29 +281,31 @@ def test_an_error_anywhere_leaves_nothing_behind(tmp_path: Path, start: dict[str
     assert told == {"cannot No space left on device"}
 
 
+def recovered(folder: Path) -> dict[str, str]:
+    """What lies there after another write, less what it wrote."""
+    writing.write_all({folder / "other": "1"}, force=False)
+    found = tree(folder)
+    assert found.pop("other") == "1"
+    return found
+
+
 @pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
 def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[str, str]) -> None:
     """Killed at call k; the next run that writes anything there first undoes what was begun."""
+    seen: set[tuple[str, bool]] = set()
 
     def stop(folder: Path, number: int) -> None:
-        before = tree(folder)
+        before, whole = tree(folder), whole_set(start)
         assert killed_at(number, folder) == -signal.SIGKILL
-        left.add((folder / STAGING / "journal.json").exists())
-        said.add(bool(writing.explain_remains(folder)))
-        writing.write_all({folder / "other": "1"}, force=False)
-        found = tree(folder)
-        assert found.pop("other") == "1"
-        whole = whole_set(start)
+        seen.add(("left", (folder / STAGING / "journal.json").exists()))
+        seen.add(("said", bool(writing.explain_remains(folder))))
+        found = recovered(folder)
         assert found in (before, whole), f"call {number}"
-        ends.add(found == whole)
+        seen.add(("whole", found == whole))
 
-    ends: set[bool] = set()
-    left: set[bool] = set()
-    said: set[bool] = set()
     for _ in everywhere(tmp_path, start, stop):
         pass
-    assert ends == {True, False}
-    assert left == said == {True, False}
+    assert len(seen) == 6
 
 
 def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
@@ -306,10 +318,7 @@ def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
             put(folder, OLD)
             for number in (first, second):
                 killed_at(number, folder)
-            writing.write_all({folder / "other": "1"}, force=False)
-            found = tree(folder)
-            assert found.pop("other") == "1"
-            assert found in (before, AFTER), f"calls {first} and {second}"
+            assert recovered(folder) in (before, AFTER), f"calls {first} and {second}"
 
 
 # ------------------------------------------------------------------------------------- two runs
@@ -379,35 +388,33 @@ def test_two_runs_at_once_without_force(tmp_path: Path) -> None:
         assert texts == {str(codes.index(0))}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_folder_that_another_run_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(OutputError, match="another run is writing there; try again when it has"):
-        writing.write_all({tmp_path / "a": "1"}, force=False)
+    refuses("another run is writing there; try again when it has", tmp_path / "a")
     threading.Timer(0.3, os.close, [held]).start()
     monkeypatch.setattr(writing, "WAIT_SECONDS", 20.0)
-    writing.write_all({tmp_path / "a": "1"}, force=False)
-    assert tree(tmp_path) == {"a": "1"}
+    takes(tmp_path)
 
 
-def test_a_run_of_another_host_is_not_taken_for_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
-    (tmp_path / STAGING).mkdir()
-    owner = tmp_path / STAGING / "owner.json"
-    owner.write_text(json.dumps({"process": 5, "host": "elsewhere"}))
-    with pytest.raises(
-        OutputError, match=r"process 5 on elsewhere .*if it is gone, remove .*owner"
-    ):
-        writing.write_all({tmp_path / "a": "1"}, force=False)
-    assert owner.exists()
+def own(folder: Path, process: int, host: str) -> Path:
+    """The staging folder of a process on that host."""
+    owner = folder / STAGING / "owner.json"
+    owner.parent.mkdir(exist_ok=True)
+    owner.write_text(json.dumps({"process": process, "host": host}))
+    return owner
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_of_another_host_is_not_taken_for_dead(tmp_path: Path) -> None:
+    owner = own(tmp_path, 5, "elsewhere")
+    refuses(r"process 5 on elsewhere .*if it is gone, remove .*owner", tmp_path / "a")
     owner.unlink()
-    writing.write_all({tmp_path / "a": "1"}, force=False)
-    assert tree(tmp_path) == {"a": "1"}
+    takes(tmp_path)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the process that the staging folder names has to be gone."""
 
@@ -415,18 +422,13 @@ def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
-    (tmp_path / STAGING).mkdir()
-    owner = tmp_path / STAGING / "owner.json"
     host = os.uname().nodename
-    owner.write_text(json.dumps({"process": os.getppid(), "host": host}))
-    with pytest.raises(OutputError, match=f"process {os.getppid()} on {host} is writing there"):
-        writing.write_all({tmp_path / "a": "1"}, force=False)
+    own(tmp_path, os.getppid(), host)
+    refuses(f"process {os.getppid()} on {host} is writing there", tmp_path / "a")
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    owner.write_text(json.dumps({"process": child.pid, "host": host}))
-    writing.write_all({tmp_path / "a": "1"}, force=False)
-    assert tree(tmp_path) == {"a": "1"}
+    own(tmp_path, child.pid, host)
+    takes(tmp_path)
 
 
 @pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
@@ -494,6 +496,7 @@ def test_a_journal_that_names_other_places(tmp_path: Path, lie: dict[str, Any]) 
 
 
 COMMAND = ("synthesize", "-t", "ring", "--set", "gpus=4", "-c", "allgather")
+SET = (*COMMAND, "--sizes", "1K:1M")
 SLOW = """
 import os, signal, sys, time
 real = os.link
@@ -538,13 +541,8 @@ def test_a_signal_between_renames(tmp_path: Path, number: int, code: int, word: 
 
 
 def test_nohup_is_left_alone(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", SLOW, *COMMAND, "-o", f"{tmp_path}/out/"]
-    with subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    ) as process:
+    words = ["nohup", sys.executable, "-c", SLOW, *COMMAND, "-o", f"{tmp_path}/out/"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=-3, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("placed")
         process.send_signal(signal.SIGHUP)
@@ -554,10 +552,8 @@ def test_nohup_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_old_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--sizes --force` takes nothing away but the earlier set's own forests and plans."""
-    from forestcoll.ui import cli
-
     out = tmp_path / "set"
-    words = (*COMMAND, "--sizes", "1K:1M", "-o", f"{out}/")
+    words = (*SET, "-o", f"{out}/")
     assert cli.main(words) == 0
     forest = next((out / "forests").iterdir())
     put(tmp_path, {"home/x.forest.json": "key", "set/thesis.txt": "years"})
@@ -586,10 +582,8 @@ def test_an_old_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_changed_plan_is_not_taken_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from forestcoll.ui import cli
-
     out = tmp_path / "set"
-    words = (*COMMAND, "--sizes", "1K:1M", "-o", f"{out}/", "--force")
+    words = (*SET, "-o", f"{out}/", "--force")
     assert cli.main(words) == 0
     plan = next((out / "msccl-xml").iterdir())
     plan.write_text(plan.read_text() + "<!-- measured -->")
@@ -602,10 +596,8 @@ def test_a_changed_plan_is_not_taken_away(
 
 def test_a_set_that_a_killed_run_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`verify` says what to do; the next `synthesize` gives its whole set."""
-    from forestcoll.ui import cli
-
     out = tmp_path / "set"
-    words = (*COMMAND, "--sizes", "1K:1M", "-o", f"{out}/")
+    words = (*SET, "-o", f"{out}/")
     killed = SLOW.replace("time.sleep(0.4)", "os.kill(os.getpid(), signal.SIGKILL)")
     process = subprocess.run([sys.executable, "-c", killed, *words], capture_output=True)
     assert process.returncode == -signal.SIGKILL
