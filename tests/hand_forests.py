@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
+from itertools import permutations
 from typing import Any
 
+from graphs import build
 from hypothesis import strategies as st
 
 from forestcoll import plans
@@ -27,18 +28,9 @@ ONE_PHASE: dict[Collective, Phase] = {
 
 def mesh(n: int, boxes: int = 1) -> CapacityGraph:
     """n GPUs, in so many boxes, each linked to each."""
-    pairs = [(u, v) for u in range(n) for v in range(n) if u != v]
-    return CapacityGraph(
-        names=tuple(f"box{v * boxes // n}/gpu{v}" for v in range(n)),
-        gpu=(True,) * n,
-        multicast=(False,) * n,
-        aggregation=(False,) * n,
-        ranks=tuple(range(n)),
-        tail=tuple(u for u, _ in pairs),
-        head=tuple(v for _, v in pairs),
-        capacity=(1,) * len(pairs),
-        unit=Fraction(1),
-    )
+    names = [f"box{v * boxes // n}/gpu{v}" for v in range(n)]
+    pairs = list(permutations(names, 2))
+    return build([(u, v, 1) for u, v in pairs], both=False)
 
 
 def tree(phase: Phase, weight: int, parents: list[int]) -> Tree:

@@ -6,7 +6,7 @@ import random
 import runpy
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from fractions import Fraction
 from io import StringIO
@@ -171,6 +171,19 @@ def starved_graph(seed: int) -> CapacityGraph:
     return graph.reverse() if rng.random() < 0.3 else graph
 
 
+def depths(root: int, edges: Iterable[tuple[int, ...]], ranks: set[int]) -> dict[int, int]:
+    """How many hops each rank is from the root of a tree, whose paths must span them."""
+    depth = {root: 0}
+    for path in edges:
+        assert path[0] in depth, "a path starts before its first node has the data"
+        assert path[-1] not in depth, "a rank is reached twice"
+        assert ranks.isdisjoint(path[1:-1]), "a path passes through a rank"
+        assert len(set(path)) == len(path), "a path meets itself"
+        depth[path[-1]] = depth[path[0]] + 1
+    assert depth.keys() == ranks, "a rank is not reached"
+    return depth
+
+
 def judge(forest: Forest) -> Fraction:
     """The forest's algbw in GB/s. AssertionError unless its trees are trees and shares add up.
 
@@ -186,14 +199,7 @@ def judge(forest: Forest) -> Fraction:
         share[tree.phase, tree.root] += tree.weight
         forward = tree.phase == "broadcast"
         edges = tree.edges if forward else [path[::-1] for path in reversed(tree.edges)]
-        reached = {tree.root}
-        for path in edges:
-            assert path[0] in reached, "a path starts before its first node has the data"
-            assert path[-1] not in reached, "a rank is reached twice"
-            assert not ranks & set(path[1:-1]), "a path passes through a rank"
-            assert len(set(path)) == len(path), "a path meets itself"
-            reached.add(path[-1])
-        assert reached == ranks, "a rank is not reached"
+        depths(tree.root, edges, ranks)
         once: set[tuple[int, int]] = set()
         for path in tree.edges:
             for u, v in pairwise(path):
@@ -239,16 +245,9 @@ def validate(
         assert tree.phase == "broadcast"
         assert tree.weight > 0
         started[tree.root] += tree.weight
-        depth = {tree.root: 0}
+        height = max(height, *depths(tree.root, tree.edges, ranks).values())
         for path in tree.edges:
-            assert path[0] in depth
-            assert path[-1] not in depth
-            assert ranks.isdisjoint(path[1:-1])
-            depth[path[-1]] = depth[path[0]] + 1
-            for link in pairwise(path):
-                load[link] += tree.weight
-        assert depth.keys() == ranks
-        height = max(height, *depth.values())
+            load.update(dict.fromkeys(pairwise(path), tree.weight))
     assert [started[v] for v in range(graph.n)] == list(supply)
     for link, units in load.items():
         assert units <= room[link], [graph.names[v] for v in link]

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+import networkx as nx
 import numpy as np
 from ortools.linear_solver import pywraplp
 from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
@@ -132,25 +133,14 @@ def _unbalanced(graph: CapacityGraph) -> bool:
 def feasible(problem: Problem) -> bool:
     """Whether all data can get from where it is to where it is wanted."""
     graph = problem.graph
+    network = nx.DiGraph(zip(graph.tail, graph.head, strict=True))
+    network.add_nodes_from(range(graph.n))
     if problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
-        graph = graph.reverse()
+        network = network.reverse()
     starts = [v for v, part in zip(graph.ranks, graph.parts, strict=True) if part]
     if problem.root is not None:
         starts = [graph.ranks[problem.root]]
-    return all(set(graph.ranks) <= set(_reached(graph, start)) for start in starts)
-
-
-def _reached(graph: CapacityGraph, start: int) -> Iterator[int]:
-    out: dict[int, list[int]] = defaultdict(list)
-    for u, v in zip(graph.tail, graph.head, strict=True):
-        out[u].append(v)
-    queue, seen = [start], {start}
-    for u in queue:
-        yield u
-        for v in out[u]:
-            if v not in seen:
-                seen.add(v)
-                queue.append(v)
+    return all(set(graph.ranks) <= {start, *nx.descendants(network, start)} for start in starts)
 
 
 def proven(
