@@ -124,26 +124,23 @@ def test_bottlenecks(row: str) -> None:
     assert words.bottleneck(graph, Collective(collective), bound) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "parts", "text"),
-    [
-        (
-            3,
-            [f"box{b}/gpu{i}" for b in range(3) for i in range(2)],
-            "all 6 GPUs together: 1950 GB/s in, for 10 times the data",
-        ),
-        (3, ["box0", "box1", "box2"], "the 3 boxes together: 150 GB/s in, for 4 times the data"),
-        (
-            2,
-            ["box0/gpu0 box1/gpu0", "box0/gpu1 box1/gpu1"],
-            "2 groups of GPUs (box0/gpu0, box1/gpu0; box0/gpu1, box1/gpu1) together: 1300 GB/s in, "
-            "for 2 times the data",
-        ),
-    ],
-)
-def test_partition(count: int, parts: list[str], text: str) -> None:
-    graph = boxes(count)
-    sets = tuple(nodes(graph, *part.split()) for part in parts)
+PARTITIONS = """
+3 each GPU: all 6 GPUs together: 1950 GB/s in, for 10 times the data
+3 box0; box1; box2: the 3 boxes together: 150 GB/s in, for 4 times the data
+2 box0/gpu0 box1/gpu0; box0/gpu1 box1/gpu1: 2 groups of GPUs (box0/gpu0, box1/gpu0; box0/gpu1, \
+box1/gpu1) together: 1300 GB/s in, for 2 times the data
+"""
+
+
+@pytest.mark.parametrize("row", PARTITIONS.strip().splitlines())
+def test_partition(row: str) -> None:
+    stated, _, text = row.partition(": ")
+    count, _, parts = stated.partition(" ")
+    graph = boxes(int(count))
+    every = "; ".join(graph.names[v] for v in graph.ranks)
+    sets = tuple(
+        nodes(graph, *part.split()) for part in parts.replace("each GPU", every).split("; ")
+    )
     assert words.bottleneck(graph, AR, Bound(Fraction(1), "partition", sets)) == text
 
 
