@@ -104,48 +104,33 @@ def links_of(graph: CapacityGraph) -> Links:
     return dict(links)
 
 
-def plain_cut(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
-    """The smallest (capacity leaving S) / (ranks in S), in units, and that S; S lacks some rank.
+def plain_cut(graph: CapacityGraph, root: int | None = None) -> tuple[Fraction, frozenset[int]]:
+    """The smallest (capacity leaving S) / (sources in S), in units, and that S; S lacks some rank.
 
-    Always an upper bound of the rate; the optimum itself where every switch is balanced. Discrete
-    Newton: x is possible when, with a source joined to each rank by x, every rank can receive N x;
-    a rank that cannot yields a cut with a smaller ratio, which is the next x.
+    Sources are all ranks, or rank number `root`. Always an upper bound of what each can send to all
+    ranks at once; the optimum itself where every switch is balanced. Discrete Newton: x is possible
+    when, with a source joined to each of theirs by x, every rank can receive all of it; a rank that
+    cannot yields a cut with a smaller ratio, which is the next x.
     """
     links, ranks, source = links_of(graph), graph.ranks, graph.n
-    cuts = [frozenset(range(graph.n)) - {v} for v in ranks]
-    rate, cut = min(((_ratio(links, ranks, s), s) for s in cuts), key=lambda pair: pair[0])
+    sources = ranks if root is None else (ranks[root],)
+    cuts = [frozenset(range(graph.n)) - {v} for v in ranks if sources != (v,)]
+    rate, cut = min(((_ratio(links, sources, s), s) for s in cuts), key=lambda pair: pair[0])
     while rate > 0:
         scaled = {link: units * rate.denominator for link, units in links.items()}
-        scaled.update({(source, v): rate.numerator for v in ranks})
+        scaled.update({(source, v): rate.numerator for v in sources})
         residual = residual_of(scaled, range(graph.n))
-        worst = worst_cut(residual, source, ranks, len(ranks) * rate.numerator)
+        worst = worst_cut(residual, source, ranks, len(sources) * rate.numerator)
         if worst is None:
             return rate, cut
         cut = worst[2] - {source}
-        rate = _ratio(links, ranks, cut)
+        rate = _ratio(links, sources, cut)
     raise InfeasibleError(f"no link leaves {sorted(cut)}")
 
 
-def broadcast_cut(graph: CapacityGraph, root: int) -> tuple[int, frozenset[int]]:
-    """The least capacity leaving a node set that holds rank `root` and lacks a rank; that set."""
-    links, source = links_of(graph), graph.ranks[root]
-    cut = frozenset([source])
-    rate = _leaving(links, cut)
-    sinks = [v for v in graph.ranks if v != source]
-    while rate > 0:
-        worst = worst_cut(residual_of(links, range(graph.n)), source, sinks, rate)
-        if worst is None:
-            return rate, cut
-        rate, _, cut = worst
-    raise InfeasibleError(f"no link leaves {sorted(cut)}")
-
-
-def _leaving(links: Links, nodes: frozenset[int]) -> int:
-    return sum(units for (u, v), units in links.items() if u in nodes and v not in nodes)
-
-
-def _ratio(links: Links, ranks: Sequence[int], nodes: frozenset[int]) -> Fraction:
-    return Fraction(_leaving(links, nodes), sum(v in nodes for v in ranks))
+def _ratio(links: Links, sources: Sequence[int], nodes: frozenset[int]) -> Fraction:
+    leaving = sum(units for (u, v), units in links.items() if u in nodes and v not in nodes)
+    return Fraction(leaving, sum(v in nodes for v in sources))
 
 
 # ---------------------------------------------------------------------------- switch removal
@@ -291,16 +276,16 @@ def _grow(
 
 def forest(graph: CapacityGraph, root: int | None = None) -> Forest:
     """An allgather, or a broadcast from rank number `root`, that reaches the cut that proves it."""
-    units, cut = plain_cut(graph) if root is None else broadcast_cut(graph, root)
+    rate, cut = plain_cut(graph, root)
     sources = list(graph.ranks) if root is None else [graph.ranks[root]]
-    trees, k = _trees(graph, Fraction(units), sources)
+    trees, k = _trees(graph, rate, sources)
     return Forest(
         name="",
         graph=graph,
         collective=Collective.ALLGATHER if root is None else Collective.BROADCAST,
         total=k * len(sources),
         trees=tuple(trees),
-        bound=Bound(units * graph.unit * len(sources), "cut", (cut,)),
+        bound=Bound(rate * graph.unit * len(sources), "cut", (cut,)),
         root=-1 if root is None else root,
     )
 
