@@ -56,20 +56,6 @@ class Finding:
         cure = f"; {self.cure}" if self.cure else ""
         return f"{self.severity} {self.rule}{where}: {self.text}{cure}"
 
-    def as_dict(self) -> dict[str, object]:
-        """For machines; places that are not known are null."""
-        places = {
-            name: None if value < 0 else value
-            for name, value in (
-                ("rank", self.rank),
-                ("thread_block", self.block),
-                ("step", self.step),
-                ("line", self.line),
-            )
-        }
-        head = {"rule": self.rule, "severity": self.severity}
-        return {**head, **places, "text": self.text, "cure": self.cure}
-
 
 @dataclass(slots=True)
 class Findings:

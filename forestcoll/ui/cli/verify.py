@@ -360,7 +360,7 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
     from forestcoll.ui.report import facts, plans, words
 
     form = HOLDS[report.target]
-    entry = {**plans.findings(report), "kind": form}
+    entry = {**facts.as_json(plans.findings(report)), "kind": form}
     proven: list[str] = []
     more: list[str] = []
     if report.program is not None and report.verified is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.lower import usage
-from forestcoll.plans.lint import Report, Severity
+from forestcoll.plans.lint import Finding, Report, Severity
 from forestcoll.plans.rule_catalogue import SEVERITIES
 from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.routes import Routes
@@ -104,18 +104,29 @@ def namesakes(one: Plan, other: Plan) -> str:
     )
 
 
-def findings(report: Report) -> dict[str, object]:
-    """For machines."""
-    return {
-        "file": report.source,
-        "ok": report.ok,
-        "target": report.target,
-        "target_guessed": report.guessed,
-        "launches": report.launches,
-        "counts": dict(report.counts),
-        "findings": [finding.as_dict() for finding in report.findings],
-        "not_listed": report.more,
-    }
+def findings(report: Report) -> list[Part]:
+    """What was looked at, how much is wrong with it, and what."""
+    return [
+        machine(
+            file=report.source,
+            ok=report.ok,
+            target=report.target,
+            target_guessed=report.guessed,
+            launches=report.launches,
+            counts=report.counts,
+        ),
+        Rows("findings", [_finding(finding) for finding in report.findings]),
+        machine(not_listed=report.more),
+    ]
+
+
+def _finding(finding: Finding) -> list[Fact]:
+    """A breach of a rule; places that are not known are null."""
+    at = {"rank": finding.rank, "thread_block": finding.block, "step": finding.step}
+    at["line"] = finding.line
+    places = {name: None if number < 0 else number for name, number in at.items()}
+    words = {"text": finding.text, "cure": finding.cure}
+    return machine(rule=finding.rule, severity=finding.severity, **places, **words)
 
 
 def _target(report: Report) -> str:
