@@ -49,12 +49,10 @@ from forestcoll.program import (
     Collective,
     Instruction,
     Op,
-    Pipeline,
     Program,
     Protocol,
     RankProgram,
     Ref,
-    Step,
 )
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
@@ -214,39 +212,14 @@ def serve(program: Program, *, in_place: bool) -> Program:
             f"calls {'out of' if in_place else 'in'} place only"
             + (": sums on their way lie in the output" if program.double_scratch else "")
         )
-    ranks = tuple(
-        replace(
-            rank,
-            thread_blocks=tuple(
-                replace(block, steps=tuple(_rename_buffer(program, r, block.steps)))
-                for block in rank.thread_blocks
-            ),
-        )
-        for r, rank in enumerate(program.ranks)
-    )
-    return replace(program, ranks=ranks, in_place=True, out_of_place=False)
 
+    def move(rank: int, i: Instruction) -> Instruction | None:
+        """With the shorter buffer named as part of the longer; no copy onto itself."""
+        src = tuple(_ref(program, rank, ref) for ref in i.src)
+        dst = tuple(_ref(program, rank, ref) for ref in i.dst)
+        return None if i.op is Op.COPY and src == dst else replace(i, src=src, dst=dst)
 
-def _rename_buffer(program: Program, rank: int, steps: tuple[Step, ...]) -> list[Step]:
-    """The steps with the shorter buffer named as part of the longer, without copies onto itself."""
-    steps_left: list[Step] = []
-    for step in steps:
-        if isinstance(step, Pipeline):
-            body = [_instruction(program, rank, i) for i in step.body]
-            kept = tuple(i for i in body if i is not None)
-            if kept:
-                steps_left.append(replace(step, body=kept))
-        elif (moved := _instruction(program, rank, step)) is not None:
-            steps_left.append(moved)
-    return steps_left
-
-
-def _instruction(program: Program, rank: int, i: Instruction) -> Instruction | None:
-    src = tuple(_ref(program, rank, ref) for ref in i.src)
-    dst = tuple(_ref(program, rank, ref) for ref in i.dst)
-    if i.op is Op.COPY and src == dst:
-        return None
-    return replace(i, src=src, dst=dst)
+    return replace(program.edit(move), in_place=True, out_of_place=False)
 
 
 def _ref(program: Program, rank: int, ref: Ref) -> Ref:

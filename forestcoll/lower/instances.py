@@ -8,7 +8,6 @@ only powers of two are taken, as most sizes are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -18,12 +17,9 @@ from forestcoll.lower.limits import steps, usage
 from forestcoll.program import (
     RECEIVES,
     SENDS,
-    Instruction,
-    Pipeline,
     Program,
     Protocol,
     RankProgram,
-    ThreadBlock,
 )
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
@@ -118,7 +114,12 @@ def _onesided_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> 
     """Chunks of each thread block that moves any over memory channels."""
     near = {r for r in range(len(boxes)) if r != number and kind_of(number, r, boxes) == "memory"}
     chunks = [
-        sum(ref.count for i in _instructions(block) for ref in (*i.src, *i.dst) if ref.rank in near)
+        sum(
+            ref.count
+            for _, i in block.instructions()
+            for ref in (*i.src, *i.dst)
+            if ref.rank in near
+        )
         for block in rank.thread_blocks
     ]
     return [[count for count in chunks if count]]
@@ -129,16 +130,11 @@ def _fifo_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list
     ways = []
     for some in (RECEIVES, SENDS):
         chunks = [
-            sum((*i.src, *i.dst)[0].count for i in _instructions(block) if i.op in some)
+            sum((*i.src, *i.dst)[0].count for _, i in block.instructions() if i.op in some)
             for block in rank.thread_blocks
         ]
         ways.append([count for count in chunks if count])
     return ways
-
-
-def _instructions(block: ThreadBlock) -> Iterator[Instruction]:
-    for step in block.steps:
-        yield from step.body if isinstance(step, Pipeline) else (step,)
 
 
 def most_instances(program: Program, target: Target) -> tuple[int, str]:

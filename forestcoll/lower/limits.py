@@ -84,8 +84,7 @@ def usage(program: Program) -> Usage:
 
 def _busy(block: ThreadBlock) -> bool:
     """Whether the block moves data, and not only lets others know that they may."""
-    bodies = (s.body if isinstance(s, Pipeline) else (s,) for s in block.steps)
-    return any(i.src or i.dst for body in bodies for i in body)
+    return any(i.src or i.dst for _, i in block.instructions())
 
 
 def _scratch(rank: RankProgram) -> Fraction:
@@ -179,7 +178,7 @@ def _check_rank(rank: RankProgram, n: int, limits: Limits, where: str) -> None:
 
 def _check_block(block: ThreadBlock, length: int, limits: Limits, where: str) -> None:
     target = limits.target
-    instructions = [i for s in block.steps for i in (s.body if isinstance(s, Pipeline) else (s,))]
+    instructions = [i for _, i in block.instructions()]
     count = max([r.count for i in instructions for r in (*i.src, *i.dst)], default=0)
     # fifo blocks have a peer each way
     peers = max(map(_width, instructions), default=0) if target.style == "onesided" else 0

@@ -19,7 +19,6 @@ from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedErro
 from forestcoll.common.input_limits import PLAN_BYTES
 from forestcoll.plans import home_of
 from forestcoll.plans.findings import At, Finding, Findings, Report, report
-from forestcoll.plans.mscclpp.rules import body_of
 from forestcoll.plans.rule_catalogue import RULES, Rule, Severity
 from forestcoll.plans.rules import check_header
 from forestcoll.program import (
@@ -32,7 +31,6 @@ from forestcoll.program import (
     Op,
     Pipeline,
     Program,
-    Step,
     ThreadBlock,
 )
 from forestcoll.program.targets import NARROWEST, TARGETS, Target, sms_of
@@ -159,7 +157,7 @@ def _check_flushes(program: Program, launches: int, out: Findings) -> None:
     if all(i.op is not Op.FLUSH for _, _, _, i in program.instructions()):
         return
     try:
-        _, faults = examine(_without_flushes(program), launches=launches)
+        _, faults = examine(program.edit(_drop_flush), launches=launches)
         fault = next(iter(faults), None)
     except PlanError as error:
         fault = error
@@ -171,19 +169,8 @@ def _check_flushes(program: Program, launches: int, out: Findings) -> None:
                 rank=rank, block=block, step=step, severity="error")  # fmt: skip
 
 
-def _without_flushes(program: Program) -> Program:
-    def keep(step: Step) -> Step | None:
-        if isinstance(step, Pipeline):
-            return replace(step, body=tuple(i for i in step.body if i.op is not Op.FLUSH))
-        return None if step.op is Op.FLUSH else step
-
-    def block(one: ThreadBlock) -> ThreadBlock:
-        return replace(one, steps=tuple(s for s in map(keep, one.steps) if s is not None))
-
-    ranks = tuple(
-        replace(rank, thread_blocks=tuple(map(block, rank.thread_blocks))) for rank in program.ranks
-    )
-    return replace(program, ranks=ranks)
+def _drop_flush(rank: int, i: Instruction) -> Instruction | None:
+    return None if i.op is Op.FLUSH else i
 
 
 def _read(
@@ -294,10 +281,10 @@ def _around(block: ThreadBlock, step: int, k: int) -> tuple[list[Code], list[Cod
 
     A pipeline comes from what stands before it or from its own last round, and likewise goes on.
     """
-    code = [[(s, i) for i in body_of(one)] for s, one in enumerate(block.steps)]
-    body = code[step]
-    earlier = [pair for part in code[:step] for pair in part]
-    later = [pair for part in code[step + 1 :] for pair in part]
+    code = [*block.instructions()]
+    earlier = [pair for pair in code if pair[0] < step]
+    body = [pair for pair in code if pair[0] == step]
+    later = code[len(earlier) + len(body) :]
     before, after = [earlier + body[:k]], [body[k + 1 :] + later]
     if isinstance(block.steps[step], Pipeline):
         before.append(body + body[:k])

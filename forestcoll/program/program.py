@@ -16,7 +16,7 @@ how input and output compare is said in collective.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -122,6 +122,12 @@ class ThreadBlock:
         peers = {p for p in (self.recv, self.send) if p >= 0} | {c.peer for c in self.channels}
         with_ = f" with ranks {_some(sorted(peers))}" if peers else ""
         return f"<ThreadBlock: {len(self.steps)} steps{with_}>"
+
+    def instructions(self) -> Iterator[tuple[int, Instruction]]:
+        """(step, instruction) of all; bodies of pipelines have their step."""
+        for s, step in enumerate(self.steps):
+            for i in step.body if isinstance(step, Pipeline) else (step,):
+                yield s, i
 
     def operands(self, rank: int, i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
         """What an instruction of this block of `rank` reads and writes, behind switches too."""
@@ -289,9 +295,29 @@ class Program(Shown):
         """(rank, thread block, step, instruction) of all; bodies of pipelines have their step."""
         for r, rank in enumerate(self.ranks):
             for b, block in enumerate(rank.thread_blocks):
-                for s, step in enumerate(block.steps):
-                    for i in step.body if isinstance(step, Pipeline) else (step,):
-                        yield r, b, s, i
+                for s, i in block.instructions():
+                    yield r, b, s, i
+
+    def edit(self, change: Callable[[int, Instruction], Instruction | None]) -> Program:
+        """The program with what `change` makes of each rank's instructions; None leaves one out.
+
+        A pipeline without any is left out, too.
+        """
+
+        def edit_steps(rank: int, steps: tuple[Step, ...]) -> Iterator[Step]:
+            for step in steps:
+                parts = step.body if isinstance(step, Pipeline) else (step,)
+                kept = [i for part in parts if (i := change(rank, part)) is not None]
+                if kept:
+                    yield (
+                        replace(step, body=tuple(kept)) if isinstance(step, Pipeline) else kept[0]
+                    )
+
+        ranks = []
+        for r, rank in enumerate(self.ranks):
+            blocks = [replace(b, steps=tuple(edit_steps(r, b.steps))) for b in rank.thread_blocks]
+            ranks.append(replace(rank, thread_blocks=tuple(blocks)))
+        return replace(self, ranks=tuple(ranks))
 
 
 def where(rank: int, block: int, step: int, op: Op | None = None) -> str:

@@ -19,7 +19,6 @@ from forestcoll.program import (
     Channel,
     Instruction,
     Op,
-    Pipeline,
     Program,
 )
 from forestcoll.program.program import where
@@ -294,18 +293,17 @@ def _check_barriers(program: Program, r: int, barriers: _Table) -> Faults:
     for b, block in enumerate(program.ranks[r].thread_blocks):
         for index, use in barriers.get((r, b), ()):
             uses.setdefault(index, []).append(use)
-        for s, step in enumerate(block.steps if (r, b) in barriers else ()):
-            for i in step.body if isinstance(step, Pipeline) else (step,):
-                if i.op is not Op.BARRIER:
-                    continue
-                group, at_block, at_step = groups.setdefault(i.ident, (i.group, b, s))
-                if i.group != group:
-                    yield PlanError(
-                        f"{where(r, b, s, i.op)}: barrier {i.ident} of {i.group} thread blocks, "
-                        f"but thread block {at_block}, step {at_step} says {group}",
-                        rule="MPP-BARRIER-UNMATCHED",
-                        at=(r, b, s),
-                    )
+        for s, i in block.instructions() if (r, b) in barriers else ():
+            if i.op is not Op.BARRIER:
+                continue
+            group, at_block, at_step = groups.setdefault(i.ident, (i.group, b, s))
+            if i.group != group:
+                yield PlanError(
+                    f"{where(r, b, s, i.op)}: barrier {i.ident} of {i.group} thread blocks, "
+                    f"but thread block {at_block}, step {at_step} says {group}",
+                    rule="MPP-BARRIER-UNMATCHED",
+                    at=(r, b, s),
+                )
     for index, comers in uses.items():
         group, b, s = groups[index]
         if len(comers) != group:

@@ -20,7 +20,6 @@ from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     MAX_INDEX,
     MAX_REMOTE,
-    body_of,
     check_halves,
     largest_size,
 )
@@ -155,8 +154,7 @@ class _Reader:
         )  # fmt: skip
         packets = plan.packets and any(
             i.op in PACKETS
-            for rank in ranks for block in rank.thread_blocks for s in block.steps
-            for i in body_of(s)
+            for rank in ranks for block in rank.thread_blocks for _, i in block.instructions()
         )  # fmt: skip
         if plan.packets and not packets:
             out.remark("protocol 'LL' without packets: the runtime does the same as for 'Simple'")
@@ -563,7 +561,6 @@ def _reaches_scratch(rank: RankProgram) -> bool:
     return any(
         ref.buffer is Buffer.SCRATCH and (ref.rank is not None or i.switches)
         for block in rank.thread_blocks
-        for step in block.steps
-        for i in body_of(step)
+        for _, i in block.instructions()
         for ref in (*i.src, *i.dst)
     )

@@ -8,8 +8,6 @@ are those of microsoft/mscclpp (execution_common.hpp, execution_kernel.hpp, exec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from forestcoll.common.errors import PlanError
 from forestcoll.plans.rules import check_group, place
 from forestcoll.program import (
@@ -22,7 +20,6 @@ from forestcoll.program import (
     Pipeline,
     Program,
     RankProgram,
-    Step,
     Switch,
     ThreadBlock,
 )
@@ -40,18 +37,6 @@ MAX_SWITCHES = 16  # switch channels of a thread block
 ALIGNMENT = 16  # bytes; chunks and slices are multiples of it
 
 At = tuple[int, int, int]
-
-
-def body_of(step: Step) -> tuple[Instruction, ...]:
-    """The instructions of a step: the body of a pipeline, or the step itself."""
-    return step.body if isinstance(step, Pipeline) else (step,)
-
-
-def operations_of(block: ThreadBlock) -> Iterator[tuple[int, Instruction]]:
-    """(step, instruction) of a thread block, bodies of pipelines included."""
-    for s, step in enumerate(block.steps):
-        for instruction in body_of(step):
-            yield s, instruction
 
 
 def kind_of(block: ThreadBlock, step: Instruction) -> str:
@@ -81,7 +66,7 @@ def check_structure(program: Program) -> None:
                         f"{place(r, b)}: channel number {channel.index} to rank {channel.peer}; at "
                         f"most {MAX_INDEX + 1} run side by side, counted from 0"
                     )
-            for s, instruction in operations_of(block):
+            for s, instruction in block.instructions():
                 _check_operation(block, instruction, (r, b, s))
 
 
@@ -213,7 +198,7 @@ def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> N
                 f"{place(r, b, s)}: a pipeline unit of {step.unit_bytes} bytes; the runtime works "
                 f"in blocks of {ALIGNMENT}, make it a multiple"
             )
-    for s, operation in operations_of(block):
+    for s, operation in block.instructions():
         _check_operation_limits(operation, target, (r, b, s))
         for ref in operation.src + operation.dst:
             if ref.rank is not None:

@@ -21,7 +21,6 @@ from forestcoll.plans.mscclpp.rules import (
     check_structure,
     kind_of,
     largest_size,
-    operations_of,
     switches_of,
 )
 from forestcoll.plans.rules import check_header
@@ -199,7 +198,7 @@ def _remote_buffers(rank: RankProgram) -> dict[tuple[int, Buffer], list[str]]:
     """The buffers of others that a rank touches, in order, and by which kinds of channel."""
     kinds: dict[tuple[int, Buffer], set[str]] = {}
     for block in rank.thread_blocks:
-        for _, step in operations_of(block):
+        for _, step in block.instructions():
             for ref in step.src + step.dst:
                 if ref.rank is not None:
                     kinds.setdefault((ref.rank, ref.buffer), set()).add(kind_of(block, step))
