@@ -18,6 +18,7 @@ from forestcoll.plans.findings import At, Findings
 
 LARGE: Final = 2**80
 """Above every number of a file: their digits are limited."""
+Verb = Literal["add", "fault", "refuse"]
 POSITIVE: Final = range(1, LARGE)
 
 
@@ -70,10 +71,12 @@ class Entry:
     def get(self, key: str) -> Any:
         """The field's value, what stands for it, or None for one that no Program holds."""
         field = self.shape[key]
-        value = self.value(key, field) if key in self.values else None
+        value = self.values.get(key)
+        if field.type is not str or type(value) is not str:  # both formats have words as they are
+            value = self.value(key, field) if key in self.values else None
         if value is None:
             if field.need and key not in self.values:
-                getattr(self, field.need)(self.missing, self.lack(key))
+                self.tell(field.need, self.missing, self.lack(key))
             return field.usual
         if field.rule and (len(value) if field.type is list else value) not in field.fits:
             return self.judge(key, field, value)
@@ -90,20 +93,22 @@ class Entry:
             shown = repr(value[:40])
             hint = did_you_mean(value[:40], field.fits)  # type: ignore[arg-type]
         held = field.held is None or value in field.held
-        (self.add if held else self.refuse)(field.rule, f"{name} is {shown}{hint}")
+        self.tell("add" if held else "refuse", field.rule, f"{name} is {shown}{hint}")
         return value if held else None
 
     def add(self, rule: str, words: str) -> None:
         """Tell of what the runtime minds."""
-        self.wrong = True
-        self.out.add(rule, words, **self.at)
+        self.tell("add", rule, words)
 
     def fault(self, rule: str, words: str) -> None:
         """Tell of what no run survives."""
-        self.wrong = True
-        self.out.fault(rule, words, **self.at)
+        self.tell("fault", rule, words)
 
     def refuse(self, rule: str, words: str) -> None:
         """Tell of what no Program holds."""
+        self.tell("refuse", rule, words)
+
+    def tell(self, verb: Verb, rule: str, words: str) -> None:
+        """Tell of a breach; `verb` is what `Findings` does with it."""
         self.wrong = True
-        self.out.refuse(rule, words, **self.at)
+        getattr(self.out, verb)(rule, words, **self.at)

@@ -81,8 +81,8 @@ _add(
      "write the number of chunks of the whole data"),
     ("XML-CHUNKS-SHARE", "every rank has as many of the chunks as the others",
      "make nchunksperloop a multiple of ngpus"),
-    ("XML-SIZE-RANGE", "minBytes and maxBytes leave a size: 0 <= minBytes <= maxBytes, or maxBytes "
-     "0 for no limit", "correct the two; no call would ever use the plan"),
+    ("XML-SIZE-RANGE", "minBytes and maxBytes leave a size: 0 <= minBytes <= maxBytes < 2^63, or "
+     "maxBytes 0 for no limit", "correct the two; no call would ever use the plan"),
     ("XML-PLACES", "inplace or outofplace is 1", "set one: no call would ever use the plan"),
     ("XML-FLAG", "inplace, outofplace and hasdep are 0 or 1", "write 0 or 1"),
     ("XML-NGPUS", "ngpus is the number of ranks, from 1 to 1,024", "correct it"),

@@ -55,7 +55,7 @@ def read_word(
     if word and word not in known:
         hint = f"; the loaders say {said!r}" if said else did_you_mean(word[:40], known)
         held = said or told or word in OTHER_COLLECTIVES
-        (entry.add if held else entry.refuse)(rule, f"{key} is {word[:40]!r}{hint}")
+        entry.tell("add" if held else "refuse", rule, f"{key} is {word[:40]!r}{hint}")
     if told is not None:
         return told.definition.plan_word
     if word in OTHER_COLLECTIVES:

@@ -13,24 +13,22 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from forestcoll.common.errors import did_you_mean
+from forestcoll.plans.fields import LARGE, Verb
 from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.msccl.rules import MAX_FUSED, MAX_OFFSET
-from forestcoll.plans.msccl.text import Element, Numbers
+from forestcoll.plans.msccl.text import BUFFERS, Element
 from forestcoll.program import (
     BY_XML,
     FUSED,
     OPERATIONS,
     RECEIVES,
     SENDS,
-    Buffer,
     Instruction,
     Op,
     Ref,
 )
 from forestcoll.program.targets import Target
 
-STEP_TYPES: Final = frozenset((*BY_XML, "nop"))
 SENDING: Final = frozenset(word for word, op in BY_XML.items() if op in SENDS)
 RECEIVING: Final = frozenset(word for word, op in BY_XML.items() if op in RECEIVES)
 CHECKED: Final = {
@@ -39,7 +37,6 @@ CHECKED: Final = {
 """Sides that the loader looks at, and only at the offset (msccl_parser.cc 270-288)."""
 MAX_WAITED_FOR: Final = 127
 MAX_JOINED: Final = 15  # re, and the place itself: operands of one addition
-_BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
 _WORDS: Final = ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "hasdep")
 _NUMBERS: Final = ("s", "depid", "deps")
 
@@ -60,8 +57,8 @@ class Buffers:
         return tuple(self.told.items()), tuple(self.real.items())
 
 
-_Fault = tuple[str, str, str, dict[str, Any]]
-"""How to note a breach, its rule, its text, and where: of the step, or of its thread block."""
+_Fault = tuple[str, str, str]
+"""A breach: what `Findings` does with it, its rule, its text."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +71,7 @@ class Look:
     type: str
     count: int | None
     flag: bool  # hasdep
-    place: tuple[str | None, ...]  # dstbuf, dstoff, srcbuf: what neighbouring `re` must share
+    place: tuple[object, ...]  # dstbuf, dstoff, srcbuf: what neighbouring `re` must share
     instruction: Instruction | None = None
     reach: tuple[tuple[str, int], ...] = ()  # chunks of buffers that it touches
     faults: list[_Fault] = field(default_factory=list)
@@ -82,24 +79,17 @@ class Look:
     reduces: bool = False  # it is an `re`
 
 
-class _Record(Findings):
-    """Writes down what is wrong with a step's words, to be said wherever they stand."""
+class _Words(Element):
+    """A step's words: what is wrong with them is written down, to be said wherever they stand."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    __slots__ = ("faults",)
+
+    def __init__(self, out: Findings) -> None:
+        super().__init__("step", -1, {}, out)
         self.faults: list[_Fault] = []
 
-    def lack(self, words: str, **at: Any) -> None:
-        self.faults.append(("lack", "", words, at))
-
-    def add(self, rule: str, text: str, **at: Any) -> None:
-        self.faults.append(("add", rule, text, at))
-
-    def fault(self, rule: str, text: str, **at: Any) -> None:
-        self.faults.append(("fault", rule, text, at))
-
-    def refuse(self, rule: str, text: str, **at: Any) -> None:
-        self.faults.append(("refuse", rule, text, at))
+    def tell(self, verb: Verb, rule: str, words: str) -> None:
+        self.faults.append((verb, rule, words))
 
 
 class Lane:
@@ -118,9 +108,9 @@ class Lane:
         self._lasts: list[int] = []  # of each device step: the position of its flag
         self._flags: list[bool] = []  # whether it raises it
 
-    def line(self, k: int) -> int:
-        """The line of a step."""
-        return self.tag.steps[k][0]
+    def at(self, k: int) -> At:
+        """The place of a step."""
+        return {**self.tag.at, "step": k, "line": self.tag.steps[k][0]}
 
     def bare(self, k: int) -> bool:
         """Whether a step waits for nothing."""
@@ -187,19 +177,15 @@ def _join(first: Instruction, second: Instruction) -> Instruction | None:
 
 
 class LaneReader:
-    """Reads the steps of a file's thread blocks; `numbers` hears what is wrong."""
+    """Reads the steps of a file's thread blocks; `out` hears what is wrong."""
 
-    def __init__(self, target: Target, numbers: Numbers) -> None:
-        self.target, self.numbers, self.out = target, numbers, numbers.out
-        self.record = _Record()
-        self.in_words = Numbers(self.record)
+    def __init__(self, target: Target, out: Findings) -> None:
+        self.target, self.out, self.words = target, out, _Words(out)
         self.known: dict[object, dict[tuple[str, ...], Look]] = {}
         self.refs: dict[tuple[str, int, int], Ref] = {}
 
     def read(
         self,
-        rank: int,
-        b: int,
         tag: Element,
         recv: int | None,
         send: int | None,
@@ -208,8 +194,7 @@ class LaneReader:
     ) -> Lane:
         """The steps of a thread block, each checked for itself; `reach` grows by what they use."""
         if len(tag.steps) > self.target.steps:
-            self.out.add("XML-STEP-COUNT", f"{len(tag.steps)} steps",
-                         rank=rank, block=b, line=tag.line)  # fmt: skip
+            tag.add("XML-STEP-COUNT", f"{len(tag.steps)} steps")
         no_peers = frozenset(key for key, peer in (("recv", recv), ("send", send)) if peer == -1)
         lists = self.known.setdefault((buffers.key(), no_peers), {})
         lane = Lane(tag)
@@ -221,15 +206,18 @@ class LaneReader:
             if len(row) == 5:
                 _, words, s, depid, deps = row
             else:
-                words, s, depid, deps = self.read_odd(Element("step", *row), rank, b)
+                step = Element("step", *row, self.out)
+                step.at = lane.at(k)
+                words = tuple(map(row[1].get, _WORDS))
+                s, depid, deps = map(step.get, _NUMBERS)
             look = lists.get(words)
             if look is None:
                 given = dict(zip(_WORDS, words, strict=True)) if len(row) == 5 else row[1]
-                look = self.look(Element("step", row[0], given), no_peers, buffers)
+                look = self.look(given, no_peers, buffers)
                 if None not in words:
                     lists[words] = look
             if look.faults:
-                self.say(look, rank, b, k, row[0])
+                self.say(look, lane.at(k))
             looks.append(look)
             if depid != -1 or deps != -1:
                 waits[k] = depid, deps
@@ -241,113 +229,80 @@ class LaneReader:
                 reach[letter] = max(end, reach.get(letter, 0))
         return lane
 
-    def read_odd(
-        self, step: Element, rank: int, b: int
-    ) -> tuple[tuple[Any, ...], int | None, int | None, int | None]:
-        """The words of a step that is written in a way of its own, s, depid and deps."""
-        s, depid, deps = (self.numbers.get(step, key, rank, b) for key in _NUMBERS)
-        return tuple([step.attributes.get(word) for word in _WORDS]), s, depid, deps
-
-    def say(self, look: Look, rank: int, b: int, k: int, line: int) -> None:
+    def say(self, look: Look, at: At) -> None:
         """Say of a step what is wrong with its words."""
-        for verb, rule, text, at in look.faults:
-            place: At = {"rank": rank, "block": b, "line": line}
-            if "step" in at:
-                place["step"] = k
-            if verb == "lack":
-                self.out.lack(text, **place)
+        for verb, rule, text in look.faults:
+            if rule:
+                getattr(self.out, verb)(rule, text, **at)
             else:
-                getattr(self.out, verb)(rule, text, **place)
+                self.out.lack(text, **at)
 
-    def look(self, step: Element, no_peers: frozenset[str], buffers: Buffers) -> Look:
+    def look(self, attributes: dict[str, str], no_peers: frozenset[str], buffers: Buffers) -> Look:
         """What the words of a step say."""
-        record, numbers = self.record, self.in_words
-        record.faults = []
-        values = {key: numbers.get(step, key) for key in ("srcoff", "dstoff", "cnt", "hasdep")}
-        words: dict[str, str | None] = {}
-        for key in ("type", "srcbuf", "dstbuf"):
-            word = step.attributes.get(key)
-            if word is None:
-                record.refuse("XML-MISSING", f"<step> has no {key}{step.hint(key)}", step=0)
-            words[key] = word
-        kind, count = words["type"] or "", values["cnt"]
-        place = (words["dstbuf"], str(values["dstoff"]), words["srcbuf"])
-        look = Look(kind, count, values["hasdep"] == 1, place, faults=record.faults,
-                    nop=kind == "nop", reduces=kind == "re")  # fmt: skip
-        if words["type"] is not None and kind not in STEP_TYPES:
-            if kind == "ra":
-                record.lack("type 'ra' is an operation of the first MSCCL only; no current "
-                            "runtime has it, and neither has this version", step=0)  # fmt: skip
-            hint = did_you_mean(kind[:40], STEP_TYPES)
-            record.refuse("XML-STEP-TYPE", f"type is {kind[:40]!r}{hint}", step=0)
-            return look
-        op = BY_XML.get(kind)
+        step = self.words
+        step.values, step.faults = attributes, []
+        if step.values.get("type") == "ra":
+            step.tell("add", "", "type 'ra' is an operation of the first MSCCL only; no current "
+                      "runtime has it, and neither has this version")  # fmt: skip
+        values = {key: step.get(key) for key in _WORDS}
+        kind, count, flag = values["type"], values["cnt"], values["hasdep"]
+        place = (values["dstbuf"], values["dstoff"], values["srcbuf"])
+        look = Look(kind or "", count, flag == 1, place, faults=step.faults, nop=kind == "nop",
+                    reduces=kind == "re")  # fmt: skip
+        op = BY_XML.get(look.type)
         if op in FUSED and not self.target.fused:
-            record.add("RCCL-FUSED", f"{kind} is refused at the first call", step=0)
+            step.add("RCCL-FUSED", f"{kind} is refused at the first call")
         for key, ops in (("send", SENDING), ("recv", RECEIVING)):
             if kind in ops and key in no_peers:
-                text = f"{kind}, but {key} of the thread block is -1"
-                record.fault("XML-DIRECTION", text, step=0)
-        if values["hasdep"] not in (0, 1, None):
-            record.refuse("XML-FLAG", f"hasdep is {values['hasdep']}", step=0)
-        for key in ("srcbuf", "dstbuf"):
-            word = words[key]
-            if word is not None and word not in _BUFFERS:
-                record.refuse("XML-BUFFER", f"{key} is {word[:40]!r}", step=0)
+                step.fault("XML-DIRECTION", f"{kind}, but {key} of the thread block is -1")
         if op is not None:
-            self.look_at_data(look, op, words, values, buffers, record)
+            self.look_at_data(look, op, step, values, buffers)
         return look
 
     def look_at_data(
-        self,
-        look: Look,
-        op: Op,
-        words: dict[str, str | None],
-        values: dict[str, int | None],
-        buffers: Buffers,
-        record: _Record,
+        self, look: Look, op: Op, step: _Words, values: dict[str, Any], buffers: Buffers
     ) -> None:
         """The operands of a step: their count and bounds."""
-        row, count = OPERATIONS[op], look.count
-        if count is not None and not 1 <= count <= self.target.count:
-            (record.refuse if count < 1 else record.add)("XML-COUNT", f"cnt is {count}", step=0)
-        fits = count is not None and 1 <= count <= self.target.count
-        length = count if fits and count is not None else 1
+        row, length = OPERATIONS[op], look.count
+        if length is None or not 1 <= length <= self.target.count:
+            if length is not None:
+                step.tell("refuse" if length < 1 else "add", "XML-COUNT", f"cnt is {length}")
+            length = 1
         sides: list[tuple[Ref, ...]] = []
         for side, used in (("src", row.src[1]), ("dst", row.dst[1])):
-            letter, offset = words[f"{side}buf"], values[f"{side}off"]
-            if not used or letter is None or letter not in _BUFFERS or offset is None:
+            letter, offset = values[f"{side}buf"], values[f"{side}off"]
+            if not used or letter is None or offset is None:
                 sides.append(())
                 continue
-            checked = side[0] in CHECKED.get(look.type, "")
-            text, note = _beyond(letter, offset, length, buffers), record.fault
-            if text and offset < 0:
-                note = record.refuse
-            elif not text and checked and offset >= buffers.told.get(letter, offset + 1):
-                text = (f"offset {offset}, but the gpu says that buffer {letter!r} holds "
-                        f"{buffers.told[letter]}: refused")  # fmt: skip
-                note = record.add
-            if text:
-                note("XML-BOUNDS", f"{side} of {look.type}: {text}", step=0)
+            real, told = buffers.real.get(letter, LARGE), buffers.told.get(letter, LARGE)
+            where = f"{side} of {look.type}:"
+            if offset < 0:
+                step.refuse("XML-BOUNDS", f"{where} offset {offset}")
+            elif offset + length > real:
+                words = f"{where} chunks {offset} to {offset + length - 1} of buffer {letter!r}"
+                step.fault("XML-BOUNDS", f"{words}, which holds {real}")
+            elif offset >= told and side[0] in CHECKED.get(look.type, ""):
+                words = f"{where} offset {offset}, but the gpu says that buffer {letter!r} holds "
+                step.add("XML-BOUNDS", f"{words}{told}: refused")
             elif offset > MAX_OFFSET:
-                text = f"{side}off is {offset}; 16 bits hold {MAX_OFFSET}"
-                record.add("XML-OFFSET-16", text, step=0)
+                words = f"{side}off is {offset}; 16 bits hold {MAX_OFFSET}"
+                step.add("XML-OFFSET-16", words)
             look.reach += ((letter, offset + length),)
-            key = letter, offset, count or 0
-            sides.append((self.refs.setdefault(key, Ref(_BUFFERS[letter], offset, count or 0)),))
+            key = letter, offset, look.count or 0
+            sides.append((self.refs.setdefault(key, Ref(BUFFERS[letter], *key[1:])),))
         look.instruction = Instruction(op, sides[0], sides[1])
 
     # --- what waits for what ----------------------------------------------------------------------
 
-    def check(self, rank: int, lanes: dict[int, Lane]) -> None:
+    def check(self, lanes: dict[int, Lane]) -> None:
         """Dependencies of all thread blocks of a rank: targets, flags, nops, and numbering."""
         wanted: dict[int, set[int]] = {}  # thread block -> positions that others wait for
         for b, lane in sorted(lanes.items()):
             for k in lane.waits:
-                self.check_wait(rank, b, k, lanes, wanted)
+                self.check_wait(b, k, lanes, wanted)
             if lane.nops:
-                self.check_nops(rank, b, lane)
-            self.check_joined(rank, b, lane)
+                self.check_nops(lane)
+            self.check_joined(lane)
         if self.out.held:
             for lane in lanes.values():
                 lane.build()
@@ -355,20 +310,19 @@ class LaneReader:
             if lane.odd is not None:  # the rest of the thread block is off by as much
                 k, s = lane.odd
                 serious = b in wanted or not 0 <= s < 64
-                self.out.add("XML-STEP-NUMBER", f"s is {s} at position {k}", rank=rank, block=b,
-                             step=k, line=lane.line(k),
+                self.out.add("XML-STEP-NUMBER", f"s is {s} at position {k}", **lane.at(k),
                              severity="error" if serious else "warning")  # fmt: skip
-            self.check_flags(rank, b, lane, wanted.get(b, set()))
+            self.check_flags(lane, wanted.get(b, set()))
 
     def check_wait(
-        self, rank: int, b: int, k: int, lanes: dict[int, Lane], wanted: dict[int, set[int]]
+        self, b: int, k: int, lanes: dict[int, Lane], wanted: dict[int, set[int]]
     ) -> None:
         """Whether a step waits for one that there is; `wanted` grows by it."""
         lane, out = lanes[b], self.out
         other, position = lane.waits[k]
         if other is None or position is None:
             return
-        at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+        at = lane.at(k)
         if other == -1:
             out.add("XML-DEP-HALF", f"deps is {position}, but depid -1: it waits for nothing",
                     **at)  # fmt: skip
@@ -391,12 +345,12 @@ class LaneReader:
         else:
             wanted.setdefault(other, set()).add(position)
 
-    def check_nops(self, rank: int, b: int, lane: Lane) -> None:
+    def check_nops(self, lane: Lane) -> None:
         """What nops wait for reaches a step."""
         waiting: int | None = None  # a nop whose dependency the next step has to carry on
         last = max((k for k, look in enumerate(lane.looks) if not look.nop), default=-1)
         for k, look in enumerate(lane.looks):
-            at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+            at = lane.at(k)
             bare = lane.bare(k)
             if look.nop:
                 if bare:
@@ -410,10 +364,9 @@ class LaneReader:
                                     f"nop before it does", **at)  # fmt: skip
                 waiting = None
         if waiting is not None:
-            self.out.add("XML-NOP-TAIL", "no step follows this nop", rank=rank, block=b,
-                         step=waiting, line=lane.line(waiting))  # fmt: skip
+            self.out.add("XML-NOP-TAIL", "no step follows this nop", **lane.at(waiting))
 
-    def check_joined(self, rank: int, b: int, lane: Lane) -> None:
+    def check_joined(self, lane: Lane) -> None:
         """Reductions that the loader joins: it parts them at the sixteenth of a thread block."""
         before: Look | None = None  # the `re` that the next one is joined to
         joined = total = 0
@@ -425,7 +378,7 @@ class LaneReader:
             if not look.reduces:
                 before = None
                 continue
-            at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+            at = lane.at(k)
             join = before is not None and before.place == look.place and lane.bare(k)
             joined = joined + 1 if join else 1
             total += 1
@@ -438,7 +391,7 @@ class LaneReader:
                              severity="error" if self.target.fused else "warning")  # fmt: skip
             before = None if look.flag or total == MAX_JOINED + 1 else look
 
-    def check_flags(self, rank: int, b: int, lane: Lane, wanted: set[int]) -> None:
+    def check_flags(self, lane: Lane, wanted: set[int]) -> None:
         """Whether those steps raise flags that others wait for, and they alone."""
         looks = lane.looks
         if not wanted and not any(look.flag for look in looks):
@@ -450,7 +403,7 @@ class LaneReader:
         late, top = sorted(wanted - raised.keys()), max(raised, default=-1)
         for position in late:
             k = places.index(position)
-            at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+            at = lane.at(k)
             if position < top:
                 self.out.add("XML-DEP-LATE", "others wait for it, but hasdep is 0", **at)
             else:
@@ -459,15 +412,4 @@ class LaneReader:
         for place, k in raised.items():
             apart = k + 1 < len(looks) and looks[k].reduces and looks[k + 1].reduces
             if place not in wanted and not apart and not (late and late[0] < place):
-                self.out.add("XML-FLAG-SPARE", "nobody waits for its flag", rank=rank, block=b,
-                             step=k, line=lane.line(k))  # fmt: skip
-
-
-def _beyond(letter: str, offset: int, count: int, buffers: Buffers) -> str:
-    """What is wrong with chunks [offset, offset + count) of a buffer, or nothing."""
-    real = buffers.real.get(letter)
-    if offset < 0:
-        return f"offset {offset}"
-    if real is not None and offset + count > real:
-        return f"chunks {offset} to {offset + count - 1} of buffer {letter!r}, which holds {real}"
-    return ""
+                self.out.add("XML-FLAG-SPARE", "nobody waits for its flag", **lane.at(k))

@@ -14,17 +14,41 @@ from xml.parsers import expat
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS, Limit
-from forestcoll.plans.findings import At, Findings
+from forestcoll.plans.fields import LARGE, POSITIVE, Entry, Field, Shape
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.msccl.rules import MAX_CHILDREN
+from forestcoll.program import BY_XML, Buffer
 from forestcoll.verify import _machine
 
 CHILD: Final = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
 """What each element holds; the file holds an <algo>."""
-ATTRIBUTES: Final = frozenset((
-    "name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace", "outofplace",
-    "minBytes", "maxBytes", "redop", "root", "id", "i_chunks", "o_chunks", "s_chunks", "send",
-    "recv", "chan", "s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps",
-    "hasdep",
-))  # fmt: skip
+STEP_TYPES: Final = (*BY_XML, "nop")
+BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
+_INT, _WORD = Field(), Field(str)
+_SIZE = Field(int, "XML-SIZE-RANGE", range(2**63), need="add")
+_FLAG = Field(int, "XML-FLAG", (0, 1), need="add")
+_CHUNKS = Field(int, "XML-CHUNKS-NEGATIVE", range(LARGE))
+_BUFFER = Field(str, "XML-BUFFER", BUFFERS)
+SHAPES: Final[dict[str, Shape]] = {
+    "algo": {
+        "coll": _WORD, "proto": Field(str, "XML-PROTOCOL", ("Simple", "LL", "LL128")),
+        "ngpus": Field(int, "XML-NGPUS", range(1, MAX_CHILDREN + 1), POSITIVE),
+        "nchunksperloop": Field(int, "XML-CHUNKS-ZERO", POSITIVE),
+        "nchannels": Field(need="add"), "minBytes": _SIZE, "maxBytes": _SIZE,
+        "inplace": _FLAG, "outofplace": _FLAG, "root": _INT,
+    },
+    "gpu": {"id": _INT, "i_chunks": _CHUNKS, "o_chunks": _CHUNKS, "s_chunks": _CHUNKS},
+    "tb": {"id": _INT, "recv": _INT, "send": _INT, "chan": _INT},
+    "step": {
+        "s": _INT, "depid": _INT, "deps": _INT, "type": Field(str, "XML-STEP-TYPE", STEP_TYPES),
+        "srcbuf": _BUFFER, "srcoff": _INT, "dstbuf": _BUFFER, "dstoff": _INT,
+        "cnt": _INT, "hasdep": Field(int, "XML-FLAG", (0, 1)),
+    },
+}  # fmt: skip
+"""What the loaders read of each element."""
+ATTRIBUTES: Final = {"name", "redop"}.union(*SHAPES.values())
+PLAIN: Final = {str(number): number for number in range(-1, 256)}
+"""By their texts: numbers that say what they mean."""
 MAX_ATTRIBUTES: Final = 16  # a tag's attributes that the runtimes' parsers keep
 MAX_NAME: Final = 254  # bytes of a tag's or an attribute's name, and of a comment's first word
 MAX_VALUE: Final = 255  # and of a value
@@ -44,23 +68,40 @@ _NAMED = re.compile(r' name="[^"]*"')  # which the loaders do not look at
 Row = tuple[int, dict[str, str]] | tuple[int, tuple[str, ...], int, int, int]
 
 
-class Element:
-    """An element: its attributes as text, its line, and what is below it.
+class Element(Entry):
+    """An element: its attributes, its line, and what is below it.
 
     `steps`, of a thread block: line and attributes of each; line, words, s, depid and deps where
     nothing is odd (scan.cpp). There are many of them, and all that is kept of each costs time.
     """
 
-    __slots__ = ("attributes", "children", "line", "name", "steps")
+    __slots__ = ("children", "line", "name", "steps")
+    missing = "XML-MISSING"
 
-    def __init__(self, name: str, line: int, attributes: dict[str, str]) -> None:
-        self.name, self.line, self.attributes = name, line, attributes
+    def __init__(self, name: str, line: int, attributes: dict[str, str], out: Findings) -> None:
+        super().__init__(attributes, "", {"line": line}, out, SHAPES[name])
+        self.name, self.line = name, line
         self.children: list[Element] = []
         self.steps: list[Row] = []
 
-    def hint(self, key: str) -> str:
-        """The attribute that may have been meant for one that is missing."""
-        return did_you_mean(key, [name for name in self.attributes if name not in ATTRIBUTES])
+    def lack(self, key: str) -> str:
+        """Words for an attribute that is missing, with that which may have been meant for it."""
+        hint = did_you_mean(key, [name for name in self.values if name not in ATTRIBUTES])
+        return f"<{self.name}> has no {key}{hint}"
+
+    def value(self, key: str, field: Field) -> Any:
+        """An attribute as the loaders read it; a finding where it says otherwise."""
+        text: str = self.values[key]
+        if text in PLAIN:
+            return PLAIN[text]
+        number, octal = read_integer(text)
+        words = f"{key}={text[:40]!r} of <{self.name}> is"
+        if number is None:
+            why = ": the loaders read it as octal" if octal else ""
+            self.refuse("XML-NUMBER", f"{words} no integer{why}")
+        elif octal and text.strip("+-0"):
+            self.add("XML-OCTAL", f"{words} {number} to the loaders")
+        return number
 
 
 class _Stop(Exception):
@@ -71,7 +112,7 @@ def scan(text: str, out: Findings) -> Element | None:
     """The <algo> element with all below it, or None where the text is no plan's."""
     plain = _machine.scan_xml(text, int(RANKS), int(BLOCKS), int(INSTRUCTIONS))
     if plain is not None:
-        return _tree("algo", *plain)
+        return _tree(out, "algo", *plain)
     simple = _SIMPLE.fullmatch(text) is not None
     algo = _Scanner(out, simple).read(text)
     if not simple:
@@ -79,13 +120,15 @@ def scan(text: str, out: Findings) -> Element | None:
     return algo
 
 
-def _tree(name: str, line: int, attributes: dict[str, str], below: list[Any]) -> Element:
+def _tree(
+    out: Findings, name: str, line: int, attributes: dict[str, str], below: list[Any]
+) -> Element:
     """The element of what was read of a plain file."""
-    element = Element(name, line, attributes)
+    element = Element(name, line, attributes, out)
     if name == "tb":
         element.steps = below
     else:
-        element.children = [_tree(CHILD[name], *child) for child in below]
+        element.children = [_tree(out, CHILD[name], *child) for child in below]
     return element
 
 
@@ -126,14 +169,14 @@ class _Scanner:
             return
         line = self.parser.CurrentLineNumber
         if above is None:
-            self.algo = element = Element(name, line, attributes)
+            self.algo = element = Element(name, line, attributes, self.out)
             self.open.append(element)
         elif name == "step":
             above.steps.append((line, attributes))
             self.in_step = True
             self.count += 1
         else:
-            self.nest(above, Element(name, line, attributes))
+            self.nest(above, Element(name, line, attributes, self.out))
         if self.count > INSTRUCTIONS:
             self.stop("tbs and steps", INSTRUCTIONS)
         if len(attributes) > MAX_ATTRIBUTES:
@@ -209,45 +252,6 @@ def read_integer(text: str) -> tuple[int | None, bool]:
         return None, True
     value = int(digits, 8 if octal else 0)
     return (-value if sign == "-" else value), octal
-
-
-class Numbers:
-    """Reads attributes as the loaders do; what cannot be read is refused, and None here."""
-
-    def __init__(self, out: Findings) -> None:
-        self.out = out
-        self.plain = {str(number): number for number in range(-1, 256)}
-        """By their texts: numbers that say what they mean."""
-
-    def get(self, tag: Element, key: str, rank: int = -1, block: int = -1) -> int | None:
-        """The attribute's value as the loaders read it; a finding where it says otherwise."""
-        text = tag.attributes.get(key)
-        if text is None:
-            self.out.refuse("XML-MISSING", f"<{tag.name}> has no {key}{tag.hint(key)}",
-                            rank=rank, block=block, line=tag.line)  # fmt: skip
-            return None
-        number = self.plain.get(text)
-        if number is not None:
-            return number
-        value, octal = read_integer(text)
-        at: At = {"rank": rank, "block": block, "line": tag.line}
-        if value is None:
-            why = ": the loaders read it as octal" if octal else ""
-            words = f"{key}={text[:40]!r} of <{tag.name}> is no integer{why}"
-            self.out.refuse("XML-NUMBER", words, **at)
-        elif octal and text.strip("+-0"):
-            words = f"{key}={text!r} of <{tag.name}> is {value} to the loaders"
-            self.out.add("XML-OCTAL", words, **at)
-        else:
-            self.plain[text] = value
-        return value
-
-    def optional(self, tag: Element, key: str) -> int | None:
-        """The same of one that files of older tools lack: a Program needs none."""
-        if key not in tag.attributes:
-            self.out.add("XML-MISSING", f"<{tag.name}> has no {key}", line=tag.line)
-            return None
-        return self.get(tag, key)
 
 
 # --- how the runtimes' own parser cuts a text -----------------------------------------------------
