@@ -15,6 +15,7 @@ from forestcoll.common.input_limits import RANKS
 from forestcoll.plans.fields import Entry
 from forestcoll.plans.rule_catalogue import RULES
 from forestcoll.program import BY_PLAN_WORD, Collective, Program
+from forestcoll.program.check import check
 from forestcoll.program.rank_placement import places
 from forestcoll.program.targets import Target, host_of
 
@@ -65,53 +66,31 @@ def read_word(
 
 
 def check_header(program: Program) -> int:
-    """The number of chunks of the whole data; PlanError when what is not a step is wrong."""
-    n = program.n
-    if not 1 <= n <= RANKS:
+    """The number of chunks of the whole data; PlanError where no plan holds the program.
+
+    Beyond what `check` asks, a plan has a root, all buffers, and a size in 64 bits.
+    """
+    n, root = program.n, program.root
+    counts = check(program)
+    if n > RANKS:
         raise PlanError(f"a plan needs 1 to {RANKS} ranks; this program has {n}")
     if program.protocol not in ("Simple", "LL", "LL128"):
         raise PlanError(f"protocol {program.protocol!r}; protocols are Simple, LL and LL128")
-    if not program.in_place and not program.out_of_place:
-        raise PlanError(
-            "the program serves neither in-place nor out-of-place calls, so no runtime would ever "
-            "pick its plan; set at least one of in_place and out_of_place"
-        )
-    if program.collective.has_root and not 0 <= program.root < n:
-        raise PlanError(
-            f"{program.collective} needs a root between 0 and {n - 1}; it is {program.root}"
-        )
-    if not program.collective.has_root and program.root != -1:
-        raise PlanError(f"{program.collective} has no root, but the program says {program.root}")
-    if program.names and len(program.names) != n:
-        raise PlanError(f"{len(program.names)} names for {n} ranks; give one a rank, or none")
-    _check_bytes(program)
-    return _check_chunks(program)
-
-
-def _check_bytes(program: Program) -> None:
+    rooted = program.collective.has_root
+    if rooted and not 0 <= root < n:
+        raise PlanError(f"{program.collective} needs a root between 0 and {n - 1}; it is {root}")
+    if not rooted and root != -1:
+        raise PlanError(f"{program.collective} has no root, but the program says {root}")
     low, high = program.min_bytes, program.max_bytes
-    if not 0 <= low <= MAX_BYTES or not 0 <= high <= MAX_BYTES:
+    if max(low, high) > MAX_BYTES:
         raise PlanError(f"min_bytes {low} and max_bytes {high} must lie between 0 and 2^63 - 1")
-    if high and low > high:
-        raise PlanError(f"min_bytes {low} is larger than max_bytes {high}: no size would be served")
-
-
-def _check_chunks(program: Program) -> int:
     first = program.ranks[0]
-    total = max(first.input_chunks, first.output_chunks)
-    if total < 1:
-        raise PlanError("rank 0: input and output hold no chunk at all; both need at least one")
-    want = program.collective.chunks(program.n, total)
-    for r, rank in enumerate(program.ranks):
-        if (rank.input_chunks, rank.output_chunks) != want:
-            raise PlanError(
-                f"rank {r}: {program.collective} of {total} chunks over {program.n} ranks needs "
-                f"{want[0]} input and {want[1]} output chunks, but the program has "
-                f"{rank.input_chunks} and {rank.output_chunks}"
-            )
-        if rank.scratch_chunks < 0:
-            raise PlanError(f"rank {r}: scratch chunks are {rank.scratch_chunks}, less than none")
-    return total
+    if not first.input_chunks or not first.output_chunks:
+        raise PlanError(
+            f"rank 0: {first.input_chunks} input and {first.output_chunks} output chunks; both "
+            "need at least one"
+        )
+    return counts.total
 
 
 def group_fault(

@@ -32,7 +32,6 @@ from forestcoll.program import (
     RankProgram,
     ThreadBlock,
 )
-from forestcoll.program.check import check
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import Target, most_bytes
 
@@ -61,7 +60,6 @@ def loads(text: str, source: str) -> Program:
     assert program is not None  # else it raised
     try:
         check_header(program)
-        check(program)
     except PlanError as error:
         raise PlanError(f"{source}: {error}") from None
     return out.sign(program)

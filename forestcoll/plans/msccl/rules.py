@@ -14,16 +14,14 @@ from forestcoll.common.errors import PlanError
 from forestcoll.plans.rules import place
 from forestcoll.program import (
     FUSED,
-    RECEIVES,
-    SENDS,
     Instruction,
     Op,
     Program,
     RankProgram,
     ThreadBlock,
 )
-from forestcoll.program.check import check
 from forestcoll.program.targets import Target
+from forestcoll.verify.wiring import check_wiring
 
 MAX_FUSED = 16  # sources of one device step made of `re` (MSCCL_MAX_REDUCE_FUSION)
 MAX_OFFSET = 2**15 - 1  # offsets are int16 on the device
@@ -39,28 +37,13 @@ def check_structure(program: Program) -> None:
         raise PlanError(
             f"MSCCL XML holds fifo programs; this one is {program.style} (MSCCL++ JSON holds those)"
         )
-    check(program)
     fine: set[int] = set()  # many steps are one object
     for r, rank in enumerate(program.ranks):
-        _check_owners(r, rank)
         for b, block in enumerate(rank.thread_blocks):
             for s, step in enumerate(block.steps):
                 if isinstance(step, Instruction) and id(step) not in fine:
                     _check_step(step, (r, b, s))
                     fine.add(id(step))
-
-
-def _check_owners(r: int, rank: RankProgram) -> None:
-    seen: dict[tuple[str, int, int], int] = {}
-    for b, block in enumerate(rank.thread_blocks):
-        for direction, peer in (("recv", block.recv), ("send", block.send)):
-            other = seen.setdefault((direction, peer, block.channel), b) if peer != -1 else b
-            if other != b:
-                raise PlanError(
-                    f"{place(r, b)}: thread block {other} already has the {direction} connection "
-                    f"with rank {peer} on channel {block.channel}; two thread blocks would share "
-                    f"one queue, give one of them another channel"
-                )
 
 
 def _check_step(step: Instruction, at: tuple[int, int, int]) -> None:
@@ -101,7 +84,7 @@ def check_limits(program: Program, target: Target) -> None:
         _check_channel_load(r, rank)
         for b, block in enumerate(rank.thread_blocks):
             _check_block_limits(r, b, block, lines[b], target, fine)
-    _check_partners(program)
+    check_wiring(program)
 
 
 def _check_rank_limits(
@@ -178,34 +161,6 @@ def _check_block_limits(
                 raise PlanError(
                     f"{place(r, b, s)}: waits for thread block {other}; {target.name} can only "
                     f"wait for thread blocks 0 to {target.dependency_blocks - 1}: order them first"
-                )
-
-
-def _check_partners(program: Program) -> None:
-    """Each message needs a receiver on the same channel that takes equally many chunks."""
-    sent: dict[tuple[int, int, int], list[int]] = {}
-    received: dict[tuple[int, int, int], list[int]] = {}
-    for r, rank in enumerate(program.ranks):
-        for block in rank.thread_blocks:
-            for step in block.steps:
-                if not isinstance(step, Instruction):
-                    continue
-                count = (step.src + step.dst)[0].count
-                if step.op in RECEIVES:
-                    received.setdefault((block.recv, r, block.channel), []).append(count)
-                if step.op in SENDS:
-                    sent.setdefault((r, block.send, block.channel), []).append(count)
-    for link in sorted(sent.keys() | received.keys()):
-        out, got = sent.get(link, []), received.get(link, [])
-        where = f"rank {link[0]} to rank {link[1]} on channel {link[2]}"
-        if len(out) != len(got):
-            raise PlanError(
-                f"{where}: {len(out)} messages are sent and {len(got)} received: it would hang"
-            )
-        for k, (a, b) in enumerate(zip(out, got, strict=True)):
-            if a != b:
-                raise PlanError(
-                    f"{where}: message {k} is sent with {a} chunks but received with {b}"
                 )
 
 

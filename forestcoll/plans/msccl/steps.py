@@ -203,12 +203,13 @@ class LaneReader:
             s: int | None
             depid: int | None
             deps: int | None
+            words: tuple[Any, ...]
             if len(row) == 5:
                 _, words, s, depid, deps = row
             else:
                 step = Element("step", *row, self.out)
                 step.at = lane.at(k)
-                words = tuple(map(row[1].get, _WORDS))
+                words = tuple([row[1].get(word) for word in _WORDS])
                 s, depid, deps = map(step.get, _NUMBERS)
             look = lists.get(words)
             if look is None:

@@ -43,7 +43,6 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
-from forestcoll.program.check import check
 from forestcoll.program.rank_placement import places
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import MSCCLPP, Target, host_of
@@ -64,7 +63,6 @@ def loads(text: str, source: str) -> Program:
     assert program is not None  # else it raised
     try:
         check_header(program)
-        check(program)
     except PlanError as error:
         raise PlanError(f"{source}: {error}") from None
     try:

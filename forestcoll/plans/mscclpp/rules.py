@@ -23,7 +23,6 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
-from forestcoll.program.check import check
 from forestcoll.program.rank_placement import places
 from forestcoll.program.targets import HALF_CHUNKS, MSCCLPP, Target
 
@@ -57,7 +56,6 @@ def check_structure(program: Program) -> None:
             f"MSCCL++ JSON holds onesided programs; this one is {program.style} "
             f"(MSCCL XML holds those)"
         )
-    check(program)
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
             for channel in block.channels:
