@@ -174,18 +174,18 @@ def test_no_function_is_called_by_a_participle() -> None:
 
 BUDGETS: dict[str, int] = {
     "common": 4_000,
-    "program": 10_650,
+    "program": 10_700,
     "topology": 54_350,
     "graph": 67_000,
     "schedule": 15_500,
     "solver": 76_250,
     "verify": 55_100,
-    "plans": 39_500,
-    "lower": 32_000,
+    "plans": 36_600,
+    "lower": 31_700,
     "compile": 35_250,
     "study": 21_200,
     "execute": 84_100,
-    "ui": 90_500,
+    "ui": 90_600,
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.common.input_limits import RANKS
 from forestcoll.plans.fields import Entry
+from forestcoll.plans.findings import FirstError
 from forestcoll.plans.rule_catalogue import RULES
 from forestcoll.program import BY_PLAN_WORD, Collective, Program
 from forestcoll.program.check import check
@@ -91,6 +92,16 @@ def check_header(program: Program) -> int:
             "need at least one"
         )
     return counts.total
+
+
+def admit(program: Program | None, out: FirstError) -> Program:
+    """What a reading gave, once it is right in itself; PlanError with the file's name."""
+    assert program is not None  # else the reading raised
+    try:
+        check_header(program)
+    except PlanError as error:
+        raise PlanError(f"{out.source}: {error}") from None
+    return program
 
 
 def group_fault(

@@ -23,7 +23,7 @@ from forestcoll.plans.msccl.rules import (
 from forestcoll.plans.msccl.steps import RECEIVING, SENDING, Buffers, Lane, LaneReader
 from forestcoll.plans.msccl.text import Element, scan
 from forestcoll.plans.msccl.write import FORMAT_LIMITS
-from forestcoll.plans.rules import check_header, read_word
+from forestcoll.plans.rules import admit, read_word
 from forestcoll.program import (
     BY_PLAN_WORD,
     Collective,
@@ -56,13 +56,7 @@ def loads(text: str, source: str) -> Program:
     says, a line each, what a current runtime would refuse. PlanError with line numbers otherwise.
     """
     out = FirstError(source)
-    program = read(text, FORMAT_LIMITS, out)
-    assert program is not None  # else it raised
-    try:
-        check_header(program)
-    except PlanError as error:
-        raise PlanError(f"{source}: {error}") from None
-    return out.sign(program)
+    return out.sign(admit(read(text, FORMAT_LIMITS, out), out))
 
 
 def read(
@@ -204,10 +198,11 @@ class _Reader:
         tag = self.algo
         word = read_word(tag, "coll", "XML-COLLECTIVE", KNOWN, self.told)
         ranks, total = tag.get("ngpus"), tag.get("nchunksperloop")
-        if ranks is not None and ranks > RANKS:
-            words = f"ngpus is {ranks}; it must lie between 1 and {RANKS} {RANKS.note}"
-            tag.refuse("XML-NGPUS", words)
-            ranks = None
+        if ranks is not None and not 1 <= ranks <= MAX_CHILDREN:
+            held = 1 <= ranks <= RANKS
+            limit = "" if held else f"; it must lie between 1 and {RANKS} {RANKS.note}"
+            tag.tell("add" if held else "refuse", "XML-NGPUS", f"ngpus is {ranks}{limit}")
+            ranks = ranks if held else None
         if total is not None and total > MAX_CHUNKS:
             tag.refuse("RUN-REFUSED", f"nchunksperloop is {total}; no step reaches a chunk beyond "
                        f"{MAX_CHUNKS}")  # fmt: skip

@@ -16,7 +16,6 @@ from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS, Limit
 from forestcoll.plans.fields import LARGE, POSITIVE, Entry, Field, Shape
 from forestcoll.plans.findings import Findings
-from forestcoll.plans.msccl.rules import MAX_CHILDREN
 from forestcoll.program import BY_XML, Buffer
 from forestcoll.verify import _machine
 
@@ -32,7 +31,7 @@ _BUFFER = Field(str, "XML-BUFFER", BUFFERS)
 SHAPES: Final[dict[str, Shape]] = {
     "algo": {
         "coll": _WORD, "proto": Field(str, "XML-PROTOCOL", ("Simple", "LL", "LL128")),
-        "ngpus": Field(int, "XML-NGPUS", range(1, MAX_CHILDREN + 1), POSITIVE),
+        "ngpus": _INT,
         "nchunksperloop": Field(int, "XML-CHUNKS-ZERO", POSITIVE),
         "nchannels": Field(need="add"), "minBytes": _SIZE, "maxBytes": _SIZE,
         "inplace": _FLAG, "outofplace": _FLAG, "root": _INT,

@@ -104,10 +104,6 @@ class Block:
         default_factory=lambda: {"memory": [], "port": [], "switch": []}
     )
     """By type: places in `channels` or, of switches, in the rank's."""
-    ids: dict[str, list[int]] = field(
-        default_factory=lambda: {"memory": [], "port": [], "switch": []}
-    )
-    """The same as the file has them: places in the rank's lists."""
     remotes: dict[str, list[Remote]] = field(default_factory=lambda: {"memory": [], "port": []})
     broken: bool = False  # some list could not be read: ids may point into it
 

@@ -28,7 +28,7 @@ from forestcoll.plans.mscclpp.text import Object, Own, parse
 from forestcoll.plans.rules import (
     MAX_BYTES,
     OTHER_COLLECTIVES,
-    check_header,
+    admit,
     group_fault,
     read_word,
 )
@@ -59,12 +59,7 @@ def loads(text: str, source: str) -> Program:
     """
     out = FirstError(source)
     reader = _Reader(MSCCLPP, out, MSCCLPP.thread_blocks, None)
-    program = reader.read(text)
-    assert program is not None  # else it raised
-    try:
-        check_header(program)
-    except PlanError as error:
-        raise PlanError(f"{source}: {error}") from None
+    program = admit(reader.read(text), out)
     try:
         check_halves(program)
     except PlanError as error:
@@ -381,18 +376,17 @@ class _Reader:
 
     def check_pairs(self) -> None:
         """As many channels of a type lead from i to j as from j to i."""
-        n = len(self.plan.ranks)
-        counts: dict[tuple[str, int, int], int] = {}
-        for r, rank in enumerate(self.plan.ranks):
-            for word in ("memory", "port"):
-                for channel in rank.channels[word]:
-                    key = word, r, channel.peer
-                    counts[key] = counts.get(key, 0) + 1
+        counts = Counter(
+            (word, r, channel.peer)
+            for r, rank in enumerate(self.plan.ranks)
+            for word, channels in rank.channels.items()
+            for channel in channels
+        )
         for (word, r, peer), count in sorted(counts.items()):
-            back = counts.get((word, peer, r), 0)
-            if count > back and 0 <= peer < n:
-                self.out.add("MPP-IDLE-CHANNEL", f"{count} {word} channels lead to rank {peer}, "
-                             f"but {back} back", rank=r)  # fmt: skip
+            back = counts[word, peer, r]
+            if count > back and 0 <= peer < len(self.plan.ranks):
+                words = f"{count} {word} channels lead to rank {peer}, but {back} back"
+                self.out.add("MPP-IDLE-CHANNEL", words, rank=r)
 
     def check_switches(self) -> None:
         """Ranks set their switch channels up one after the other, each with the whole group."""
@@ -488,13 +482,9 @@ class _Reader:
                 continue
             item.get("buff")
             self.read_numbers(item, word, rank, block)
-        for word, ids in block.ids.items():
-            if len(ids) > self.target.channels:
-                entry.add("MPP-TB-CHANNELS", f"{len(ids)} {word} channels")
-            numbers = [i for i, own in zip(ids, block.own[word], strict=True) if own is not None]
-            if len(set(numbers)) < len(numbers):
-                twice = next(i for i in numbers if numbers.count(i) > 1)
-                entry.add("MPP-CHANNEL-TWICE", f"{word} channel {twice} stands twice")
+        for word, own in block.own.items():
+            if len(own) > self.target.channels:
+                entry.add("MPP-TB-CHANNELS", f"{len(own)} {word} channels")
         self.read_refs(entry, rank, block)
         return block
 
@@ -502,16 +492,17 @@ class _Reader:
         """Channels of a type that the thread block names."""
         channels: list[Any] = rank.switches if word == "switch" else rank.channels[word]
         for number in item.get("channel_ids"):
-            block.ids[word].append(number)
+            held = block.own["switch"] if word == "switch" else block.channels
             if not 0 <= number < len(channels):
                 if not rank.broken:
                     words = f"{word} channel {number}; the rank has {len(channels)}"
                     item.refuse("MPP-TB-CHANNEL-ID", words)
                 block.own[word].append(None)
-            elif word == "switch":
-                block.own[word].append(number)
-            else:
-                block.own[word].append(len(block.channels))
+                continue
+            if (number if word == "switch" else channels[number]) in held:
+                item.add("MPP-CHANNEL-TWICE", f"{word} channel {number} stands twice")
+            block.own[word].append(number if word == "switch" else len(block.channels))
+            if word != "switch":
                 block.channels.append(channels[number])
 
     def read_refs(self, entry: Object, rank: Rank, block: Block) -> None:

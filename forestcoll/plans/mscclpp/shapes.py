@@ -119,7 +119,7 @@ PLAN: Final[Shape] = {
 OWN: Final[Shape] = {
     "forestcoll": Field(dict, usual={}, need="", of={
         "name": Field(str, need=""), "in_place": Field(bool, need=""),
-        "out_of_place": _FLAG, "names": _list(str, optional=True),
+        "out_of_place": Field(bool, usual=False), "names": _list(str, optional=True),
         "root": _optional(None, "", ()),
         "max_bytes": _optional(None, "RUN-REFUSED", range(2**63)),
     }),
