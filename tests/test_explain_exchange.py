@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
+import re
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from command_line import Run, fine
@@ -140,38 +139,9 @@ def test_no_static_plan() -> None:
     assert "spread routes are for GPUs on switches" in found.static
 
 
-# --- in words -------------------------------------------------------------------------------------
-
-
-def said(call: Run, *arguments: str) -> str:
-    return " ".join(fine(call("optimum", *arguments)).split())
-
-
-def test_words(call: Run) -> None:
-    text = said(call, "-t", "mi250", "--set", "boxes=2", "-c", "alltoall", "--explain")
-    assert "senders all 32 ranks: 3.12 % each of what the limiting links carry" in text
-    assert "nearly out of box0 (16 GPUs): 32 GB/s, as tight" in text
-    assert "150 GB/s at 4.688 times their bandwidth (368.8 % more), then it is" in text
-    assert "static plan" not in text
-
-
-def test_words_of_a_matrix(call: Run) -> None:
-    Path("m.txt").write_text("\n".join(" ".join(map(str, row)) for row in skewed(16, 3)))
-    ask = ("-t", "dgx-h100", "--set", "boxes=2", "-c", "alltoallv", "--matrix", "m.txt")
-    text = said(call, *ask, "--explain")
-    assert "receivers box0/gpu3: " in text
-    assert "static plan" in text
-    assert "(never over 11/9 (1.222) times)" in text
-    assert "waits" in text
-    data = json.loads(said(call, *ask, "--explain", "--json"))["explanation"]
-    assert len(data["static"]["waits"]) == 16
-    assert sum(Fraction(s["share"]) * len(s["ranks"]) for s in data["senders"]) == 1
-    assert {*("senders", "receivers", "nearly", "raise", "static", "twice_uniform")} == set(data)
-
-
 def test_large_and_irregular_fabrics_are_not_raised(
     call: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forestcoll.study.explain.exchange.MOST_VARIABLES", 1)
-    text = said(call, "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--explain")
-    assert "raise not looked at: little is alike here" in text
+    text = fine(call("optimum", "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--explain"))
+    assert re.search(r"raise +not looked at: little is alike here", text)
