@@ -73,7 +73,7 @@ def holds(sign: str, text: str, outcome: Outcome) -> bool:
     if sign == "equal":
         return Path(name).read_bytes() == Path(rest).read_bytes()
     assert sign == "in", sign
-    return rest in Path(name).read_text()
+    return rest.encode() in Path(name).read_bytes()
 
 
 def check(path: Path, call: Run) -> None:

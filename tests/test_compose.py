@@ -72,6 +72,9 @@ def test_the_oracle_machine_on_rails(count: int) -> None:
     per_gpu = (Fraction("370.8") + 45) * n / (n - 1)
     per_box = Fraction(16 * 45, 2) * n / (n - 8)
     assert best.algbw == min(per_gpu, per_box)
+    alone = CapacityGraph.from_topology(catalog.load(real(ORACLE), {}))
+    best = optimum(alone, Collective.ALLGATHER, None)
+    assert (best.algbw, best.trees_per_root) == (Fraction("370.8") * 8 / 7, 1)
 
 
 def test_the_16_dies_as_two_boxes() -> None:

@@ -8,11 +8,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from graphs import machine
+from real_files import FOLDER, real
 from stored_schedules import stored
 from test_golden import check_share
 
 from forestcoll import plans
-from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.execute import cpu
@@ -23,44 +24,30 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.topology import Topology, catalog, loads_topology
 from forestcoll.ui.cli import main
 
-ORACLE = (
-    Path(__file__).parents[2]
-    / "shared"
-    / "topologies-real"
-    / "nccl-xml"
-    / "oracle"
-    / "H100-topology.xml"
-)
-
+ORACLE = "nccl-xml/oracle/H100-topology.xml"
 THREE_LEVELS = """
 format: forestcoll.topology/1
 name: three-levels
-nodes: {nodes}
-links: {links}
+nodes:
+  gpu{0..7}: {kind: gpu}
+  leaf{0..3}: {kind: switch}
+  spine{0..1}: {kind: switch}
+  core: {kind: switch}
+links:
+  - {for: {i: 0..7}, src: "gpu{i}", dst: "leaf{i // 2}", bandwidth: 100}
+  - {for: {i: 0..3}, src: "leaf{i}", dst: "spine{i // 2}", bandwidth: 60}
+  - {src: "spine{0..1}", dst: core, bandwidth: 40}
 """
-
-
-def three_levels() -> Topology:
-    """Eight GPUs under four leaves under two spines under one core, thinner towards the core."""
-    pairs = [(f"gpu{i}", f"leaf{i // 2}", "100") for i in range(8)]
-    pairs += [(f"leaf{i}", f"spine{i // 2}", "60") for i in range(4)]
-    pairs += [(f"spine{i}", "core", "40") for i in range(2)]
-    kinds = {end: "gpu" if end.startswith("gpu") else "switch" for p in pairs for end in p[:2]}
-    nodes = ", ".join(f"{name}: {{kind: {kind}}}" for name, kind in kinds.items())
-    links = ", ".join(f"{{src: {a}, dst: {b}, bandwidth: {c}}}" for a, b, c in pairs)
-    return loads_topology(THREE_LEVELS.format(nodes=f"{{{nodes}}}", links=f"[{links}]"))
+"""Eight GPUs under four leaves under two spines under one core, thinner towards the core."""
 
 
 def topology(name: str) -> Topology:
     """A catalogue machine with its settings ("dgx-a100 boxes=2"), the dump, or the switch tree."""
     if name == "three-levels":
-        return three_levels()
+        return loads_topology(THREE_LEVELS)
     if name == "oracle":
-        if not ORACLE.exists():
-            pytest.skip("the dump of a real H100 machine is not here")
-        return catalog.load(str(ORACLE), {})
-    first, *settings = name.split()
-    return catalog.load(first, dict(s.split("=", 1) for s in settings))
+        return catalog.load(real(ORACLE), {})
+    return machine(name)
 
 
 SMALL = ["oracle", "three-levels", "mi300x"]  # test_execute_catalog has the catalogue's machines
@@ -118,43 +105,6 @@ def test_every_plan_proves_itself_and_runs(
             assert sorted(modes) == ["in-place", "out-of-place"]
 
 
-@pytest.mark.parametrize(
-    ("name", "algbw", "k"),
-    [
-        ("dgx-a100", "2400/7", 1),
-        ("dgx-a100 boxes=2", "1040/3", 13),
-        ("dgx-a100 boxes=4", "800/3", 1),
-        ("dgx-a100 boxes=8", "1600/7", 1),
-        ("dgx-a100 boxes=128", "25600/127", 1),
-        ("mi250", "2400/7", 3),
-        ("mi250 boxes=2", "5312/15", 83),
-        ("torus-3d x=8 y=8 z=16", "102400/341", 2),
-        ("oracle", "14832/35", 1),
-    ],
-)
-def test_known_optima(name: str, algbw: str, k: int) -> None:
-    """The published and hand-derived figures, exactly, with their trees per root."""
-    best = optimum(topology(name), Collective.ALLGATHER)
-    assert best.algbw == best.bound.algbw == Fraction(algbw)
-    assert best.trees_per_root == k
-
-
-@pytest.mark.parametrize(("k", "algbw"), [(1, "320"), (2, "1024/3"), (5, "8000/23"), (7, "350")])
-def test_known_fixed_trees(k: int, algbw: str) -> None:
-    """Two MI250 boxes with k trees per root."""
-    made = synthesize(topology("mi250 boxes=2"), "allgather", trees=k, formats=("forest",))
-    assert made.forest.algbw == Fraction(algbw)
-    assert made.forest.trees_per_root == k
-
-
-def test_half_of_each_mi250_box() -> None:
-    machine = topology("mi250 boxes=2")
-    dies = [f"box{b}/gpu{d}" for b in range(2) for d in range(8)]
-    best = optimum(machine, "allgather", ranks=dies)
-    assert best.algbw == 208
-    assert best.trees_per_root == 13
-
-
 def dump_of_eight(ports: int = 2) -> str:
     """NCCL's dump of a box: eight GPUs on four NVSwitches by 18 links, each with so many ports."""
     lines = ['<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel">']
@@ -193,9 +143,9 @@ def test_from_a_dump_to_plans_of_two_boxes_on_rails(
     assert main(["synthesize", *given, "--output", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     topology = catalog.load(str(path), {"boxes": "2", "fabric": "rail"})
-    if ORACLE.exists():
-        real = catalog.load(str(ORACLE), {"boxes": "2", "fabric": "rail"})
-        assert sorted(real.rates().values()) == sorted(topology.rates().values())
+    if (FOLDER / ORACLE).exists():
+        oracle = catalog.load(FOLDER / ORACLE, {"boxes": "2", "fabric": "rail"})
+        assert sorted(oracle.rates().values()) == sorted(topology.rates().values())
     # What the others have goes into a GPU by NVLink and two ports.
     assert Fraction(told["bound"]) == (Fraction("370.8") + 45) * 16 / 15
     assert Fraction(told["algbw"]) >= Fraction(told["bound"]) * 95 / 100
