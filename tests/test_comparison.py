@@ -16,13 +16,18 @@ import pytest
 from graphs import machine, named
 
 import forestcoll
+from forestcoll.compile.plan_set.contest import NEVER, Contest
+from forestcoll.compile.search import GAIN
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCL, RCCL
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver import baselines
 from forestcoll.study import comparison
-from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes, play, race
+from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes, race
 from forestcoll.topology import Topology
+from forestcoll.ui.report import comparison as report
+from forestcoll.ui.report import facts
 from forestcoll.verify import simulate
 from forestcoll.verify.simulate import Options
 
@@ -34,22 +39,28 @@ def small() -> Comparison:
     return compare(RING, "allgather", sizes="1K,1M,64M", against=("rings", "tree", "multitree"))
 
 
-def played(source: competitors.Theirs, topology: Topology, size: int) -> race.Played:
-    return race.Player(topology, play.DEFAULT_RULES, None, False).play(source, size)
+def player(topology: Topology) -> race.Player:
+    return race.Player(topology, comparison.DEFAULT_RULES, Options(), False)
+
+
+def baseline(name: str, topology: Topology, collective: Collective) -> competitors.Theirs:
+    graph = CapacityGraph.from_topology(topology)
+    record = baselines.by_name(name)
+    source = competitors.of_baseline(record, graph, collective, None, player(topology))
+    assert isinstance(source, competitors.Theirs)
+    return source
 
 
 def test_baselines_have_the_messages_of_the_machine() -> None:
     """Their forests are called by other names than the machine, whose GPUs are AMD's."""
     topology = machine("mi300x")
-    graph = CapacityGraph.from_topology(topology)
-    rings = baselines.by_name("rings")
-    theirs = competitors.Theirs.of(rings, graph, Collective.ALLGATHER, None, topology)
-    drafted = theirs._draft(RCCL, (0, "fifo", "LL128"))
-    assert drafted is not None
-    plan = drafted[-1]
-    assert plan.program is not None
+    contest = baseline("rings", topology, Collective.ALLGATHER).contest
+    number = [candidate.kind for candidate in contest.candidates].index(("fifo", "LL128"))
+    program, forest = contest.program(number), contest.candidates[number].origin
+    assert program is not None
+    assert isinstance(forest, Forest)
     timings = [
-        simulate.run(plan.program, plan.forest or graph, 1 << 20, options=Options(runtime=runtime))
+        simulate.run(program, forest, 1 << 20, options=Options(runtime=runtime))
         for runtime in (None, RCCL, MSCCL)
     ]
     assert timings[0].time == timings[1].time != timings[2].time
@@ -132,10 +143,14 @@ def test_of_equals_ours_leads() -> None:
     assert [lead.name for lead in found.leads("fair")] == ["forestcoll"]
 
 
+def document(found: Comparison) -> Any:
+    return facts.as_json([report.heading(found), *report.body(found)])
+
+
 def test_rows_csv_and_json_say_the_same() -> None:
     found = small()
     rows = list(csv.DictReader(io.StringIO(found.to_csv())))
-    summary = json.loads(json.dumps(found.summary()))
+    summary = json.loads(json.dumps(document(found)))
     assert len(rows) == len(summary["rows"]) == len(found.cells)
     for row, other in zip(rows, summary["rows"], strict=True):
         assert float(row["time_us"]) == other["time_us"]
@@ -261,7 +276,7 @@ def test_two_boxes_reach_the_known_ratio() -> None:
 def test_plans_that_are_left_out_are_not_the_fastest(
     gpus: int, collective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither where links alone tell, nor at long calls, nor before they are refined."""
+    """What links alone make too slow is not played, and would not have been taken."""
     calls: list[int] = []
     run_each = simulate.run_each
     monkeypatch.setattr(
@@ -272,26 +287,28 @@ def test_plans_that_are_left_out_are_not_the_fastest(
     fast = compare(topology, collective, **asked)
     few = len(calls)
     calls.clear()
-    monkeypatch.setattr(race.Race, "may_win", lambda race, least: True)
-    monkeypatch.setattr(race.Race, "trial", lambda race, plan: None)
+    monkeypatch.setattr(Contest, "least", lambda contest, i, size: 0.0)
     full = compare(topology, collective, **asked)
     assert few < len(calls)
-    for mine, other in zip(fast.cells, full.cells, strict=True):
-        assert (mine.name, mine.size, mine.rule) == (other.name, other.size, other.rule)
-        assert mine.time * (1 - race.CLOSE) <= other.time
+
+    def slower(found: Comparison) -> dict[tuple[str, int], float]:
+        cells = sorted(found.cells, key=lambda cell: cell.time)
+        return {(cell.name, cell.size): cell.time for cell in cells}
+
+    there = slower(full)
+    for key, time in slower(fast).items():
+        assert time <= there[key] * GAIN**2
 
 
 def test_no_plan_is_faster_than_its_links_alone() -> None:
     """What drops plans unseen: the least time of a forest bounds each of its plans' times."""
     topology = machine("star gpus=5")
-    graph = CapacityGraph.from_topology(topology)
     for name in ("rings", "double-tree", "halving-doubling", "direct"):
-        theirs = competitors.Theirs.of(
-            baselines.by_name(name), graph, Collective.ALLREDUCE, None, topology
-        )
+        contest = baseline(name, topology, Collective.ALLREDUCE).contest
         for size in (1 << 12, 1 << 20, 1 << 28):
-            times = [timing.time for _, timing in played(theirs, topology, size)]
-            assert min(times) >= theirs.least(size, None) * 0.9999
+            for i in range(len(contest.candidates)):
+                if contest.time(i, size) < NEVER:
+                    assert contest.time(i, size) >= contest.least(i, size) * 0.9999
 
 
 def test_our_rows_come_first_and_the_rest_one_by_one() -> None:
@@ -303,7 +320,7 @@ def test_our_rows_come_first_and_the_rest_one_by_one() -> None:
     assert known[1] == {("forestcoll", 1 << 10), ("forestcoll", 1 << 20)}
     assert known[2] == known[1] | {("rings", 1 << 10)}
     assert all(earlier <= later for earlier, later in pairwise(known))
-    assert all(step.partial and step.summary()["partial"] for step in steps)
+    assert all(step.partial and document(step)["partial"] for step in steps)
     assert not found.partial
     assert steps[-1].cells == found.cells
 
@@ -330,7 +347,7 @@ def test_ours_in_a_comparison_is_what_the_set_has() -> None:
     """Plans are not written there, and are the same."""
     from forestcoll.compile import plan_set
 
-    found = competitors.Ours(RING, Collective.ALLREDUCE, None, (1 << 20,), None)
+    found = competitors.ours(RING, Collective.ALLREDUCE, None, (1 << 20,), [], None)
     made = plan_set.make(RING, "allreduce", 1 << 19, 1 << 21)
     programs = [entry.program for plans in made.plans for entry in plans.entries]
     assert [plan.program for plan in found.plans] == programs

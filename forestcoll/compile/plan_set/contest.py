@@ -8,9 +8,10 @@ are sought between two of them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +50,8 @@ class Range:
 class Contest:
     """Times of candidates, by their numbers.
 
-    `tries`: candidates of a style and protocol that are looked at for a size. `rules`: of links.
+    `tries`: candidates of a style and protocol that are looked at for a size, of those with equal
+    estimates all. `rules`: of links.
     `notes`: of each candidate that has a program, as `lower` says them; `refused`: why the first
     that has none has none.
     """
@@ -122,14 +124,15 @@ class Contest:
         Others have to be GAIN times as fast as those that are looked at before them.
         """
         best, fastest = NEVER, None
-        tried: Counter[Kind] = Counter()
+        tried: dict[Kind, set[Fraction]] = defaultdict(set)
         for i in self._order(size):
-            kind = self.candidates[i].kind
-            over = tried[kind] == self._tries or i in without
+            line, others = self.candidates[i].line.time(size), tried[self.candidates[i].kind]
+            over = len(others - {line}) == self._tries or i in without
             if over or GAIN * self.least(i, size) >= best:
                 continue
             time = self.time(i, size)
-            tried[kind] += time < NEVER
+            if time < NEVER:
+                others.add(line)
             if GAIN * time < best:
                 best, fastest = time, i
         return fastest

@@ -1,264 +1,257 @@
-"""Whose plans take part in a comparison: ours by size, baselines in both formats, files."""
+"""Whose plans take part in a comparison: ours by size, baselines of both formats, files.
+
+Plans of baselines are made and judged as those of our sets are (`plan_set.contest`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Protocol as Shape
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.common.text_file import read_text
 from forestcoll.compile import plan_set
+from forestcoll.compile.formats import seat
+from forestcoll.compile.plan_set.contest import Contest
 from forestcoll.compile.plan_set.estimate import Line, line_of
-from forestcoll.compile.search import SPREADING, search
+from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.compile.search import search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
+from forestcoll.lower.alltoall.lowering import lower_flows
 from forestcoll.lower.nvls import lower_nvls
-from forestcoll.program import Collective, Program, Protocol, Style
-from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.plans import FORMATS
+from forestcoll.program import Collective, Program, Style
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, PlanFormat, Target, library_on
 from forestcoll.schedule.forest import Forest, check
-from forestcoll.schedule.latency import latency
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.baselines import Baseline
-from forestcoll.study.comparison.race import LONG, REFINED, Plan, Race, runtimes_for
+from forestcoll.solver.baselines.alltoall import Exchange
+from forestcoll.study.comparison.race import Plan, Player
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
-from forestcoll.verify.simulate import HOP, Options
+from forestcoll.verify.simulate import KINDS, Timing
 
 if TYPE_CHECKING:
     from forestcoll.common.clock import Progress
-    from forestcoll.schedule.latency import Latencies
+    from forestcoll.verify.simulate.options import Kind
 
 FORESTS = 3
-"""Forests of a baseline that take part: the fastest, ..."""
+"""Forests of a baseline that take part: the fastest, and the lowest."""
+OF_EXCHANGES: dict[Style, Target] = {"fifo": MSCCL, "onesided": MSCCLPP}
+FORMAT_OF: dict[Style, PlanFormat] = {style: t.format for style, t in OF_EXCHANGES.items()}
 
 
-class Ours:
-    """The plan set of a machine, and its plan that lets a switch copy and add."""
+class Source(Shape):
+    """A competitor."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        collective: Collective,
-        root: int | None,
-        sizes: Sequence[int],
-        progress: Progress | None,
-    ) -> None:
-        low, high = max(1, min(sizes) // 2), min(2 * max(sizes), plan_set.LARGEST)
-        whole_set = plan_set.make(
-            topology, collective, low, high, root=root, progress=progress, write=False
-        )
-        self.plans = [
-            Plan(
-                f"{plans.format}, {entry.program.protocol}",
-                entry.program,
-                entry.origin if isinstance(entry.origin, Forest) else None,
-                entry.low,
-                entry.high,
-            )
-            for plans in whole_set.plans
-            for entry in plans.entries
-        ]
-        try:
-            inside = synthesize(
-                topology, collective, root=root, nvls="in-place", formats="mscclpp-json"
-            )
-        except ForestCollError:
-            return  # no switch does it
-        program = inside.programs["mscclpp-json"]
-        self.plans.append(Plan("mscclpp-json, NVLS", program, inside.forest, proven=True))
+    def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
+        """Its plans for calls of so many bytes, each timed under all rules of links."""
 
-    def enter(self, race: Race) -> None:
-        """What the set has for the size, one a format."""
-        for plan in self.plans:
-            if plan.serves(race.size):
-                race.run(plan)
-
-
-Way = tuple[int, Style, Protocol]
-"""A plan that may be made: the forest's number, the runtime's style, the protocol."""
-
-
-@dataclass(slots=True)
-class Theirs:
-    """A baseline's plans, made when they may win, for the library of the `machine`."""
-
-    baseline: Baseline
-    forests: list[Forest]
-    links: Latencies
-    machine: str
-    _drafts: dict[Way, tuple[Target, Program, Plan] | None] = field(default_factory=dict)
-    _made: dict[Way, Plan] = field(default_factory=dict)
-    _known: dict[Way, tuple[int, float]] = field(default_factory=dict)  # size, least us
-    _latencies: dict[tuple[int, Fraction], Fraction] = field(default_factory=dict)
-
-    @staticmethod
-    def of(
-        baseline: Baseline,
-        graph: CapacityGraph,
-        collective: Collective,
-        root: int | None,
-        topology: Topology,
-    ) -> Theirs:
-        """Raises UnsupportedError where the baseline does not serve the machine."""
-        forests: list[Forest] = []
-        for forest in baseline.forests(graph, collective, root):
-            check(forest)
-            if all(forest.trees != other.trees for other in forests):
-                forests.append(forest)
-        lowest = min(forests, key=lambda forest: forest.height)
-        kept = forests[:FORESTS] + [f for f in (lowest,) if f not in forests[:FORESTS]]
-        return Theirs(baseline, kept, topology.latencies(), topology.name)
-
-    @property
-    def ends(self) -> list[Forest]:
-        """The fastest forest, and the lowest if that is another."""
-        lowest = min(self.forests, key=lambda forest: forest.height)
-        return [self.forests[0], *([lowest] if lowest is not self.forests[0] else [])]
-
-    def enter(self, race: Race) -> None:
-        """Of each runtime's plans those that the estimate has first, while they may win."""
-        if self.baseline.in_switch:
-            race.run(self._in_switch())
-            return
-        for target in self._targets():
-            tried = 0
-            slow: dict[Protocol, tuple[float, float]] = {}
-            for k, protocol in self._ways(target, race.size):
-                tried += self._enter(race, target, k, protocol, slow)
-                if tried == race.tries:
-                    break
-
-    def least(self, size: int, signal: float | None) -> float:
-        """Microseconds that none of its plans takes less."""
-        if self.baseline.in_switch:
-            return 0.0
-        ways = {
-            (k, target.style, protocol)
-            for target in self._targets()
-            for k, protocol in self._ways(target, size)
-        }
-        return min(self._least(way, size, signal) for way in ways)
-
-    def _targets(self) -> tuple[Target, ...]:
-        """The runtimes that take the ranks as boxes hold them."""
-        return runtimes_for(self.forests[0].graph, self.machine, RCCL, MSCCLPP)
-
-    def _ways(self, target: Target, size: int) -> list[tuple[int, Protocol]]:
-        protocols = [p for p in HOP if target.style == "fifo" or p != "LL128"]
-        ways = [(k, p) for k in range(len(self.forests)) for p in protocols]
-        return sorted(ways, key=lambda way: self._line(*way).time(size))
-
-    def _line(self, k: int, protocol: Protocol) -> Line:
-        return line_of(self.forests[k], ("fifo", protocol), self.links, self.machine)
-
-    def _least(self, way: Way, size: int, signal: float | None) -> float:
-        """Microseconds of the links alone: of the first byte's way, or of all bytes.
-
-        What MSCCL++ reads first is not announced: that hop may take no more than its links.
-        """
-        k, style, protocol = way
-        hop = Fraction(int(100 * Options(signal=signal).hop((style, protocol))), 100)
-        if (k, hop) not in self._latencies:
-            self._latencies[k, hop] = latency(self.forests[k], self.links, hop)
-        bytes_ = size / (1000 * float(self._line(k, protocol).algbw))
-        first = hop if (style, protocol) == ("onesided", "Simple") else 0
-        return max(float(self._latencies[k, hop] - first), bytes_)
-
-    def _enter(
-        self,
-        race: Race,
-        target: Target,
-        k: int,
-        protocol: Protocol,
-        slow: dict[Protocol, tuple[float, float]],
-    ) -> bool:
-        """Whether there is such a plan for the size, as far as it was needed; runs it, then.
-
-        `slow`: by protocol what links alone take of a forest whose plan fell far behind, and what
-        that plan takes at least; one that is no better by its links falls behind as well.
-        """
-        way, size = (k, target.style, protocol), race.size
-        least = self._least(way, size, race.signal)
-        plan = self._known.get(way)
-        if plan is not None and plan[0] <= size:  # from LONG on a line, as steep as links allow
-            rate = 1000 * float(self._line(k, protocol).algbw)
-            least = max(least, plan[1] + (size - plan[0]) / rate)
-        if not race.may_win(least):
-            return True
-        if protocol in slow and least >= slow[protocol][0]:
-            self._know(way, size, slow[protocol][1])
-            return True
-        drafted = self._draft(target, way)
-        if drafted is None or not drafted[-1].serves(size):
-            return False
-        if protocol == "Simple" and way not in self._made:
-            time = race.trial(drafted[-1])
-            if time is not None:
-                slow[protocol] = least, time
-                self._know(way, size, time)
-                return True
-        if way not in self._made:
-            self._made[way] = self._refine(*drafted)
-        self._know(way, size, race.run(self._made[way]))
-        return True
-
-    def _know(self, way: Way, size: int, time: float) -> None:
-        if size >= LONG:
-            self._known[way] = (size, time / REFINED)
-
-    def _draft(self, target: Target, way: Way) -> tuple[Target, Program, Plan] | None:
-        """Which runtime holds the way's plan, its plainest program, and one that fills the links.
-
-        None where none holds it.
-        """
-        if way not in self._drafts:
-            named, _, protocol = self.forests[way[0]], *way[1:]
-            forest = replace(named, name=self.machine)
-            self._drafts[way] = None
-            for each in (target, MSCCL) if target is RCCL else (target,):
-                try:
-                    first = program = lower(forest, each, protocol=protocol)
-                    if protocol == "Simple":
-                        program, _ = search(forest, each, first, SPREADING)
-                except PlanError:
-                    continue
-                label = f"{each.format}, {protocol}, {named.name}"
-                most = program.max_bytes or 2**62
-                self._drafts[way] = each, first, Plan(label, program, forest, high=most)
-                break
-        return self._drafts[way]
-
-    def _refine(self, target: Target, first: Program, plan: Plan) -> Plan:
-        assert plan.forest is not None
-        if plan.protocol != "Simple":
-            return plan
-        program, _ = search(plan.forest, target, first)
-        return replace(plan, program=program, high=program.max_bytes or 2**62)
-
-    def _in_switch(self) -> Plan:
-        key: Way = (0, "onesided", "Simple")
-        if key not in self._made:
-            forest = self.forests[0]
-            self._made[key] = Plan("mscclpp-json, NVLS", lower_nvls(forest, MSCCLPP), forest)
-        return self._made[key]
+    def least(self, size: int) -> float:
+        """Microseconds that none of them takes less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Plans that are there already: a file's, or what was made for a sound machine."""
+    """Plans that are there already: of a set, a file, or what was made for a sound machine."""
 
     plans: tuple[Plan, ...]
 
-    def enter(self, race: Race) -> None:
+    def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """Those that serve the size."""
         for plan in self.plans:
-            if plan.serves(race.size):
-                race.run(plan)
+            if plan.low <= size <= plan.high:
+                yield plan, player.timings(plan, size)
+
+    def least(self, size: int) -> float:
+        """Nothing is known of them."""
+        return 0.0
+
+
+@dataclass(slots=True)
+class Theirs:
+    """A baseline's plans, made when they may win. `names`: of its forests, a candidate each."""
+
+    contest: Contest
+    names: Sequence[str]
+    plans: dict[int, Plan] = field(default_factory=dict)
+
+    def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
+        """The fastest that serves the size."""
+        i = self.contest.fastest(size)
+        if i is None:
+            return
+        if i not in self.plans:
+            program, origin = self.contest.program(i), self.contest.candidates[i].origin
+            assert program is not None
+            words = (FORMAT_OF[program.style], program.protocol, self.names[i])
+            forest = origin if isinstance(origin, Forest) else None
+            self.plans[i] = Plan(", ".join(filter(None, words)), program, forest)
+        yield self.plans[i], self.contest.timings(i, size)
+
+    def least(self, size: int) -> float:
+        """By the links alone."""
+        return min(self.contest.least(i, size) for i in range(len(self.names)))
+
+
+# --- ours
+
+
+def ours(
+    topology: Topology,
+    collective: Collective,
+    root: int | None,
+    sizes: Sequence[int],
+    notes: list[str],
+    progress: Progress | None,
+) -> Fixed:
+    """The plan set of a machine, and its plan that lets a switch copy and add.
+
+    Of an all-to-all a note says why a runtime has no plans; where none has, links are counted.
+    Raises UnsupportedError where routes are out of reach.
+    """
+    low, high = max(1, min(sizes) // 2), min(2 * max(sizes), plan_set.LARGEST)
+    make = partial(plan_set.make, topology, collective, low, high, progress=progress, write=False)
+    if collective.phases:
+        plans = [*_of_set(make(root=root)), *_in_switch(topology, collective, root)]
+        return Fixed(tuple(plans))
+    plans = []
+    for form in FORMATS:
+        try:
+            plans += _of_set(make(formats=(form,)))
+        except PlanError as error:
+            notes.append(f"no {form} of ours: {error}")
+    return Fixed(tuple(plans)) if plans else links_of_ours(topology)
+
+
+def _of_set(made: plan_set.PlanSet) -> Iterator[Plan]:
+    for plans in made.plans:
+        for entry in plans.entries:
+            label = f"{plans.format}, {entry.program.protocol}"
+            forest = entry.origin if isinstance(entry.origin, Forest) else None
+            yield Plan(label, entry.program, forest, entry.low, entry.high)
+
+
+def _in_switch(topology: Topology, collective: Collective, root: int | None) -> Iterator[Plan]:
+    """The plan that lets a switch copy and add, where one does."""
+    form: PlanFormat = "mscclpp-json"
+    try:
+        made = synthesize(topology, collective, root=root, nvls="in-place", formats=form)
+    except ForestCollError:
+        return
+    yield Plan(f"{form}, NVLS", made.programs[form], made.forest, proven=True)
+
+
+def links_of_ours(topology: Topology) -> Fixed:
+    """What links allow the optimum's routes of an all-to-all, without plans."""
+    routes = route(solve(uniform(topology)))
+    return Fixed((Plan("links alone", None, None, rate=routes.algbw, hops=routes.hops),))
+
+
+def trees_of_ours(topology: Topology, collective: Collective, root: int | None) -> Fixed:
+    """Our forest without a plan: for more ranks than plans are made for in a comparison."""
+    synthesis = synthesize(topology, collective, root=root, formats="forest", compact=False)
+    return Fixed((Plan("trees alone", None, synthesis.forest),))
+
+
+# --- baselines
+
+
+def of_baseline(
+    baseline: Baseline,
+    graph: CapacityGraph,
+    collective: Collective,
+    root: int | None,
+    player: Player,
+    alone: bool = False,
+) -> Source:
+    """A baseline over trees; `alone`: without plans.
+
+    Its library is that of the machine. Raises UnsupportedError where it does not serve that.
+    """
+    forests: list[Forest] = []
+    for forest in baseline.forests(graph, collective, root):
+        check(forest)
+        if all(forest.trees != other.trees for other in forests):
+            forests.append(forest)
+    lowest = min(forests, key=lambda forest: forest.height)
+    kept = forests[: 1 if alone else FORESTS]
+    kept += [lowest] if all(lowest is not forest for forest in kept) else []
+    if alone:
+        return Fixed(tuple(Plan(forest.name, None, forest) for forest in kept))
+    if baseline.in_switch:
+        program = lower_nvls(forests[0], MSCCLPP)
+        return Fixed((Plan("mscclpp-json, NVLS", program, forests[0]),))
+
+    def make(candidate: Candidate) -> tuple[Program, str]:
+        forest, protocol = candidate.origin, candidate.protocol
+        assert isinstance(forest, Forest)
+        error = None
+        for target in (RCCL, MSCCL) if candidate.kind[0] == "fifo" else (MSCCLPP,):
+            try:
+                return search(forest, target, lower(forest, target, protocol=protocol))
+            except PlanError as refusal:
+                error = error or refusal
+        assert error is not None
+        raise error
+
+    topology, links = player.topology, player.topology.latencies()
+    candidates, names = [], []
+    for own in kept:
+        forest = replace(own, name=topology.name)  # which says whose GPUs and library it is for
+        for kind in _kinds(graph, topology.name, RCCL, MSCCLPP):
+            line = line_of(forest, kind, links, topology.name, player.options)
+            candidates.append(Candidate(forest, kind, line))
+            names.append(own.name)
+    return Theirs(player.contest(candidates, make), names)
+
+
+def of_exchange(
+    record: Exchange, graph: CapacityGraph, player: Player, alone: bool = False
+) -> Source:
+    """A baseline of an all-to-all; what plans cannot say, or are not asked to, as loads of links.
+
+    Raises UnsupportedError where the baseline does not serve the machine.
+    """
+    rate, hops, name = record.rate(graph), record.hops(graph), player.topology.name
+    if record.lowered and not alone:
+        flows = record.flows(graph)
+
+        def make(candidate: Candidate) -> tuple[Program, str]:
+            target, title = OF_EXCHANGES[candidate.kind[0]], f"{record.name} on {name}"
+            return lower_flows(graph, flows, 1, target, title, candidate.protocol), ""
+
+        candidates = []
+        for kind in _kinds(graph, name, MSCCL, MSCCLPP):
+            wire = library_on(name).messages.wire(kind[1])
+            waits = Fraction(int(100 * player.options.hop(kind)), 100) * (hops - 1)
+            candidates.append(Candidate(None, kind, Line(waits, rate / wire)))
+        contest = player.contest(candidates, make)
+        if any(contest.program(i) is not None for i in range(len(candidates))):
+            return Theirs(contest, [""] * len(candidates))
+    return Fixed((Plan("links alone", None, None, rate=rate, hops=hops),))
+
+
+def _kinds(graph: CapacityGraph, machine: str, *targets: Target) -> list[Kind]:
+    """Styles and protocols of the runtimes that take the ranks as boxes hold them."""
+    by_format = {target.format: target for target in targets}
+    seated, _ = seat(by_format, graph, machine, any_target=True)
+    styles = {target.style for target in seated.values()}
+    return [kind for kind in KINDS if kind[0] in styles]
+
+
+# --- files
 
 
 def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
@@ -298,12 +291,6 @@ def _check_same(path: Path, own: tuple[Collective, int], wanted: tuple[Collectiv
         raise PlanError(
             f"{path}: is for {own[0]} on {own[1]} ranks; compared is {wanted[0]} on {wanted[1]}"
         )
-
-
-def alone(topology: Topology, collective: Collective, root: int | None) -> Fixed:
-    """Our forest without a plan: for more ranks than plans are made for in a comparison."""
-    synthesis = synthesize(topology, collective, root=root, formats="forest", compact=False)
-    return Fixed((Plan("trees alone", None, synthesis.forest),))
 
 
 def reroute(plan: Plan, graph: CapacityGraph) -> Plan:

@@ -167,42 +167,22 @@ class Comparison(Shown):
                 "use": cell.use or None,
             }
 
-    def summary(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "topology": self.name,
-            "collective": self.collective.value,
-            "ranks": self.ranks,
-            "bound": str(self.bound),
-            "in_switches": None if self.in_switches is None else str(self.in_switches),
-            "sizes": list(self.sizes),
-            "rules": list(self.rules),
-            "model": self.model,
-            "schedules": [
-                {"schedule": e.name, "kind": e.kind, "is": e.words, "refused": e.why or None}
-                for e in self.entrants
-            ],
-            "rows": list(self.rows()),
-            "fastest": [
-                {"links": lead.rule, "schedule": lead.name, "from": lead.low, "to": lead.high}
-                for rule in self.rules
-                for lead in self.leads(rule)
-            ],
-            "busiest": [
-                {"schedule": name, "links": rule, "link": f"{u.src} -> {u.dst}", "used": share}
-                for name, rule, u, share in self.busiest()
-            ],
-            "notes": list(self.notes),
-            "partial": self.partial,
-        }
+    def busiest(self, most: int = 3) -> Iterator[dict[str, Any]]:
+        """Plain values, a row for each of the links that a competitor uses most at its last size.
 
-    def busiest(self, most: int = 3) -> Iterator[tuple[str, str, LinkUse, float]]:
-        """(competitor, rule, link, share of the time used) at the largest size of each."""
+        `used`: of the time.
+        """
         for rule in self.rules:
             for entrant in self.present:
                 mine = [c for c in self.cells if (c.name, c.rule) == (entrant.name, rule)]
                 for use in max(mine, key=lambda c: c.size).busiest[:most] if mine else ():
-                    yield entrant.name, rule, use, use.utilisation
+                    yield {
+                        "schedule": entrant.name,
+                        "links": rule,
+                        "link": f"{use.src} -> {use.dst}",
+                        "bandwidth": use.bandwidth,
+                        "used": use.utilisation,
+                    }
 
     def to_csv(self) -> str:
         """The rows as CSV with a head line."""

@@ -10,16 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import ClassVar
 
 from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.compile.problem import parse_collective, parse_root
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import baselines
-from forestcoll.study.comparison import competitors, exchange
+from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange
+from forestcoll.solver.baselines.alltoall import by_name as exchange_by_name
+from forestcoll.study.comparison import competitors
+from forestcoll.study.comparison.competitors import Fixed, Source
 from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind, sizes_between
-from forestcoll.study.comparison.race import Plan, Player, Source, bare_timing, use_of
+from forestcoll.study.comparison.race import Plan, Player, bare_timing, use_of
 from forestcoll.study.figures import Figures, best_of
 from forestcoll.topology import Topology
 from forestcoll.verify import simulate
@@ -32,6 +34,7 @@ FACTOR = 4
 RANKS = 64
 """Ranks up to which plans are made; above, trees are compared alone."""
 OLD = "old plan"
+COUNTED = "what has no plan is counted: bytes over the fullest link, and a hop's announcements"
 QUICKLY = (
     "quick: of a baseline one plan for each runtime; where the links alone make it slower than "
     "another baseline there is no plan, but the most that they allow, marked <"
@@ -105,14 +108,14 @@ def compare(
     here = sound if broken is None else broken
     graph = CapacityGraph.from_topology(here)
     rank = parse_root(graph, kind, root)
-    make = _Maker if kind.phases else _Exchanges
-    maker = make(here, sound, graph, kind, rank, sized, progress)
+    player = Player(here, rules, Options(signal=signal), quick)
+    maker = _Maker(here, sound, graph, kind, rank, sized, player, progress)
     for path in files:
         maker.add_file(Path(path))
     maker.add_ours(broken is not None)
     if quick:
         maker.notes.append(QUICKLY)
-    game = _Game(maker, Player(here, rules, signal, quick), maker.best(), seen)
+    game = _Game(maker, player, maker.best(), seen)
     for name in sorted(maker.sources, key=(OURS, OLD).__contains__, reverse=True):
         for size in sized:
             game.play(name, size)
@@ -131,16 +134,18 @@ class _Maker:
     collective: Collective
     root: int | None
     sizes: Sequence[int]
+    player: Player
     progress: Progress | None
     entrants: list[Entrant] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    ALONE: ClassVar[str] = "trees are compared alone, without plans"
-
     def __post_init__(self) -> None:
         if self.alone:
-            self.notes.append(f"more than {RANKS} ranks: {self.ALONE}")
+            trees = "trees are compared alone, without plans"
+            loads = "loads of links are compared, without plans"
+            what = trees if self.collective.phases else loads
+            self.notes.append(f"more than {RANKS} ranks: {what}")
 
     @property
     def alone(self) -> bool:
@@ -153,12 +158,12 @@ class _Maker:
         if broken:
             words = f"ours, made for {self.sound.name}; lost links are gone round"
             try:
-                plans = self._ours(self.sound)
-                plans_here = [competitors.reroute(plan, self.graph) for plan in plans.plans]
+                plans = self._ours(self.sound).plans
+                plans_here = [competitors.reroute(plan, self.graph) for plan in plans]
             except UnsupportedError as error:
                 self.entrants.append(Entrant(OLD, "old", words, str(error)))
                 return
-            self._add(OLD, "old", words, competitors.Fixed(tuple(plans_here)))
+            self._add(OLD, "old", words, Fixed(tuple(plans_here)))
             self.notes.append(
                 "the old plan's way round a lost link costs links alone: GPUs on it pass data on "
                 "as switches do, at no cost to them"
@@ -168,72 +173,54 @@ class _Maker:
         """What bounds all of them."""
         return best_of(self.here, self.collective, self.root)
 
-    def add_baselines(self, names: Sequence[str] | None) -> None:
-        """Those named, or all."""
-        wanted = list(baselines.BASELINES if names is None else names)
-        for k, name in enumerate(wanted):
-            self.report(f"trees of {name}", k / len(wanted))
-            self.add_baseline(baselines.by_name(name))
-
     def report(self, stage: str, share: float) -> None:
         """Tell the caller what is under way."""
         if self.progress is not None:
             self.progress(stage, share)
 
-    def _ours(self, topology: Topology) -> competitors.Ours | competitors.Fixed:
-        if self.alone:
-            return competitors.alone(topology, self.collective, self.root)
-        return competitors.Ours(topology, self.collective, self.root, self.sizes, self.progress)
-
-    def add_baseline(self, baseline: baselines.Baseline) -> None:
-        """The baseline, or why it stays out."""
-        try:
-            competitor = competitors.Theirs.of(
-                baseline, self.graph, self.collective, self.root, self.here
+    def _ours(self, topology: Topology) -> Fixed:
+        if not self.alone:
+            return competitors.ours(
+                topology, self.collective, self.root, self.sizes, self.notes, self.progress
             )
-        except ForestCollError as error:
-            self.entrants.append(Entrant(baseline.name, "baseline", baseline.words, str(error)))
-            return
-        source: Source = competitor
-        if self.alone:
-            plans = (Plan(f.name, None, f) for f in competitor.ends)
-            source = competitors.Fixed(tuple(plans))
-        self._add(baseline.name, "baseline", baseline.words, source)
+        if self.collective.phases:
+            return competitors.trees_of_ours(topology, self.collective, self.root)
+        return competitors.links_of_ours(topology)
+
+    def add_baselines(self, names: Sequence[str] | None) -> None:
+        """Those named, or all; or why one stays out."""
+        trees = self.collective.phases
+        wanted = list((baselines.BASELINES if trees else EXCHANGES) if names is None else names)
+        for k, name in enumerate(wanted):
+            self.report(f"trees of {name}", k / len(wanted))
+            record = baselines.by_name(name) if trees else exchange_by_name(name)
+            try:
+                source = self._theirs(record)
+            except ForestCollError as error:
+                self.entrants.append(Entrant(name, "baseline", record.words, str(error)))
+                continue
+            self._add(name, "baseline", record.words, source)
+            if not trees and isinstance(source, Fixed):
+                self.notes.append(COUNTED)
+
+    def _theirs(self, record: baselines.Baseline | Exchange) -> Source:
+        if isinstance(record, Exchange):
+            return competitors.of_exchange(record, self.graph, self.player, self.alone)
+        return competitors.of_baseline(
+            record, self.graph, self.collective, self.root, self.player, self.alone
+        )
 
     def add_file(self, path: Path) -> None:
         """A plan or forest of somebody's."""
         name = path.name
-        while name in {OURS, OLD, *baselines.BASELINES, *exchange.EXCHANGES, *self.sources}:
+        while name in {OURS, OLD, *baselines.BASELINES, *EXCHANGES, *self.sources}:
             name += "'"
-        ranks = len(self.graph.ranks)
-        source = competitors.of_file(path, self.collective, ranks)
+        source = competitors.of_file(path, self.collective, len(self.graph.ranks))
         self._add(name, "file", str(path), source)
 
     def _add(self, name: str, kind: Kind, words: str, source: Source) -> None:
         self.entrants.append(Entrant(name, kind, words))
         self.sources[name] = source
-
-
-class _Exchanges(_Maker):
-    """The competitors of an all-to-all, which no trees carry."""
-
-    ALONE = "loads of links are compared, without plans"
-
-    def add_baselines(self, names: Sequence[str] | None) -> None:
-        """Those named, or all; or why one stays out."""
-        for name in exchange.EXCHANGES if names is None else names:
-            record = exchange.by_name(name)
-            try:
-                plans = exchange.theirs(record, self.graph, self.here.name, not self.alone)
-            except ForestCollError as error:
-                self.entrants.append(Entrant(name, "baseline", record.words, str(error)))
-                continue
-            self._add(name, "baseline", record.words, competitors.Fixed(plans))
-            if any(plan.program is None for plan in plans):
-                self.notes.append(exchange.NOTE)
-
-    def _ours(self, topology: Topology) -> competitors.Fixed:
-        return competitors.Fixed(exchange.ours(topology, not self.alone, self.notes))
 
 
 @dataclass
@@ -266,9 +253,7 @@ class _Game:
             tuple(cells),
             tuple(dict.fromkeys(maker.notes)),
             self.best,
-            Options(signal=self.player.signal).words(
-                () if maker.alone else KINDS, self.player.rules
-            ),
+            self.player.options.words(() if maker.alone else KINDS, self.player.rules),
             partial=True,
         )
 
@@ -276,10 +261,11 @@ class _Game:
         """A competitor's cells for a size; `share`: of the work that is done."""
         sizes = self.maker.sizes
         self.maker.report(f"{name}, size {sizes.index(size) + 1} of {len(sizes)}", share)
-        played = self.player.play(self.maker.sources[name], size)
-        for rule, (plan, timing) in zip(self.player.rules, played, strict=bool(played)):
+        played = list(self.maker.sources[name].play(size, self.player))
+        for k, rule in enumerate(self.player.rules if played else ()):
+            plan, timings = min(played, key=lambda pair: pair[1][k].time)
             plan.prove()
-            self._add(name, rule, timing, plan)
+            self._add(name, rule, timings[k], plan)
         self._show()
 
     def _show(self) -> None:
@@ -305,10 +291,7 @@ class _Game:
         return bare_timing(time, size, rule, maker.collective, len(maker.graph.ranks))
 
     def _least(self, name: str, size: int) -> float:
-        source = self.maker.sources[name]
-        if not self.player.quick or not isinstance(source, competitors.Theirs):
-            return 0.0
-        return source.least(size, self.player.signal)
+        return self.maker.sources[name].least(size) if self.player.quick else 0.0
 
     def _is_slower(self, least: float, size: int) -> bool:
         """Whether under all rules another baseline is known to be faster."""

@@ -222,8 +222,8 @@ class _Answer:
         if outcome is None:
             return
         if self.as_json:
-            limit = None if outcome.best is None else facts.limit(outcome.best)
-            print_json({**outcome.summary(), "bottleneck": limit})
+            result = [comparison.heading(outcome), *comparison.body(outcome)]
+            print_json(facts.as_json(result))
         elif self.as_csv:
             put(outcome.to_csv())
         else:

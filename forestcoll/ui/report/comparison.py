@@ -1,8 +1,8 @@
-"""A comparison as tables for people."""
+"""A comparison as facts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,16 @@ from forestcoll.ui.report.facts import (
     grid,
     limit,
     line,
+    machine,
+    notes,
     switches,
     texts,
 )
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
-    from forestcoll.study.comparison import Cell, Comparison
+    from forestcoll.study.comparison import Cell, Comparison, Entrant
+    from forestcoll.study.comparison.outcome import Lead
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
 USED = ["schedule", "busiest link", "GB/s", "used"]
@@ -31,32 +34,44 @@ OTHERS = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
 def heading(result: Comparison) -> list[Fact]:
     """What is compared, and what no schedule exceeds."""
     title = f"{result.collective} on {result.name}, {words.plural(result.ranks, 'rank')}"
+    why = limit(result.best) if result.best else ""
     return [
+        *machine(topology=result.name, collective=result.collective.value, ranks=result.ranks),
         line("compare", title),
-        line("bound", words.rate(result.bound)),
-        line("bottleneck", limit(result.best) if result.best else ""),
+        Fact("bound", result.bound, words.rate(result.bound)),
+        Fact("bottleneck", why or None, why),
         switches(result.in_switches),
-        line("model", result.model),
+        Fact("model", result.model, result.model),
+        *machine(sizes=result.sizes, rules=result.rules),
     ]
 
 
 def body(result: Comparison, busiest: int = 2) -> list[Part]:
-    """For each rule of links ours beside the best baseline, and everybody's algbw."""
-    parts: list[Part] = []
+    """For each rule of links ours beside the best baseline, and everybody's algbw.
+
+    For machines all cells, who is fastest from where to where, and links that are used most.
+    """
+    leads = [lead for rule in result.rules for lead in result.leads(rule)]
+    parts: list[Part] = [
+        _rows("schedules", map(_entrant, result.entrants)),
+        _rows("rows", result.rows()),
+        _rows("fastest", map(_lead, leads)),
+        _rows("busiest", result.busiest()),
+    ]
     for rule in result.rules:
         parts += [
             texts("links", [_RULES[rule]]),
             ours(result, rule),
             grid(OTHERS, _others(result, rule), range(1, 6)),
             everybody(result, rule),
-            texts("fastest", _leads(result, rule)),
+            texts("fastest", (_lead_words(lead) for lead in leads if lead.rule == rule)),
             grid(USED, _busiest(result, rule, busiest), (2, 3)),
         ]
     refused = [(e.name, e.why) for e in result.entrants if e.why]
-    partial = ["cut off before all was played: what is missing is left out"]
+    partial = "cut off before all was played: what is missing is left out"
     parts += [
         grid(("not here", "why"), refused, ()),
-        [*texts("partial", partial * result.partial), *texts("note", result.notes)],
+        [Fact("partial", result.partial, partial * result.partial), *notes(result.notes)],
     ]
     return parts
 
@@ -138,9 +153,27 @@ def _algbw(cell: Cell) -> str:
     return f"{'' if cell.plan else '< '}{cell.algbw:.3g}"
 
 
-def _leads(result: Comparison, rule: str) -> Iterator[str]:
-    for lead in result.leads(rule):
-        yield f"{lead.name}, {about(lead.low)} to {about(lead.high)}"
+def _rows(key: str, rows: Iterable[Mapping[str, object]]) -> Rows:
+    """Rows for machines alone."""
+    return Rows(key, [machine(**row) for row in rows])
+
+
+def _entrant(entrant: Entrant) -> dict[str, object]:
+    refused = entrant.why or None
+    return {
+        "schedule": entrant.name,
+        "kind": entrant.kind,
+        "is": entrant.words,
+        "refused": refused,
+    }
+
+
+def _lead(lead: Lead) -> dict[str, object]:
+    return {"links": lead.rule, "schedule": lead.name, "from": lead.low, "to": lead.high}
+
+
+def _lead_words(lead: Lead) -> str:
+    return f"{lead.name}, {about(lead.low)} to {about(lead.high)}"
 
 
 def about(size: int) -> str:
@@ -157,7 +190,7 @@ def _busiest(result: Comparison, rule: str, most: int) -> Iterator[list[str]]:
     best = result.best_baseline(max(result.sizes), rule)
     shown = {e.name for e in result.present if e.kind != "baseline"}
     shown |= {best.name} if best is not None else set()
-    for name, own, use, share in result.busiest(most):
-        if own == rule and name in shown:
-            link = f"{use.src} -> {use.dst}"
-            yield [name, link, f"{use.bandwidth:.4g}", f"{100 * share:.1f} %"]
+    for row in result.busiest(most):
+        if row["links"] == rule and row["schedule"] in shown:
+            rate, used = f"{row['bandwidth']:.4g}", f"{100 * row['used']:.1f} %"
+            yield [row["schedule"], row["link"], rate, used]
