@@ -101,53 +101,6 @@ def _others(r: int, n: int) -> list[int]:
     return [p for p in range(n) if p != r]
 
 
-def tree_allreduce(n: int, per: int, strides: tuple[int, ...] = (1, 2, 5, 11)) -> Program:
-    """Up and down breadth-first trees over the links +-strides, `per` chunks per root.
-
-    One thread block a connection and direction, each in the order of time: a plan as big as real
-    ones (about 8 instructions a chunk and rank).
-    """
-    links = [d for s in strides for d in (s, n - s)]
-    messages: list[tuple[int, int, bool, int, int]] = []  # time, chunk, down, from, to
-    for root in range(n):
-        depth, parent, line = {root: 0}, {root: root}, [root]
-        for k, u in enumerate(line):  # grows while it is walked: breadth first
-            turn = (root + k) % len(links)
-            for d in links[turn:] + links[:turn]:
-                v = (u + d) % n
-                if v not in depth:
-                    depth[v], parent[v] = depth[u] + 1, u
-                    line.append(v)
-        height = max(depth.values())
-        for c in range(root * per, (root + 1) * per):
-            messages += [(height - depth[v], c, False, v, parent[v]) for v in line[1:]]
-            messages += [(height + depth[v], c, True, parent[v], v) for v in line[1:]]
-    chunks = n * per
-    blocks = [{"block": [f"copy i0:{chunks} -> o0:{chunks}"]} for _ in range(n)]
-    last = [dict.fromkeys(range(chunks), "0.0") for _ in range(n)]
-    slots = [0] * n
-
-    def add(r: int, key: str, line: str) -> str:
-        own = blocks[r].setdefault(f"block {key}", [])
-        own.append(line)
-        return f"{list(blocks[r]).index(f'block {key}')}.{len(own) - 1}"
-
-    for _, c, down, u, v in sorted(messages):
-        sent = add(u, f"send={v}", f"send o{c} after={last[u][c]}")
-        if down:
-            last[v][c] = add(v, f"recv={u}", f"recv -> o{c} after={last[v][c]}")
-            continue
-        last[u][c] = sent  # what comes back must not overwrite what is still to leave
-        add(v, f"recv={u}", f"recv -> s{slots[v]}")
-        last[v][c] = add(v, f"recv={u}", f"reduce s{slots[v]} -> o{c} after={last[v][c]}")
-        slots[v] += 1
-    text = ["allreduce fifo"]
-    for r in range(n):
-        text += [f"rank {chunks} {chunks} {slots[r]}"]
-        text += [line for head, own in blocks[r].items() for line in (head, *own)]
-    return parse(lines(text))
-
-
 # --- onesided
 
 

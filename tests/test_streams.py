@@ -129,27 +129,36 @@ sys.exit(main())
 """
 
 
+MODULES = """
+click forestcoll.ui.cli.synthesize forestcoll.plans numpy numpy._core.overrides: INT 130 interrupted
+forestcoll.graph.kernel._kernel: TERM 143 terminated
+yaml: HUP 129 hung up
+"""
+
+
 @pytest.mark.parametrize(
-    ("module", "name", "code", "said"),
+    ("module", "told"),
     [
-        ("click", "SIGINT", 130, "forestcoll: interrupted\n"),
-        ("forestcoll.ui.cli.synthesize", "SIGINT", 130, "forestcoll: interrupted\n"),
-        ("forestcoll.plans", "SIGINT", 130, "forestcoll: interrupted\n"),
-        ("numpy", "SIGINT", 130, "forestcoll: interrupted\n"),
-        ("numpy._core.overrides", "SIGINT", 130, "forestcoll: interrupted\n"),
-        ("forestcoll.graph.kernel._kernel", "SIGTERM", 143, "forestcoll: terminated\n"),
-        ("yaml", "SIGHUP", 129, "forestcoll: hung up\n"),
+        (module, told)
+        for row in MODULES.strip().splitlines()
+        for names, _, told in [row.partition(": ")]
+        for module in names.split()
     ],
 )
-def test_a_signal_during_imports(module: str, name: str, code: int, said: str) -> None:
+def test_a_signal_during_imports(module: str, told: str) -> None:
+    name, code, said = told.split(" ", 2)
     plan = Path(__file__).parents[1] / "schedules" / "dgx-a100-1" / "allgather.msccl.xml"
     found = subprocess.run(
-        [sys.executable, "-c", AT_IMPORT, module, name, "run", str(plan), "--size", "1K"],
+        [sys.executable, "-c", AT_IMPORT, module, f"SIG{name}", "run", str(plan), "--size", "1K"],
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (found.returncode, found.stdout, found.stderr) == (code, "", said)
+    assert (found.returncode, found.stdout, found.stderr) == (
+        int(code),
+        "",
+        f"forestcoll: {said}\n",
+    )
 
 
 # ------------------------------------------------------------------------------------- in a process

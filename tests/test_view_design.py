@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_view_page
+from graphs import named
 from test_view_data import SCHEDULES, subject_of, unpack
 from test_view_page import PAGES, Show, best, processor_time
 
@@ -22,10 +23,6 @@ from forestcoll.ui.view.svg import HEAT, hops
 from forestcoll.ui.view.timeline import LOCAL, find_phases
 
 browser, make, show = test_view_page.browser, test_view_page.make, test_view_page.show
-
-
-def graph_of(name: str, **settings: str) -> CapacityGraph:
-    return CapacityGraph.from_topology(catalog.load(name, settings))
 
 
 # --- phases and hops ------------------------------------------------------------------------------
@@ -113,18 +110,18 @@ def kinds_of(graph: CapacityGraph) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "shown"),
+    ("words", "shown"),
     [
-        ("dgx-h100", {"boxes": "64"}, 8 + 1 + 1),
-        ("rail", {"boxes": "64"}, 8 + 1 + 8 + 1),  # every rail has a GPU of its own in a box
-        ("fat-tree", {"leaves": "8", "hosts": "4", "spines": "4"}, 8 + 1 + 1 + 1),
-        ("star", {"gpus": "50"}, 1 + 1),
-        ("torus-2d", {}, 16),  # neighbours in place of a node cannot be itself
-        ("dragonfly", {}, 12),
+        ("dgx-h100 boxes=64", 8 + 1 + 1),
+        ("rail boxes=64", 8 + 1 + 8 + 1),  # every rail has a GPU of its own in a box
+        ("fat-tree leaves=8 hosts=4 spines=4", 8 + 1 + 1 + 1),
+        ("star gpus=50", 1 + 1),
+        ("torus-2d", 16),  # neighbours in place of a node cannot be itself
+        ("dragonfly", 12),
     ],
 )
-def test_of_what_is_alike_one_is_left(name: str, settings: dict[str, str], shown: int) -> None:
-    graph = graph_of(name, **settings)
+def test_of_what_is_alike_one_is_left(words: str, shown: int) -> None:
+    graph = named(words)
     twins = find_twins(graph, kinds_of(graph))
     assert len(set(twins)) == shown
     links = set(zip(graph.tail, graph.head, strict=True))
@@ -135,7 +132,7 @@ def test_of_what_is_alike_one_is_left(name: str, settings: dict[str, str], shown
 
 
 def test_a_box_with_another_load_stays() -> None:
-    graph = graph_of("dgx-h100", boxes="64")
+    graph = named("dgx-h100 boxes=64")
     kinds = kinds_of(graph)
     odd = next(e for e, v in enumerate(graph.tail) if graph.names[v] == "box7/gpu3")
     kinds[odd] += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graphs import named
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -18,19 +19,10 @@ from forestcoll.ui.view.svg import draw, hops
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 FABRICS = [
-    *((name, {}) for name in catalog.names()),
-    ("dgx-a100", {"boxes": "2"}),
-    ("dgx-a100", {"boxes": "16"}),
-    ("mi250", {"boxes": "4"}),
-    ("fat-tree", {"leaves": "8", "hosts": "4", "spines": "4"}),
-    ("rail", {"boxes": "32"}),
-    ("dragonfly", {}),
-    ("star", {"gpus": "200"}),
+    *catalog.names(),
+    *("dgx-a100 boxes=2", "dgx-a100 boxes=16", "mi250 boxes=4", "rail boxes=32", "star gpus=200"),
+    "fat-tree leaves=8 hosts=4 spines=4",
 ]
-
-
-def graph_of(name: str, settings: dict[str, str]) -> CapacityGraph:
-    return CapacityGraph.from_topology(catalog.load(name, settings))
 
 
 def check(graph: CapacityGraph, layout: Layout) -> None:
@@ -52,13 +44,13 @@ def check(graph: CapacityGraph, layout: Layout) -> None:
             assert box.top + 0.5 <= layout.y[node] <= box.bottom - 0.5
     for one, two in pairwise(sorted(layout.boxes, key=lambda b: (b.top, b.left))):
         assert two.left >= one.right or two.top >= one.bottom or two.top != one.top
-    named = {graph.box(v) for v in range(graph.n) if graph.gpu[v]} - {""}
-    assert {box.name for box in layout.boxes} == named
+    boxes = {graph.box(v) for v in range(graph.n) if graph.gpu[v]} - {""}
+    assert {box.name for box in layout.boxes} == boxes
 
 
-@pytest.mark.parametrize(("name", "settings"), FABRICS, ids=str)
-def test_nothing_overlaps(name: str, settings: dict[str, str]) -> None:
-    graph = graph_of(name, settings)
+@pytest.mark.parametrize("words", FABRICS)
+def test_nothing_overlaps(words: str) -> None:
+    graph = named(words)
     layout = lay_out(graph)
     check(graph, layout)
     assert layout == lay_out(graph)
@@ -67,7 +59,7 @@ def test_nothing_overlaps(name: str, settings: dict[str, str]) -> None:
 
 
 def test_layers_of_a_fat_tree() -> None:
-    graph = graph_of("fat-tree", {"leaves": "4", "spines": "2"})
+    graph = named("fat-tree leaves=4 spines=2")
     layout = lay_out(graph)
     by_name = dict(zip(graph.names, zip(layout.layers, layout.y, strict=True), strict=True))
     assert by_name["leaf0"][0] == 1
