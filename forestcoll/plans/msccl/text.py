@@ -9,6 +9,7 @@ in depth and number; what the loaders would not read that way is noted.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 from xml.parsers import expat
 
@@ -94,12 +95,13 @@ class Element(Entry):
         if text in PLAIN:
             return PLAIN[text]
         number, octal = read_integer(text)
-        words = f"{key}={text[:40]!r} of <{self.name}> is"
         if number is None:
             why = ": the loaders read it as octal" if octal else ""
-            self.refuse("XML-NUMBER", f"{words} no integer{why}")
+            words = f"{key}={text[:40]!r} of <{self.name}> is no integer{why}"
+            self.refuse("XML-NUMBER", words)
         elif octal and text.strip("+-0"):
-            self.add("XML-OCTAL", f"{words} {number} to the loaders")
+            words = f"{key}={text[:40]!r} of <{self.name}> is {number} to the loaders"
+            self.add("XML-OCTAL", words)
         return number
 
 
@@ -236,6 +238,7 @@ class _Scanner:
         raise _Stop("a document type is no part of a plan")  # nor are its entities
 
 
+@lru_cache(maxsize=4096)
 def read_integer(text: str) -> tuple[int | None, bool]:
     """(value, whether it is written as octal), as the loaders read an attribute; None: no integer.
 
