@@ -55,11 +55,6 @@ MAX_VALUE: Final = 255  # and of a value
 _INTEGER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z", re.ASCII)
 _NAME = r"[A-Za-z_][\w.:-]*"
 _STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"&]*")* ?/?>|</{_NAME}>')
-_SIMPLE = re.compile(
-    r"(?:[ \n\r]++|</[a-z]{1,9}>"
-    r"""|<[a-z]{1,9}(?: [A-Za-z_]{1,20}="[ !#-%'-;=-~]{0,255}+")*+ ?/?>)*+"""
-)
-"""Whole files as nearly all are written: nothing in them is to be noted."""
 _NAMES = re.compile(rf"(?<=</){_NAME}|(?<=<){_NAME}|(?<= ){_NAME}(?==)")
 _WORD_END = re.compile(r"[ >/\n\r]")
 _NAMED = re.compile(r' name="[^"]*"')  # which the loaders do not look at
@@ -114,10 +109,8 @@ def scan(text: str, out: Findings) -> Element | None:
     plain = _machine.scan_xml(text, int(RANKS), int(BLOCKS), int(INSTRUCTIONS))
     if plain is not None:
         return _tree(out, "algo", *plain)
-    simple = _SIMPLE.fullmatch(text) is not None
-    algo = _Scanner(out, simple).read(text)
-    if not simple:
-        _check_grammar(text, out)
+    algo = _Scanner(out).read(text)
+    _check_grammar(text, out)
     return algo
 
 
@@ -136,8 +129,8 @@ def _tree(
 class _Scanner:
     """Builds the tree of the elements that the loaders look at."""
 
-    def __init__(self, out: Findings, simple: bool) -> None:
-        self.out, self.simple = out, simple
+    def __init__(self, out: Findings) -> None:
+        self.out = out
         self.open: list[Element] = []
         self.skipped = 0  # open elements inside one that no loader looks at
         self.in_step = False
@@ -152,7 +145,7 @@ class _Scanner:
         parser.EndElementHandler = self.end
         parser.StartDoctypeDeclHandler = self.doctype
         try:
-            parser.Parse(text if self.simple else as_xml(text), True)
+            parser.Parse(as_xml(text), True)
             return self.algo
         except expat.ExpatError as error:
             wrong, line = f"not well-formed XML: {expat.ErrorString(error.code)}", error.lineno
@@ -184,8 +177,7 @@ class _Scanner:
             dropped = ", ".join(list(attributes)[MAX_ATTRIBUTES:][:8])
             self.out.add("XML-ATTRIBUTES", f"<{name}> has {len(attributes)} attributes; the "
                          f"loaders never see {dropped}", line=line)  # fmt: skip
-        if not self.simple:
-            self.measure(name, line, attributes)
+        self.measure(name, line, attributes)
 
     def nest(self, above: Element, element: Element) -> None:
         """A gpu or a thread block begins."""
