@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -128,10 +129,7 @@ def test_a_box_that_sends_less_than_all_need_goes_over_others() -> None:
 
 def test_the_same_bytes_twice() -> None:
     graph = dgx_a100(6)
-    graph = CapacityGraph(
-        **{f: getattr(graph, f) for f in graph.__dataclass_fields__ if f != "capacity"},
-        capacity=(graph.capacity[0] - 1, *graph.capacity[1:]),
-    )
+    graph = replace(graph, capacity=(graph.capacity[0] - 1, *graph.capacity[1:]))
     first, second = (solver.solve(graph, Collective.ALLGATHER) for _ in range(2))
     assert first == second
 

@@ -41,32 +41,21 @@ def star(gpus: int = 3, bandwidth: int = 12, multicast: bool = False) -> Capacit
 
 def chain_forest(graph: CapacityGraph, collective: Collective = Collective.ALLGATHER) -> Forest:
     """One chain a root, round the star: every link carries N - 1 shares of 1/N."""
-    n = len(graph.ranks)
-    switch = n
-
-    def broadcast(r: int) -> Tree:
-        nodes = [(r + i) % n for i in range(n)]
-        return Tree(
-            r,
-            "broadcast",
-            1,
-            tuple((u, switch, v) for u, v in pairwise(nodes)),
-        )
-
-    def reduce(r: int) -> Tree:
-        tree = broadcast(r)
-        return Tree(r, "reduce", 1, tuple(tuple(reversed(p)) for p in reversed(tree.edges)))
-
-    trees: list[Tree] = []
-    if collective is not Collective.ALLGATHER:
-        trees += [reduce(r) for r in range(n)]
-    if collective is not Collective.REDUCE_SCATTER:
-        trees += [broadcast(r) for r in range(n)]
-    cut = frozenset(range(n + 1)) - {0} if collective is Collective.ALLGATHER else frozenset({1, 2})
+    n = switch = len(graph.ranks)
+    chains = [[(r + i) % n for i in range(n)] for r in range(n)]
+    down = [
+        Tree(nodes[0], "broadcast", 1, tuple((u, switch, v) for u, v in pairwise(nodes)))
+        for nodes in chains
+    ]
+    up = [tree.reverse() for tree in down]
+    trees = (
+        *(up if "reduce" in collective.phases else ()),
+        *(down if "broadcast" in collective.phases else ()),
+    )
     bound = None
     if collective is Collective.ALLGATHER:
-        bound = Bound(Fraction(12 * n, n - 1), "cut", (cut,))
-    return Forest("star", graph, collective, n, tuple(trees), bound)
+        bound = Bound(Fraction(12 * n, n - 1), "cut", (frozenset(range(1, n + 1)),))
+    return Forest("star", graph, collective, n, trees, bound)
 
 
 def test_star_allgather_is_optimal() -> None:

@@ -12,20 +12,22 @@ from forestcoll.topology.globs import matcher
 
 
 @pytest.mark.parametrize(
-    ("pattern", "yes", "no"),
-    [
-        ("gpu[8-15]", ["gpu8", "gpu9", "gpu10", "gpu15"], ["gpu5", "gpu1", "gpu16", "gpu150"]),
-        ("box[0-11]/gpu[0-7]", ["box0/gpu0", "box11/gpu7"], ["box12/gpu0", "box1/gpu8"]),
-        ("*[10-12]*", ["a11b", "10", "x12"], ["a9b", "13"]),
-        ("gpu[0-7]", ["gpu0", "gpu7"], ["gpu10"]),
-        ("gpu[!0-7]", ["gpu8"], ["gpu3"]),
-        ("gpu[15-8]", ["gpu5"], ["gpu9", "gpu15"]),  # no range of numbers: a shell's letters
-        ("a.b", ["a.b"], ["axb"]),
-    ],
+    "row",
+    """
+gpu[8-15] matches gpu8 gpu9 gpu10 gpu15 but not gpu5 gpu1 gpu16 gpu150
+box[0-11]/gpu[0-7] matches box0/gpu0 box11/gpu7 but not box12/gpu0 box1/gpu8
+*[10-12]* matches a11b 10 x12 but not a9b 13
+gpu[0-7] matches gpu0 gpu7 but not gpu10
+gpu[!0-7] matches gpu8 but not gpu3
+gpu[15-8] matches gpu5 but not gpu9 gpu15
+a.b matches a.b but not axb
+""".strip().splitlines(),
 )
-def test_patterns(pattern: str, yes: list[str], no: list[str]) -> None:
-    found = matcher(pattern)
-    assert [text for text in yes + no if found(text)] == yes
+def test_patterns(row: str) -> None:
+    """[15-8] is no range of numbers: a shell's letters."""
+    pattern, _, texts = row.partition(" matches ")
+    yes, no = (words.split() for words in texts.split(" but not "))
+    assert [text for text in yes + no if matcher(pattern)(text)] == yes
 
 
 LETTERS = "ab01/[]!*?-"

@@ -34,10 +34,11 @@ SCHEDULES = Path(__file__).parents[1] / "schedules"
 NOWHERE = Ref(Buffer.INPUT, 0, 1)
 
 
+Problem = tuple[list[int], list[list[int]], list[list[int]], list[list[int]]]
+
+
 @st.composite
-def problems(
-    draw: st.DrawFn,
-) -> tuple[list[int], list[list[int]], list[list[int]], list[list[int]]]:
+def problems(draw: st.DrawFn) -> Problem:
     """Lanes of links; of each message its links, its time on each, and what it needs."""
     lanes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
     numbers = st.integers(0, len(lanes) - 1)
@@ -52,9 +53,7 @@ def problems(
 
 @settings(deadline=None)
 @given(problems())
-def test_a_schedule_holds_lanes_and_needs(
-    problem: tuple[list[int], list[list[int]], list[list[int]], list[list[int]]],
-) -> None:
+def test_a_schedule_holds_lanes_and_needs(problem: Problem) -> None:
     lanes, ways, lengths, needs = problem
     kinds = list(range(len(ways)))
     starts, _ = _kernel.schedule(lanes, ways, lengths, kinds, needs, [0] * len(ways))
