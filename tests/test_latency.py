@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,8 +12,6 @@ import pytest
 from random_graphs import random_graph
 
 from forestcoll import solver
-from forestcoll.compile import together
-from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
@@ -22,8 +19,6 @@ from forestcoll.schedule.forest import Forest, all_images
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.solver.compact.forests import solve_compact
 from forestcoll.topology import catalog
-from forestcoll.ui.report import synthesis
-from forestcoll.ui.report.facts import as_json
 from forestcoll.verify import simulate
 
 
@@ -103,17 +98,3 @@ def test_parallel_links_count_as_the_slowest_of_them() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     made = synthesize(topology, "allreduce", formats=("forest",))
     assert made.latency == 2 * (2 * Fraction("0.85") + 2 * Fraction("0.35"))
-
-
-def test_reports_say_it() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    made = synthesize(topology, "allgather", formats=("forest",))
-    figures = as_json(synthesis.schedule(made, {}, {}))
-    assert (figures["height"], figures["latency_us"]) == (2, "12/5")
-    assert json.loads(json.dumps(figures))["latency_us_decimal"] == 2.4
-    rows = front(topology, "allgather").rows
-    assert {row.latency for row in rows if row.height == 2} == {Fraction(12, 5)}
-    assert all(row.latency is None for row in front(topology, "allgather", forests=False).rows)
-    asked = together.problem(topology, "allgather", (("box*/gpu[0-3]",), ("box*/gpu[4-7]",)))
-    both = together.synthesize(asked, formats=("forest",))
-    assert as_json(synthesis.schedules(asked, both, {}, []))["latency_us"] == ["12/5", "12/5"]

@@ -12,8 +12,6 @@ from random_graphs import random_graph
 
 from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError
-from forestcoll.compile.optimum import optimum
-from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule import certificate
@@ -175,16 +173,3 @@ def test_contraction_joins_paths_and_drops_what_is_not_used() -> None:
     assert multicast.contract([tree, tree], graph) == [
         Tree(a, "broadcast", 4, ((a, w, b), (a, w, c)))
     ]
-
-
-def test_forests_alone_use_the_fabric_and_plans_do_not() -> None:
-    topology = catalog.load("dgx-h100", {"boxes": "2"})
-    alone = synthesize(topology, "allreduce", formats=["forest"])
-    assert alone.forest.algbw == alone.optimum.algbw == 400
-    both = synthesize(topology, "allreduce", formats=["forest", "msccl-xml"], instances=1)
-    assert both.optimum.algbw == Fraction(800, 3)
-    best = optimum(topology, "allreduce")
-    assert best.in_switches is not None
-    assert (best.algbw, best.in_switches.algbw) == (Fraction(800, 3), 400)
-    single = catalog.load("dgx-h100", {"boxes": "1"})
-    assert len(synthesize(single, "broadcast", formats=["forest"]).forest.trees) == 1
