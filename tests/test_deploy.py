@@ -21,9 +21,8 @@ from artefacts import Artefacts
 from click.testing import CliRunner
 
 from forestcoll import plans
-from forestcoll.common.errors import PlanError
 from forestcoll.execute.deploy import RUNTIMES, deploy
-from forestcoll.ui.cli import cli, main
+from forestcoll.ui.cli import cli
 
 ROOT = Path(__file__).parents[1]
 BOXES = "fat-tree leaves=1 hosts=2 gpus=2"
@@ -173,43 +172,6 @@ def test_plans_end_where_the_device_counts_no_further(shim: Any) -> None:
     last = most // entry["multiple"] * entry["multiple"]
     assert shim.select(every, request("allreduce", last)).id == entry["name"]
     assert shim.select(every, request("allreduce", last + entry["multiple"])) is None
-
-
-def test_plans_of_one_name_are_one_for_the_runtime(
-    schedules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (schedules / "allreduce.mscclpp.json").read_text()
-    for name, low, high in (("a", 0, 65536), ("b", 65537, 2**30)):
-        plan = json.loads(text)
-        plan |= {"min_message_size": low, "max_message_size": high}
-        (tmp_path / f"{name}.json").write_text(json.dumps(plan))
-    code, said = run(tmp_path, "--runtime", "mscclpp", "-o", tmp_path / "d")
-    assert code == 1
-    assert "a.json" in said
-    assert "b.json are both named 'fat-tree" in said
-    assert "give each a name of its own" in said
-    assert main(["verify", "--target", "mscclpp", str(tmp_path)]) == 0
-    assert "b.json: both are named 'fat-tree" in capsys.readouterr().out
-
-
-def test_directories_of_other_tools_plans(
-    schedules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Their files end anyhow; ours are taken alone where there are any."""
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    (folder / "ring.xml").write_text((schedules / "allreduce.msccl.xml").read_text())
-    assert deployed(folder, "rccl", tmp_path / "d")["plans"][0]["file"] == "plans/ring.xml"
-    assert main(["verify", str(folder)]) == 0
-    assert capsys.readouterr().out.startswith(f"{folder}/ring.xml: ok")
-    assert main(["verify", "--target", "mscclpp", str(folder)]) == 1
-    assert "no index.json of a plan set and no plan for mscclpp in it" in capsys.readouterr().err
-    assert run(folder, "--runtime", "mscclpp", "-o", tmp_path / "e")[0] == 1
-    (folder / "notes.xml").write_text("not a plan")
-    assert run(folder, "--runtime", "rccl", "-o", tmp_path / "f")[0] == 1  # nothing is passed over
-    (folder / "own.msccl.xml").write_text((schedules / "allreduce.msccl.xml").read_text())
-    only = deployed(folder, "rccl", tmp_path / "g")["plans"]
-    assert [p["file"] for p in only] == ["plans/own.msccl.xml"]
 
 
 DRIVER = """
@@ -375,19 +337,6 @@ def test_inside_a_box_the_same_offset_is_enough(compiled: Artefacts) -> None:
         assert entry["whole"] == []
 
 
-def test_plans_that_answer_the_same_calls_are_refused(schedules: Path, tmp_path: Path) -> None:
-    text = (schedules / "allreduce.msccl.xml").read_text()
-    for name in ("a.msccl.xml", "b.msccl.xml"):
-        (tmp_path / name).write_text(text)
-    with pytest.raises(PlanError, match=r"a\.msccl\.xml and .*b\.msccl\.xml serve the same calls"):
-        deploy([tmp_path], "msccl")
-    halves = (('maxBytes="0"', 'maxBytes="1048576"'), ('minBytes="0"', 'minBytes="1048577"'))
-    for name, (old, new) in zip(("a.msccl.xml", "b.msccl.xml"), halves, strict=True):
-        assert old in text
-        (tmp_path / name).write_text(text.replace(old, new))
-    assert len(deploy([tmp_path], "msccl").plans) == 2
-
-
 @pytest.mark.parametrize("runtime", ["mscclpp", "msccl", "rccl"])
 def test_plan_sets_are_deployed(runtime: str, tmp_path: Path, compiled: Artefacts) -> None:
     made = compiled("ring gpus=4", "allreduce", "--sizes", "1K:1G")
@@ -399,54 +348,7 @@ def test_plan_sets_are_deployed(runtime: str, tmp_path: Path, compiled: Artefact
     assert all(high + 1 == low for (_, high), (low, _) in pairwise(ranges))
 
 
-@pytest.mark.parametrize(
-    ("change", "runtime", "words"),
-    [
-        (lambda text: text, "mscclpp", "is msccl-xml, this runtime reads mscclpp-json"),
-        (lambda text: text.replace('type="re"', 'type="cpy"', 1), "msccl", "error "),
-        (lambda text: text.replace(' minBytes="0"', ""), "rccl", "error XML-MISSING at line 1"),
-        (lambda text: "<algo", "msccl", "plan.msccl.xml"),
-    ],
-)
-def test_what_a_runtime_cannot_run_is_refused(
-    schedules: Path, tmp_path: Path, change: Any, runtime: str, words: str
-) -> None:
-    path = tmp_path / "plan.msccl.xml"
-    path.write_text(change((schedules / "allreduce.msccl.xml").read_text()))
-    code, text = run(path, "--runtime", runtime)
-    assert code == 1
-    assert words in text
-
-
-def test_folders_without_plans_and_files_among_plans_are_refused(
-    schedules: Path, tmp_path: Path
-) -> None:
-    code, text = run(tmp_path, "--runtime", "msccl")
-    assert (code, text) == (1, f"{tmp_path}: no msccl-xml file here")
-    (tmp_path / "d" / "plans").mkdir(parents=True)
-    (tmp_path / "d" / "plans" / "notes.txt").write_text("mine")
-    code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d")
-    assert code == 1
-    assert "holds notes.txt too, and runtimes load every file of the folder" in text
-    assert [p.name for p in (tmp_path / "d").iterdir()] == ["plans"]
-
-
-def test_nothing_is_overwritten_unasked(schedules: Path, tmp_path: Path) -> None:
-    deployed(schedules, "msccl", tmp_path / "d")
-    code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d")
-    assert code == 1
-    assert "--force overwrites it" in text
-    code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d", "--force")
-    assert code == 0
-
-
-def test_json_names_everything(schedules: Path) -> None:
-    code, text = run(schedules, "--runtime", "rccl", "--json")
-    told = json.loads(text)
-    assert code == 0
-    assert told["environment"]["RCCL_MSCCL_FORCE_ENABLE"] == "1"
-    assert len(told["plans"]) == len(COLLECTIVES)
-    assert told["written"] == []
+def test_runtimes() -> None:
     assert set(RUNTIMES) == {"mscclpp", "msccl", "rccl", "torch"}
 
 

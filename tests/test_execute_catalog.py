@@ -9,15 +9,13 @@ scripts/benchmarks/catalogue.py checks every kind on every machine.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from artefacts import Artefacts
+from command_line import script
+from graphs import machine
 from stored_schedules import stored
 
 from forestcoll import plans
@@ -26,10 +24,8 @@ from forestcoll.execute.cpu import MOST_PROCESSES
 from forestcoll.program import BY_TREES, Collective, Pipeline
 from forestcoll.program.targets import TARGETS
 from forestcoll.topology import catalog
-from forestcoll.topology.edit import edit
 from forestcoll.verify import link_loads
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"
 SMALL = 8  # ranks of machines with every collective
 EVERY = "dgx-h100"  # four of its GPUs: with every kind of plan
 SIMPLE = (
@@ -46,56 +42,38 @@ FEW = {
     "dgx2-v100": (Collective.ALLGATHER,),  # a star of 8 has the others
 }
 SIDES = {  # odd, and fewer GPUs than usual
-    "star": {"gpus": "5"},
-    "hypercube": {"dimension": "2"},
-    "ring": {"gpus": "5"},
-    "torus-2d": {"x": "3", "y": "3"},
-    "torus-3d": {"x": "3", "y": "2", "z": "2"},
-    "fat-tree": {"gpus": "3"},
-    "rail": {"gpus": "3", "rails": "3"},
+    "star": "gpus=5",
+    "hypercube": "dimension=2",
+    "ring": "gpus=5",
+    "torus-2d": "x=3 y=3",
+    "torus-3d": "x=3 y=2 z=2",
+    "fat-tree": "gpus=3",
+    "rail": "gpus=3 rails=3",
 }
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
-NO_SETTINGS: dict[str, str] = {}
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("catalogue_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-catalogue = _load()
+catalogue = script("catalogue")
 BOXES = ("dgx-a100", "dgx1-v100")  # machines of which two are tried; see end to end
 ALL = [
-    *((name, SIDES.get(name, NO_SETTINGS)) for name in catalog.names()),
-    *((name, {"boxes": "2"}) for name in BOXES),
+    *(f"{name} {SIDES.get(name, '')}".strip() for name in catalog.names()),
+    *(f"{name} boxes=2" for name in BOXES),
 ]
-SIZES = {(name, tuple(s)): len(catalog.load(name, s).gpus) for name, s in ALL}
+SIZES = {text: len(machine(text).gpus) for text in ALL}
 CASES = [
-    pytest.param(
-        name,
-        settings,
-        collective,
-        id=f"{name}-{n}-{collective}",
-    )
-    for name, settings in ALL
-    if (n := SIZES[name, tuple(settings)]) <= 16
-    for collective in FEW.get(name, BY_TREES if n <= SMALL else SOME)
+    pytest.param(text, collective, id=f"{text.split()[0]}-{n}-{collective}")
+    for text, n in SIZES.items()
+    if n <= 16
+    for collective in FEW.get(text.split()[0], BY_TREES if n <= SMALL else SOME)
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "collective"), CASES)
-def test_plans_of_the_catalogue_run(
-    name: str, settings: dict[str, str], collective: Collective, compiled: Artefacts
-) -> None:
-    known = stored(name, settings, collective)
+@pytest.mark.parametrize(("text", "collective"), CASES)
+def test_plans_of_the_catalogue_run(text: str, collective: Collective, compiled: Artefacts) -> None:
+    name, *settings = text.split()
+    known = stored(name, dict(each.split("=") for each in settings), collective)
     if known is None:
-        machine = " ".join([name, *(f"{key}={value}" for key, value in settings.items())])
-        made = compiled(machine, collective)
+        made = compiled(text, collective)
         known = made.forest, made.programs
     forest, programs = known
     assert set(programs) == {"msccl-xml", "mscclpp-json"}
@@ -107,7 +85,7 @@ def test_plans_of_the_catalogue_run(
 
 def test_the_catalogue_has_what_it_had() -> None:
     """So that nothing drops out of the test above, or out of the script, unseen."""
-    names = {str(case.values[0]) for case in CASES}
+    names = {str(case.values[0]).split()[0] for case in CASES}
     assert names == set(catalog.names()) - {"gb200-nvl72"}
     assert {name for name, _ in catalogue.machines()} == set(catalog.names())
     twice = {name for name, settings in catalogue.machines() if settings.get("boxes") == "2"}
@@ -125,9 +103,8 @@ def kinds(name: str) -> list[Any]:
 @pytest.mark.parametrize("collective", BY_TREES)
 @pytest.mark.parametrize("name", [EVERY, *SIMPLE])
 def test_every_kind_of_plan_is_right(name: str, collective: Collective) -> None:
-    gone = {EVERY: ["box0/gpu[4-7]"], "dgx1-v100": ["box0/gpu[567]"]}
-    settings = {"gpus": "4"} if name == "ring" else NO_SETTINGS
-    topology = edit(catalog.load(name, settings), gone.get(name, []))
+    less = {EVERY: "-box0/gpu[4-7]", "dgx1-v100": "-box0/gpu[567]", "ring": "gpus=4"}
+    topology = machine(f"{name} {less[name]}")
     for kind in kinds(name):
         found = catalogue.checked(topology, collective, kind)
         assert found.faults == ()

@@ -6,12 +6,10 @@ shared between processes. Whether a GPU's memory model is obeyed only a GPU can 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,6 +18,7 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
+from command_line import script
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu, gpu
@@ -430,24 +429,13 @@ def test_the_command_runs_on_gpus(
     assert "# Out of bounds values : 0 OK" in capsys.readouterr().out
 
 
-def _benchmark() -> Any:
-    path = Path(__file__).parents[1] / "scripts" / "benchmarks" / "gpu.py"
-    found = importlib.util.spec_from_file_location("benchmark_of_gpus", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module  # its dataclasses ask for it
-    found.loader.exec_module(module)
-    return module
-
-
 def test_the_benchmark_runs_and_finds_wrong_plans(
     programs: Programs,
     library: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    bench = _benchmark()
+    bench = script("gpu")
     monkeypatch.setattr(bench, "program", lambda collective, *_: made[collective])
     made = {name: programs[name, "mscclpp-json"] for name in COLLECTIVES}
     monkeypatch.setattr(bench, "COLLECTIVES", ("allreduce",))
@@ -468,7 +456,7 @@ def test_the_benchmark_runs_and_finds_wrong_plans(
 def test_the_memory_checker_is_heard_in_every_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = _benchmark()
+    bench = script("gpu")
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(
         '#!/bin/bash\nwhile [ "$1" != --log-file ]; do shift; done\n'
