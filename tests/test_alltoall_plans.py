@@ -21,7 +21,7 @@ from graphs import dgx_a100, machine
 
 from forestcoll import plans
 from forestcoll.common.errors import PlanError
-from forestcoll.compile.alltoall_plans import check, make, targets_of
+from forestcoll.compile.alltoall_plans import check, make
 from forestcoll.execute import cpu
 from forestcoll.lower.alltoall.filling import fill, needed_blocks, shares_of
 from forestcoll.lower.alltoall.lowering import Flow, Lanes, lower, transfers_of, write_out
@@ -211,9 +211,7 @@ def test_plans_of_the_same_ways_in_halves_are_right() -> None:
     check(routes("dgx-a100"), lower(other, RCCL, "box"))
 
 
-def test_targets_and_protocols() -> None:
-    assert [limits.name for limits in targets_of("any", "mi250-1").values()] == ["rccl", "mscclpp"]
-    assert targets_of("msccl", "dgx-h100-1")["msccl-xml"].thread_blocks == 132
+def test_protocols_of_fifos() -> None:
     assert lower(routes("dgx-a100"), MSCCL, "box", "LL128").protocol == "LL128"
 
 

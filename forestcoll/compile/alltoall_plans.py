@@ -11,7 +11,7 @@ from forestcoll.compile.formats import check_routes, write_plan
 from forestcoll.lower import Usage, usage
 from forestcoll.lower.alltoall.filling import fill
 from forestcoll.program import Program, Protocol
-from forestcoll.program.targets import PlanFormat, Target, TargetName, runtimes, sms_of
+from forestcoll.program.targets import PlanFormat, Target
 from forestcoll.solver.alltoall.file import ROUTES_SUFFIX, loads
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import verify
@@ -43,11 +43,6 @@ def routes_beside(plan: Path) -> Routes | None:
                 routes, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
                 return routes if isinstance(routes, Routes) else None
     return None
-
-
-def targets_of(target: TargetName, topology: str) -> dict[PlanFormat, Target]:
-    """Per format that `target` reads, the runtime whose limits its plan keeps."""
-    return {form: limits.on(sms_of(topology)) for form, limits in runtimes(target).items()}
 
 
 def make(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
@@ -70,47 +72,49 @@ def fill(
     wanted = needed_blocks(fastest)
     local = needed_blocks(algbw / program.n)
     of = {pair: needed_blocks(rate) for pair, rate in rates.items()}
-    room = _room(program)
-    parts, why = min(wanted, room.parts), room.why
-    while parts > 1:
-        try:
-            program = lower(routes, target, name, protocol, Lanes(parts, local, of))
-            break
-        except PlanError as error:
-            why = f"with {parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
-            parts //= 2
-    program = _overlap(routes, target, name, program, Lanes(parts, min(parts, local), of))
-    if parts == wanted:
+    first = partial(_first, routes, target, name)
+    most, why = _room(program)
+    tried = (Lanes(parts, local, of) for parts in _halve(min(wanted, most)))
+    program, lanes, refused = first(program, Lanes(of=of), tried)
+    lanes = replace(lanes, local=min(lanes.width, local))
+    if target.style != "fifo" and routes.hops > 1:  # fifo programs go round by round, as in stages
+        stages = min(MOST_STAGES, _room(program, MOST_OPERATIONS)[0])
+        staged = (replace(lanes, stages=stages) for stages in _halve(stages))
+        program, _, _ = first(program, lanes, staged)
+    if lanes.width == wanted:
         return program, ""
     return program, (
-        f"{target.format}: {parts} of the {wanted} thread blocks that {float(fastest):.4g} GB/s "
-        f"between two ranks take (each moves some {BLOCK}): {why}"
+        f"{target.format}: {lanes.width} of the {wanted} thread blocks that {float(fastest):.4g} "
+        f"GB/s between two ranks take (each moves some {BLOCK}): {refused or why}"
     )
 
 
-def _overlap(routes: Routes, target: Target, name: str, program: Program, lanes: Lanes) -> Program:
-    """With as many stages as fit, where hops follow one another and nothing else lets them overlap.
+def _halve(most: int) -> Iterator[int]:
+    """A power of two, its half and so on, down to 2."""
+    while most > 1:
+        yield most
+        most //= 2
 
-    Fifo programs go round by round through their steps, slice after slice, by themselves.
-    """
-    if target.style == "fifo" or routes.hops == 1:
-        return program
-    stages = min(MOST_STAGES, _room(program, MOST_OPERATIONS).parts)
-    while stages > 1:
+
+def _first(
+    routes: Routes,
+    target: Target,
+    name: str,
+    program: Program,
+    lanes: Lanes,
+    more: Iterable[Lanes],
+) -> tuple[Program, Lanes, str]:
+    """The first with more lanes that fits, and why the one before did not; else `program`."""
+    why = ""
+    for wider in more:
         try:
-            return lower(routes, target, name, program.protocol, replace(lanes, stages=stages))
-        except PlanError:
-            stages //= 2
-    return program
+            return lower(routes, target, name, program.protocol, wider), wider, why
+        except PlanError as error:
+            why = f"with {wider.parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
+    return program, lanes, why
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    parts: int
-    why: str
-
-
-def _room(program: Program, most_operations: int = OPERATIONS) -> _Room:
+def _room(program: Program, most_operations: int = OPERATIONS) -> tuple[int, str]:
     """The most parts to try, a power of two, and what keeps it from more."""
     served = Sizes.of(program)
     most = most_chunks(program.n) if served.powers else RARE
@@ -122,4 +126,4 @@ def _room(program: Program, most_operations: int = OPERATIONS) -> _Room:
             f"with more, the plan has more than {most_operations} operations",
         ),
     )
-    return _Room(1 << max(1, parts).bit_length() - 1, why)
+    return 1 << max(1, parts).bit_length() - 1, why
