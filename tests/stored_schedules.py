@@ -15,7 +15,6 @@ from forestcoll.schedule import forest_file
 from forestcoll.schedule.forest import Forest
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
-NO_SETTINGS: Mapping[str, str] = {}
 MACHINES: dict[str, tuple[str, dict[str, str]]] = {
     "dgx1-v100-1": ("dgx1-v100", {}),
     "dgx-a100-1": ("dgx-a100", {}),
@@ -27,24 +26,22 @@ MACHINES: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def forest_and_plans(
-    name: str, collective: Collective | str, settings: Mapping[str, str] = NO_SETTINGS
+    folder: str, collective: Collective | str
 ) -> tuple[Forest, dict[str, Program]]:
-    """Those of one of the machines, as they are stored."""
-    found = stored(name, settings, Collective(collective))
-    assert found is not None, (name, settings)
-    return found
+    """Those of one of the folders, programs by format."""
+    file = SCHEDULES / folder / f"{collective}.forest.json"
+    programs: dict[str, Program] = {
+        form: plans.read_plan(file.with_name(f"{collective}{row.suffix}"))
+        for form, row in FORMATS.items()
+    }
+    return forest_file.load(file), programs
 
 
 def stored(
     name: str, settings: Mapping[str, str], collective: Collective
 ) -> tuple[Forest, dict[str, Program]] | None:
-    """Forest and program per format as they are stored; None for other machines."""
-    for folder, known in MACHINES.items():
-        if known == (name, dict(settings)):
-            file = SCHEDULES / folder / f"{collective}.forest.json"
-            programs: dict[str, Program] = {
-                form: plans.read_plan(file.with_name(f"{collective}{row.suffix}"))
-                for form, row in FORMATS.items()
-            }
-            return forest_file.load(file), programs
+    """Those of a machine; None where they are not stored."""
+    for folder, machine in MACHINES.items():
+        if machine == (name, dict(settings)):
+            return forest_and_plans(folder, collective)
     return None

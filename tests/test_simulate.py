@@ -157,7 +157,7 @@ def test_halving_doubling(rule: simulate.Rule) -> None:
 @pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "allreduce"])
 def test_direct_behind_a_switch(collective: str) -> None:
     """Trees of one hop behind an NVSwitch: every GPU's link is full from begin to end."""
-    forest, _ = forest_and_plans("dgx-a100", collective)
+    forest, _ = forest_and_plans("dgx-a100-1", collective)
     for size in (SIZE, 8 * SIZE):
         found = simulate.run_forest(forest, size, rule="fair")
         phases = 2 if collective == "allreduce" else 1
@@ -167,7 +167,7 @@ def test_direct_behind_a_switch(collective: str) -> None:
 
 
 def test_every_link_carries_what_the_forest_says() -> None:
-    forest, programs = forest_and_plans("dgx-a100", "allreduce", {"boxes": "2"})
+    forest, programs = forest_and_plans("dgx-a100-2", "allreduce")
     size = 416 * 10_000
     timing = simulate.run(programs["msccl-xml"], forest, size)
     loads = [load * size / forest.total for load in forest.loads()]
@@ -210,7 +210,7 @@ def test_messages_queue_at_what_leaves_a_box() -> None:
 
 def test_between_boxes_a_proxy_sends() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    _, programs = forest_and_plans("dgx-a100", "allgather", {"boxes": "2"})
+    _, programs = forest_and_plans("dgx-a100-2", "allgather")
     for program in programs.values():
         timing = simulate.run(program, topology, SIZE, timeline=True)
         proxied = {(s.peer >= 0 and s.rank // 8 != s.peer // 8, s.proxy) for s in timing.timeline}
@@ -219,7 +219,7 @@ def test_between_boxes_a_proxy_sends() -> None:
 
 def test_more_flags_take_longer() -> None:
     """LL carries as many flags as data; LL128 a sixteenth, and an eighth on AMD's GPUs."""
-    forest, _ = forest_and_plans("mi300x", "allgather")
+    forest, _ = forest_and_plans("mi300x-1", "allgather")
     at = {}
     for protocol in ("Simple", "LL", "LL128"):
         program = lower(forest, RCCL, protocol=protocol)
@@ -233,7 +233,7 @@ def test_more_flags_take_longer() -> None:
 
 def test_packets_wait_for_all_that_wrote_them() -> None:
     topology = catalog.load("dgx-a100")
-    forest, _ = forest_and_plans("dgx-a100", "allreduce")
+    forest, _ = forest_and_plans("dgx-a100-1", "allreduce")
     program = lower(forest, MSCCLPP, protocol="LL")
     size = 1 << 20
     found = simulate.run(program, topology, size, options=Options(latency=0.0))

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from artefacts import Artefacts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import all_good
-from stored_schedules import forest_and_plans, stored
+from stored_schedules import forest_and_plans
 
-import forestcoll
-from forestcoll import plans
-from forestcoll.program import BY_TREES, Collective, Program
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
@@ -158,37 +155,28 @@ def simulate(
             assert rank.memories[Memory.INPUT].tolist() == given[r].tolist()
 
 
-@cache
-def flows() -> dict[str, Dataflow]:
+Flows = dict[str, Dataflow]
+MACHINES = {"ring gpus=5": BY_TREES} | dict.fromkeys(
+    ("dgx1-v100", "fat-tree leaves=1 hosts=2 gpus=2"),
+    (Collective.ALLREDUCE, Collective.REDUCE_SCATTER),
+)
+
+
+@pytest.fixture(scope="module")
+def flows(compiled: Artefacts) -> Flows:
     """Programs made by hand, and compiled ones: meshes, switches, several paths; both formats."""
     found = {name: dataflow(program) for name, program in all_good().items()}
-    for name, settings_ in (
-        ("ring", {"gpus": "5"}),
-        ("dgx1-v100", {}),
-        ("fat-tree", {"leaves": "1", "hosts": "2", "gpus": "2"}),
-    ):
-        for collective in ("allreduce", "reduce-scatter") if name != "ring" else BY_TREES:
-            for key, program in compiled(name, settings_, collective).items():
-                found[f"{name} {collective} {key}"] = dataflow(program)
+    for machine, collectives in MACHINES.items():
+        for collective in collectives:
+            for form, program in compiled(machine, collective).programs.items():
+                found[f"{machine.split()[0]} {collective} {form}"] = dataflow(program)
     return found
-
-
-def compiled(
-    name: str, settings_: Mapping[str, str], collective: Collective | str
-) -> Mapping[str, Program]:
-    """Programs of both styles."""
-    known = stored(name, settings_, Collective(collective))
-    if known is not None:
-        return known[1]
-    topology = forestcoll.load_topology(name, settings_)
-    return forestcoll.synthesize(topology, collective, formats=tuple(plans.FORMATS)).programs  # type: ignore[return-value]
 
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_any_timing_gives_the_right_result(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(flows())))
-    flow = flows()[name]
+def test_any_timing_gives_the_right_result(flows: Flows, data: st.DataObject) -> None:
+    flow = flows[data.draw(st.sampled_from(sorted(flows)))]
     simulate(
         flow,
         data.draw(st.one_of(st.integers(0, 40), st.integers(0, 3000)), label="part"),
@@ -199,15 +187,15 @@ def test_any_timing_gives_the_right_result(data: st.DataObject) -> None:
     )
 
 
-def test_every_flow_both_ways() -> None:
-    for k, flow in enumerate(flows().values()):
+def test_every_flow_both_ways(flows: Flows) -> None:
+    for k, flow in enumerate(flows.values()):
         for in_place in (False, True):
             simulate(flow, 331, 4, 2, k, in_place=in_place)
 
 
-def test_what_moves_is_what_the_plan_moves() -> None:
+def test_what_moves_is_what_the_plan_moves(flows: Flows) -> None:
     """The engine's traffic between any two ranks is that which `verify` counts."""
-    for name, flow in flows().items():
+    for name, flow in flows.items():
         loads: dict[tuple[int, int], Fraction] = {}
         for source, made in flow.moves():
             value = flow.values[made]
@@ -217,14 +205,14 @@ def test_what_moves_is_what_the_plan_moves() -> None:
 
 
 def test_rounds_are_as_many_as_hops() -> None:
-    forest, programs = forest_and_plans("dgx-a100", "allreduce", {"boxes": "2"})
+    forest, programs = forest_and_plans("dgx-a100-2", "allreduce")
     flow = dataflow(programs["msccl-xml"])
     assert max(levels(flow)) + 1 == 2 * forest.height == 4
 
 
 def test_scratch_is_a_ring_of_slices() -> None:
     """Cutting finer takes less scratch: slots are for as many slices as can be under way."""
-    program = forest_and_plans("dgx-a100", "allreduce", {"boxes": "2"})[1]["msccl-xml"]
+    program = forest_and_plans("dgx-a100-2", "allreduce")[1]["msccl-xml"]
     flow = dataflow(program)
     rounds = rank_rounds(flow, levels(flow), 3, in_place=True)
 
@@ -234,8 +222,8 @@ def test_scratch_is_a_ring_of_slices() -> None:
     assert scratch(128) < scratch(16) / 4 < scratch(1)
 
 
-def test_pieces_begin_aligned_where_there_is_room() -> None:
-    flow = flows()["ring allreduce msccl-xml"]
+def test_pieces_begin_aligned_where_there_is_room(flows: Flows) -> None:
+    flow = flows["ring allreduce msccl-xml"]
     rounds = rank_rounds(flow, levels(flow), 0, in_place=False)
     steps = job(rounds, Cut(flow.collective, 10_007, 1, flow.units, 2, 3, 2)).steps
     starts = {r.start for step in steps for m in step.receives for r in m.ranges}
@@ -243,7 +231,7 @@ def test_pieces_begin_aligned_where_there_is_room() -> None:
     assert all(start % 32 == 0 for start in starts)
 
 
-def test_nothing_to_move_takes_no_step() -> None:
-    flow = flows()["ring allreduce msccl-xml"]
+def test_nothing_to_move_takes_no_step(flows: Flows) -> None:
+    flow = flows["ring allreduce msccl-xml"]
     rounds = rank_rounds(flow, levels(flow), 0, in_place=False)
     assert job(rounds, Cut(flow.collective, 0, 1, flow.units, 4, 3, 2)).steps == ()
