@@ -3,6 +3,7 @@
     msccl      MSCCL XML, read by msccl-executor-nccl and RCCL
     mscclpp    MSCCL++ execution plans
     rules      what both ask of a Program
+    fields     fields of files by tables: one reading of them for both formats
     findings   what a reading came upon: all of it, or the first error
     lint       everything that is wrong with a plan for a runtime (rule_catalogue: its rules)
 

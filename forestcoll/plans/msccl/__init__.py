@@ -1,6 +1,7 @@
 """MSCCL XML, which msccl-executor-nccl and RCCL read: `loads` gives a Program, `dumps` a text.
 
-text    the elements, and what the runtimes' own parsers would cut otherwise
+text    the elements with the tables of their attributes, and what the runtimes' own parsers would
+        cut otherwise
 read    elements -> Program, and all that the runtimes refuse, misread or do not survive
 steps   the same of what thread blocks do
 write   Program -> text

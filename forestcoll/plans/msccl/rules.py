@@ -1,7 +1,7 @@
 """What MSCCL XML and its runtimes, msccl-executor-nccl and RCCL, hold: checks of fifo programs.
 
-`check_structure` is for readers and writers, `check_limits` for writers; the limits of each runtime
-stand in targets.py, the rules that lint has for it in catalogue.py (`RCCL-...`).
+The writer asks them of a program that is right in itself; the limits of each runtime stand in
+targets.py, the rules that lint has for it in rule_catalogue.py (`RCCL-...`).
 
 Both return nothing; PlanError names rank, thread block, step, the limit and the figure.
 """
@@ -32,7 +32,7 @@ MAX_CHILDREN = 1024  # elements below one element
 
 
 def check_structure(program: Program) -> None:
-    """PlanError unless the program is right in itself and MSCCL XML has words for all of it."""
+    """PlanError unless MSCCL XML has words for all of the program."""
     if program.style != "fifo":
         raise PlanError(
             f"MSCCL XML holds fifo programs; this one is {program.style} (MSCCL++ JSON holds those)"

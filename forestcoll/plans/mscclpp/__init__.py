@@ -1,6 +1,7 @@
 """MSCCL++ execution plans (JSON): `loads` gives a Program, `dumps` a text.
 
-text       strict JSON, and its fields by type
+text       strict JSON, and its objects
+shapes     the fields of each object, and what the runtime takes in them
 read       JSON -> Program, and all that the runtime refuses, misreads or does not survive
 ops        the same of what thread blocks do
 write      Program -> JSON

@@ -1,6 +1,6 @@
 """What MSCCL++ JSON and its runtime hold: checks of onesided programs.
 
-`check_structure` is for all, `check_limits` for writers.
+The writer asks them of a program that is right in itself.
 
 Both return nothing; PlanError names rank, thread block, step, the limit and the figure. The limits
 are those of microsoft/mscclpp (execution_common.hpp, execution_kernel.hpp, executor.cc).
@@ -50,7 +50,7 @@ def switches_of(rank: RankProgram) -> list[Switch]:
 
 
 def check_structure(program: Program) -> None:
-    """PlanError unless the program is right in itself and MSCCL++ JSON has words for all of it."""
+    """PlanError unless MSCCL++ JSON has words for all of the program."""
     if program.style != "onesided":
         raise PlanError(
             f"MSCCL++ JSON holds onesided programs; this one is {program.style} "
