@@ -10,15 +10,16 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from graphs import machine
 
 import forestcoll
 from forestcoll.common import arguments
-from forestcoll.common.errors import ArgumentError
 from forestcoll.execute.request import Asked, Request
+from forestcoll.graph.link_table import LinkTable
 from forestcoll.program import Program
 from forestcoll.topology import Topology
 
-RING = forestcoll.load_topology("ring", {"gpus": 4})
+RING = machine("ring gpus=4")
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +68,6 @@ def test_numbers() -> None:
     assert arguments.percent("p", 99.9) == Fraction(999, 10)
     assert arguments.percent("p", "99.9") == Fraction(999, 10)
     assert arguments.whole("n", np.uint8(3)) == 3
-    with pytest.raises(ArgumentError, match=r"^n must be at least 1 and at most 4, not 5$"):
-        arguments.whole("n", 5, 1, 4)
-    with pytest.raises(ArgumentError, match=r"not '(x{79})\.\.\.$"):
-        arguments.whole("n", "x" * 1000)
 
 
 def test_every_public_value_fits_on_a_screen(made: forestcoll.Synthesis, plan: Program) -> None:
@@ -78,9 +75,7 @@ def test_every_public_value_fits_on_a_screen(made: forestcoll.Synthesis, plan: P
     many = forestcoll.synthesize("dgx-a100", "allgather", formats="forest", compact=True)
     graph = many.forest.graph
     values: dict[str, object] = {
-        "<Topology dgx-a100-16: 128 GPUs, 17 switches, 256 links>": forestcoll.load_topology(
-            "dgx-a100", {"boxes": 16}
-        ),
+        "<Topology dgx-a100-16: 128 GPUs, 17 switches, 256 links>": machine("dgx-a100 boxes=16"),
         "<Program ring-4: allreduce, 4 ranks, onesided, Simple, ": plan,
         "<RankProgram: ": plan.ranks[0],
         "<ThreadBlock: ": plan.ranks[0].thread_blocks[0],
@@ -118,15 +113,9 @@ def test_links_have_names_and_numbers() -> None:
     assert lines[0].split() == ["src", "dst", "bandwidth", "load", "percent"]
     assert lines[1].split() == ["box0/gpu0", "box0/nvswitch", "300", "0.875", "100"]
     assert len(lines) == 1 + len(table)
-    long = forestcoll.synthesize("dgx-a100", "allreduce", formats="forest").forest.links
-    assert len(long) == 16
-
-
-def test_long_tables_are_cut(made: forestcoll.Synthesis) -> None:
-    from forestcoll.graph.link_table import LinkTable
-
-    table = LinkTable(list(made.forest.links) * 10)
-    assert repr(table).splitlines()[-1] == f"... and {len(table) - 20} links more"
+    assert len(forestcoll.synthesize("dgx-a100", "allreduce", formats="forest").forest.links) == 16
+    long = LinkTable(list(table) * 10)
+    assert repr(long).splitlines()[-1] == f"... and {len(long) - 20} links more"
 
 
 def test_forests_become_graphs(made: forestcoll.Synthesis) -> None:
@@ -143,12 +132,10 @@ def test_forests_become_graphs(made: forestcoll.Synthesis) -> None:
         root = next(node for node, degree in turned.in_degree() if not degree)
         assert root == forest.graph.names[tree.root]
         assert all(d["path"][0] == u and d["path"][-1] == v for u, v, d in drawn.edges(data=True))
-    with pytest.raises(ArgumentError, match=r"tree must be at least 0 and at most 15, not 16"):
-        forest.to_networkx(tree=16)
 
 
 def test_topologies_become_graphs_and_come_back() -> None:
-    topology = forestcoll.load_topology("dgx-a100", {"boxes": 2})
+    topology = machine("dgx-a100 boxes=2")
     back = Topology.from_networkx(topology.to_networkx())
     assert (back.name, back.nodes) == (topology.name, topology.nodes)
     assert back.rates() == topology.rates()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import machine
 
 import forestcoll
 from forestcoll.common.errors import UnsupportedError
@@ -17,20 +18,18 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program.targets import MSCCLPP, RCCL
 from forestcoll.solver import baselines
-from forestcoll.topology import catalog
 from forestcoll.verify import verify
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-MACHINE = ("rail", {"boxes": "2", "gpus": "2", "rails": "2"})
+MACHINE = machine("rail boxes=2 gpus=2 rails=2")
 
 
 def forest() -> forestcoll.Forest:
-    graph = CapacityGraph.from_topology(catalog.load(*MACHINE))
-    return baselines.forests("hierarchical", graph)[0]
+    return baselines.forests("hierarchical", CapacityGraph.from_topology(MACHINE))[0]
 
 
 def test_a_topology_and_a_forest_are_drawings() -> None:
-    for value in (catalog.load(*MACHINE), forest()):
+    for value in (MACHINE, forest()):
         found = value._repr_mimebundle_()
         ET.fromstring(found["image/svg+xml"])
         assert found["text/plain"] == repr(value)
@@ -38,7 +37,7 @@ def test_a_topology_and_a_forest_are_drawings() -> None:
 
 
 def test_large_ones_are_tables() -> None:
-    found = catalog.load("dgx-a100", {"boxes": "64"})._repr_mimebundle_()
+    found = machine("dgx-a100 boxes=64")._repr_mimebundle_()
     assert "image/svg+xml" not in found
     assert "<td>512</td>" in found["text/html"]
 
@@ -63,7 +62,7 @@ def test_the_graph_of_a_program_has_what_the_verifier_counts(target) -> None:  #
 
 def test_tables_of_pandas() -> None:
     pytest.importorskip("pandas")
-    topology, trees = catalog.load(*MACHINE), forest()
+    topology, trees = MACHINE, forest()
     assert len(topology.to_pandas()) == topology.to_networkx().number_of_edges()
     table = trees.to_pandas()
     assert list(table.columns) == ["src", "dst", "bandwidth", "load", "percent"]
@@ -76,7 +75,7 @@ def test_tables_of_pandas() -> None:
 
 def test_figures_have_title_unit_and_legend() -> None:
     pytest.importorskip("matplotlib")
-    topology, trees = catalog.load(*MACHINE), forest()
+    topology, trees = MACHINE, forest()
     for figure, unit in (
         (topology.plot(), "bandwidth of a link (GB/s)"),
         (trees.plot(dark=True, width=6), "how busy a link is (%)"),
@@ -94,7 +93,7 @@ def test_figures_have_title_unit_and_legend() -> None:
 def test_figures_are_pictures_in_notebooks() -> None:
     """Without `%matplotlib inline`, whose formatter is not there then."""
     pytest.importorskip("matplotlib")
-    png = catalog.load(*MACHINE).plot(width=4)._repr_png_()  # type: ignore[attr-defined]
+    png = MACHINE.plot(width=4)._repr_png_()  # type: ignore[attr-defined]
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20]) == 400  # dots wide
 

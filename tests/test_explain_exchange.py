@@ -10,9 +10,8 @@ from fractions import Fraction
 import pytest
 from command_line import Run, fine
 from exchanges import random_demand
-from graphs import dgx_a100, mi250, ring, torus
+from graphs import dgx_a100, machine, mi250, named, ring, torus
 
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall.demand import Demand, alltoallv
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.fold import bound, orbits
@@ -20,7 +19,6 @@ from forestcoll.solver.alltoall.spread import spread, waits
 from forestcoll.study.explain import Exchange, explain_exchange
 from forestcoll.study.explain.exchange import Static
 from forestcoll.study.explain.upgrades import NEAR, widen
-from forestcoll.topology.catalog import load
 
 
 def skewed(count: int, hot: int) -> tuple[tuple[int, ...], ...]:
@@ -108,7 +106,7 @@ def test_a_rank_that_sends_nothing_lowers_the_time_by_its_share() -> None:
 
 def test_waits_by_hand() -> None:
     """Rank 0 of box 0 sends rank 0 of box 1 eight blocks: one over each NIC; nobody else waits."""
-    graph = CapacityGraph.from_topology(load("dgx-h100", {"boxes": 2}))
+    graph = named("dgx-h100 boxes=2")
     routes = spread(solve(Demand(graph)))
     matrix = [[0] * 16 for _ in range(16)]
     matrix[0][8] = 8_000_000
@@ -122,7 +120,7 @@ def test_waits_by_hand() -> None:
 
 
 def test_the_last_waits_for_the_slowest_link() -> None:
-    graph = CapacityGraph.from_topology(load("dgx-h100", {"boxes": 2}))
+    graph = named("dgx-h100 boxes=2")
     for hot in range(4):
         demand = Demand(graph, skewed(16, hot))
         found = explain_exchange(solve(demand)).static
@@ -133,7 +131,7 @@ def test_the_last_waits_for_the_slowest_link() -> None:
 
 
 def test_no_static_plan() -> None:
-    topology = load("mi250", {"boxes": 2})
+    topology = machine("mi250 boxes=2")
     found = explain_exchange(solve(alltoallv(topology, skewed(32, 1))))
     assert isinstance(found.static, str)
     assert "spread routes are for GPUs on switches" in found.static
