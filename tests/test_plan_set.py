@@ -122,12 +122,14 @@ def test_a_plan_that_wins_a_little_is_left_out() -> None:
 
 
 def test_plans_of_fewer_trees_are_looked_at_first() -> None:
-    """Estimates within a few percent do not tell them apart; time that is as long takes more."""
+    """Estimates within a few percent do not tell plans apart; equal ones are all looked at."""
     topology = catalog.load("ring")
     graph = CapacityGraph.from_topology(topology)
     forests = [solve(graph, Collective.ALLGATHER, trees=k) for k in (2, 1)]
-    line = Line(Fraction(10), Fraction(100))
-    candidates = [Candidate(f, ("fifo", "LL"), line) for f in forests]
+    lines = [Line(Fraction(10), Fraction(rate)) for rate in (100, 99)]
+    candidates = [
+        Candidate(f, ("fifo", "LL"), line) for f, line in zip(forests, lines, strict=True)
+    ]
     looked: list[int] = []
 
     def make(candidate: Candidate) -> tuple[Program, str]:
