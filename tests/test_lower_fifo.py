@@ -328,7 +328,7 @@ def costs(budget: str, channels: int, blocks: int) -> Costs:
         return program
 
     given = parse_budget(budget) if budget else Budget()
-    return Costs(given, (replace(MSCCL, channels=128),), made, lambda _: 1)
+    return Costs(given, (replace(MSCCL, channels=128),), made)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,9 @@ def costs(budget: str, channels: int, blocks: int) -> Costs:
     ],
 )  # fmt: skip
 def test_words_of_a_budget(budget: str, need: tuple[int, int], words: str) -> None:
-    found: Any = [SimpleNamespace(plain_algbw=Fraction(rate)) for rate in ("1024/5", "150")]
+    found: Any = [
+        SimpleNamespace(plain_algbw=Fraction(rate), trees=()) for rate in ("1024/5", "150")
+    ]
     best = Fraction(208)
     assert costs(budget, *need).words(Fraction(200), best, found) == f"200 of 208 GB/s: {words}"
     assert costs(budget, *need).words(best, best, found) is None

@@ -81,13 +81,12 @@ Lower = Callable[["Forest", Target], "Program"]
 class Costs:
     """What asks how dear a budget was: the same forests without one of its limits.
 
-    `targets` are those without any budget; `lower` makes a plan; `different` counts trees.
+    `targets` are those without any budget; `lower` makes a plan.
     """
 
     budget: Budget
     targets: tuple[Target, ...]
     lower: Lower
-    different: Callable[[Forest], int]
 
     def words(self, taken: Fraction, best: Fraction, refused: Iterable[Forest]) -> str | None:
         """`"200 of 208 GB/s: 32 channels; 64 would give 204.8"`, or None where nothing was lost.
@@ -100,7 +99,7 @@ class Costs:
         if taken == best or not limits:
             return None
         quick = {algbw: f for f in refused if (algbw := f.plain_algbw) > taken}
-        faster = sorted(quick.values(), key=_algbw)
+        faster = sorted(quick.values(), key=lambda forest: forest.plain_algbw)
         said = ", ".join(f"{limit} {_count_words(name, limit)}" for name, limit in limits.items())
         text = f"{_number(taken)} of {_number(best)} GB/s: {said}"
         lifted = [
@@ -138,7 +137,7 @@ class Costs:
         from forestcoll.lower import usage
 
         budget = replace(self.budget, **dict.fromkeys(names))
-        different = self.different(forest)
+        different = different_trees(forest)
         if budget.trees is not None and different > budget.trees:
             return None
         try:
@@ -167,10 +166,6 @@ class Costs:
             except PlanError:
                 low = middle
         return enough
-
-
-def _algbw(forest: Forest) -> Fraction:
-    return forest.plain_algbw
 
 
 def _count_words(name: str, count: int) -> str:

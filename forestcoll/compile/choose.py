@@ -459,7 +459,7 @@ class Chooser:
             )
         if programs:
             notes += self._sizes(candidate, programs)
-        cost = Costs(self.wishes.budget, self._roomy, self._plan, different_trees).words(
+        cost = Costs(self.wishes.budget, self._roomy, self._plan).words(
             candidate.solved.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
