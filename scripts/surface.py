@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Any
 
 FROZEN = Path(__file__).with_name("surface.json")
-RENAMED: Mapping[str, str] = {}
+RENAMED: Mapping[str, str] = {
+    "python Budget.lowered": "python Budget.limit_target",
+    "python Forest.expanded": "python Forest.expand",
+    "python Forest.scanned": "python Forest.scan",
+    "python Program.misplaced": "python Program.misplacements",
+    "python Program.part_meant": "python Program.part_of",
+    "python Topology.directed": "python Topology.rates",
+}
 """Lines that are gone, and those that stand for them: `"option synthesize --foo"`."""
 
 Entries = Iterator[tuple[str, str]]
