@@ -12,7 +12,7 @@ from test_readings import text_of
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Topology, catalog, check_connected, readers
-from forestcoll.topology.readers.fabric import Fabric, Port
+from forestcoll.topology.readers.base.fabric import Fabric, Port
 
 MESH = text_of("nccl-xml", "mesh of nvlinks")
 CABLES = text_of("ibnetdiscover", "each cable counts once and its slower end wins")

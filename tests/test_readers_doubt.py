@@ -23,7 +23,7 @@ from test_readings import dumps
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.topology import Topology, catalog, readers
-from forestcoll.topology.readers.fabric import Fabric
+from forestcoll.topology.readers.base.fabric import Fabric
 
 COUNT = 300
 CELL = re.compile(r"(?<=,)\d+(?:\.\d+)?(?=[GM]?(?:,|$))")

@@ -33,7 +33,7 @@ from forestcoll.topology import (
     readers,
 )
 from forestcoll.topology.calibrate import Measured, load_measurement
-from forestcoll.topology.readers.fabric import Fabric
+from forestcoll.topology.readers.base.fabric import Fabric
 
 ROWS = Path(__file__).parent / "readings"
 FORMS = {form.name for form in readers.FORMATS}
@@ -57,7 +57,9 @@ def change(text: str, edits: str) -> str:
 def rows(form: str) -> dict[str, tuple[list[str], dict[str, str], str]]:
     """By fact: the lines that ask, the settings, and the file's text (or name, of a real one)."""
     found: dict[str, tuple[list[str], dict[str, str], str]] = {}
-    for block in (ROWS / f"{form}.txt").read_text(encoding="utf-8").split("\n\n"):
+    file = ROWS / f"{form}.txt"
+    assert file.exists(), f"the format {form} has no rows: write tests/readings/{form}.txt"
+    for block in file.read_text(encoding="utf-8").split("\n\n"):
         asks = [line for line in block.splitlines() if not line.startswith(("  ", "! "))]
         parts: dict[str, list[str]] = {}
         for line in asks:
@@ -195,3 +197,12 @@ def test_every_format_and_every_real_file_has_a_row() -> None:
     if FOLDER.exists():
         files = {str(path) for path in FOLDER.rglob("*") if path.is_file()}
         assert files - {str(FOLDER / "SOURCES.md")} == {text for *_, text in rows("real").values()}
+
+
+@pytest.mark.parametrize("fact", sorted(fact for fact in dumps() if fact.startswith("slips")))
+def test_a_dump_from_another_system_reads_the_same(fact: str) -> None:
+    """With a byte-order mark, and lines that end in CR and LF."""
+    form, text, settings = dumps()[fact]
+    asked = say(form, settings, text)
+    assert not any("recognised" in line for line in asked)
+    assert say(form, settings, "\ufeff" + text.replace("\n", "\r\n")) == asked

@@ -7,6 +7,9 @@ faster (`rivals`). Where its chunks divide no power of two, the weights of its t
 long as ENOUGH is left, unless the exact optimum is asked for. Rates come from the front without any
 tree; trees are made only for what is tried, and how many are tried depends on the problem alone, so
 that the same call gives the same bytes.
+
+Which of two plans of a forest is better, `search.Judge.better` says; which plan serves which size,
+`plan_set/contest.py`.
 """
 
 from __future__ import annotations

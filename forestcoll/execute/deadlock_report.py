@@ -1,4 +1,8 @@
-"""Why a launch ended early, in words: who waits for whom."""
+"""Why a launch ended early, in words: who waits for whom.
+
+That nobody can go on is seen by `native/scheduler.cpp` on processors and by the host that watches
+the GPUs (`gpu/worker.py`, watch); here their states become lines.
+"""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@
     transfers      what one rank hands another in one step, of trees and of routes
     schedule       transfers for much data in the order of a schedule on the links
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
-      fifo_blocks  its thread blocks while they are written
+      fifo_blocks  which ends of connections its thread blocks own
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
       pipelines    what a rank repeats slice by slice for a tree
       handshakes   channels; what makes launch after launch safe
-      thread_blocks  which transfers share thread blocks
+      onesided_blocks  which transfers share thread blocks
     packets        MSCCL++ for few bytes
     nvls           MSCCL++ where switches copy and add
     instances      how many thread blocks the work of a rank takes

@@ -1,4 +1,7 @@
-"""Which ends of connections the thread blocks of a fifo program own, and joining them."""
+"""Thread blocks of fifo programs (MSCCL XML): the ends of connections that each owns.
+
+What each does with them is dealt out in `graph/kernel/fifo_blocks.cpp`.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import Boxes, Shakes, bits_of
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.pipelines import Apart, Pipelines, cut
-from forestcoll.lower.thread_blocks import (
+from forestcoll.lower.onesided_blocks import (
     BUSY,
     Block,
     Channels,
@@ -38,6 +37,7 @@ from forestcoll.lower.thread_blocks import (
     deal,
     units,
 )
+from forestcoll.lower.pipelines import Apart, Pipelines, cut
 from forestcoll.program import Instruction, Pipeline, RankProgram, Step, ThreadBlock
 from forestcoll.schedule.forest import Forest
 

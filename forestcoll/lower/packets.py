@@ -61,7 +61,7 @@ from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import KINDS, NOP, Boxes, Kind, batches, kind_of, sync
 from forestcoll.lower.layout import Layout, RankTree, ref_at
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.thread_blocks import overlapping
+from forestcoll.lower.onesided_blocks import overlapping
 from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.program import (
     PACKETS,

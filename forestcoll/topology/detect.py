@@ -24,8 +24,8 @@ from pathlib import Path
 from forestcoll.common.errors import ForestCollError, TopologyError, did_you_mean
 from forestcoll.common.input_limits import TOPOLOGY_BYTES
 from forestcoll.topology import Adapter, Topology, catalog, compose, readers
-from forestcoll.topology.readers.fabric import Fabric, list_some
-from forestcoll.topology.readers.settings import Patterns
+from forestcoll.topology.readers.base.fabric import Fabric, list_some
+from forestcoll.topology.readers.base.settings import Patterns
 
 SECONDS = 120
 """What a tool may take; ibnetdiscover asks every switch of a fabric."""

@@ -17,8 +17,8 @@ from forestcoll.topology.compose.ports import (
     find_uplink,
     port_name,
 )
-from forestcoll.topology.readers.fabric import Fabric, Port, list_some, merge_cables
-from forestcoll.topology.readers.settings import Patterns
+from forestcoll.topology.readers.base.fabric import Fabric, Port, list_some, merge_cables
+from forestcoll.topology.readers.base.settings import Patterns
 
 
 def join_fabric(

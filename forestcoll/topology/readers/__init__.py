@@ -17,13 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.common.errors import TopologyError, did_you_mean
+from forestcoll.common.input_limits import DUMP_BYTES
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
-    from forestcoll.topology.readers.fabric import Fabric as Fabric
-    from forestcoll.topology.readers.settings import NO_MACHINES as NO_MACHINES
-    from forestcoll.topology.readers.settings import Machines as Machines
-    from forestcoll.topology.readers.settings import Reader
+    from forestcoll.topology.readers.base.fabric import Fabric as Fabric
+    from forestcoll.topology.readers.base.settings import NO_MACHINES as NO_MACHINES
+    from forestcoll.topology.readers.base.settings import Machines as Machines
+    from forestcoll.topology.readers.base.settings import Reader
 
 SAMPLE = 65_536
 """Characters of a file that are looked at to recognise its format."""
@@ -43,7 +44,7 @@ class Format:
     name: str
     what: str
     command: str
-    reader: str  # module, or module and name in it where that has several
+    reader: str  # module, or module:name where that has several
     recognise: Callable[[str], bool]
     machine: bool = False  # links between GPUs may come from a machine of the catalogue
     fabric: bool = False  # of hosts, whose insides are not in it
@@ -95,7 +96,7 @@ FORMATS = (
         "rccl-xml",
         "RCCL topology dump",
         "NCCL_TOPO_DUMP_FILE=rccl.xml with any RCCL program",
-        "system_xml.RCCL",
+        "system_xml:RCCL",
         _is_rccl,
         machine=True,
     ),
@@ -114,7 +115,7 @@ FORMATS = (
         "nccl-xml",
         "NCCL topology dump",
         "NCCL_TOPO_DUMP_FILE=nccl.xml with any NCCL program",
-        "system_xml.NCCL",
+        "system_xml:NCCL",
         _is_xml,
         machine=True,
         kept="nccl.xml",
@@ -171,7 +172,7 @@ FORMATS = (
         "model",
         "a model of racks and blocks",
         "",
-        "settings.RACKS",
+        "base.settings:RACKS",
         _has_lines("^switches:", "^blocks:"),
     ),
     Format(
@@ -187,7 +188,7 @@ FORMATS = (
 
 def format_of(text: str) -> Format | None:
     """Returns the format that `text` is in, or None."""
-    sample = text[:SAMPLE]
+    sample = text[:SAMPLE].removeprefix("\ufeff").replace("\r\n", "\n")
     return next((form for form in FORMATS if form.recognise(sample)), None)
 
 
@@ -207,7 +208,7 @@ def settings_of(form: Format) -> tuple[str, ...]:
 
 
 def _reader(form: Format) -> Reader:
-    module, _, name = form.reader.partition(".")
+    module, _, name = form.reader.partition(":")
     reader: Reader = getattr(
         import_module(f"forestcoll.topology.readers.{module}"), name or "READER"
     )
@@ -217,7 +218,7 @@ def _reader(form: Format) -> Reader:
 def __getattr__(name: str) -> Any:
     modules = {"Fabric": "fabric", "Machines": "settings", "NO_MACHINES": "settings"}
     if name in modules:
-        return getattr(import_module(f"forestcoll.topology.readers.{modules[name]}"), name)
+        return getattr(import_module(f"forestcoll.topology.readers.base.{modules[name]}"), name)
     raise AttributeError(f"module 'forestcoll.topology.readers' has no attribute '{name}'")
 
 
@@ -234,9 +235,11 @@ def read(
 
     Raises `TopologyError`: not recognised, malformed, or lacking what the user must add.
     """
-    from forestcoll.topology.readers.doubts import doubt
-    from forestcoll.topology.readers.settings import check_settings
+    from forestcoll.topology.readers.base.doubts import doubt
+    from forestcoll.topology.readers.base.settings import check_settings
+    from forestcoll.topology.source import check_size
 
+    check_size(text, DUMP_BYTES, source)
     form = form or format_of(text)
     if form is None:
         listed = ", ".join(
@@ -247,7 +250,7 @@ def read(
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = _reader(form)
     values = check_settings(settings, reader.settings, source, reader.title, machines)
-    result: Topology | Fabric = reader.loads(text, values)
+    result: Topology | Fabric = reader.loads(text.removeprefix("\ufeff"), values)
     return replace(result, notes=(*result.notes, *doubt(result, "GPUs")))
 
 
@@ -266,7 +269,7 @@ def loads(
 
 def ranks_of(fabric: Fabric) -> Topology:
     """Returns every host of a fabric as one rank, with notes on hosts unlike the others."""
-    from forestcoll.topology.readers.doubts import doubt
+    from forestcoll.topology.readers.base.doubts import doubt
 
     topology = fabric.to_topology()
     return replace(topology, notes=(*topology.notes, *doubt(topology, "hosts")))

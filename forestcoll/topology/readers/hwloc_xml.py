@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from forestcoll.common.input_limits import MATRIX_OBJECTS
 from forestcoll.topology import Adapter, Link, Node, Topology, exact, slug
-from forestcoll.topology.readers.boxes import (
+from forestcoll.topology.readers.base.boxes import (
     MACHINE,
     NVSWITCHES,
     PCIE,
@@ -25,10 +25,10 @@ from forestcoll.topology.readers.boxes import (
     note_ports,
     put_inside,
 )
-from forestcoll.topology.readers.doubts import note_unlike
-from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.rates import socket_rate
-from forestcoll.topology.readers.settings import Reader, Values
+from forestcoll.topology.readers.base.doubts import note_unlike
+from forestcoll.topology.readers.base.fabric import list_some
+from forestcoll.topology.readers.base.rates import socket_rate
+from forestcoll.topology.readers.base.settings import Reader, Values
 from forestcoll.topology.source import Element, located, parse_xml
 
 MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")

@@ -25,10 +25,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 from forestcoll.common.errors import TopologyError
-from forestcoll.common.input_limits import DUMP_BYTES, LINKS, PARALLEL_LINKS
+from forestcoll.common.input_limits import LINKS, PARALLEL_LINKS
 from forestcoll.topology import Link, Node, Topology, bandwidth, exact, has_unit, read_text
-from forestcoll.topology.readers.doubts import kind_of, note_gaps, note_unlike
-from forestcoll.topology.readers.fabric import (
+from forestcoll.topology.readers.base.doubts import kind_of, note_gaps, note_unlike
+from forestcoll.topology.readers.base.fabric import (
     HOSTS,
     Cable,
     Fabric,
@@ -37,8 +37,8 @@ from forestcoll.topology.readers.fabric import (
     list_some,
     make_ids,
 )
-from forestcoll.topology.readers.settings import Reader, Setting, Values
-from forestcoll.topology.source import Place, check_size, located
+from forestcoll.topology.readers.base.settings import Reader, Setting, Values
+from forestcoll.topology.source import Place, located
 
 COLUMNS = {
     "src": ("src", "source", "startdevice", "from", "device", "localdevice", "hostname", "node1"),
@@ -104,7 +104,6 @@ def _words(rate: Fraction | None, latency: Fraction | None, count: int) -> str:
 
 
 def _loads(text: str, values: Values) -> Topology | Fabric:
-    check_size(text, DUMP_BYTES, values.source)
     rows = list(_rows(text, values))
     if not rows:
         raise values.error("a header and no link below it")

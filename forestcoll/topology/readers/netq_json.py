@@ -11,14 +11,18 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from forestcoll.common.input_limits import DUMP_BYTES
-from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, build_fabric, make_ids
-from forestcoll.topology.readers.settings import Reader, Setting, Values
-from forestcoll.topology.source import check_size
+from forestcoll.topology.readers.base.fabric import (
+    HOSTS,
+    Cable,
+    Fabric,
+    Port,
+    build_fabric,
+    make_ids,
+)
+from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 
 
 def _loads(text: str, values: Values) -> Fabric:
-    check_size(text, DUMP_BYTES, values.source)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

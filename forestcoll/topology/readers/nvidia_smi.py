@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from forestcoll.common.input_limits import MATRIX_DEVICES
 from forestcoll.topology import Adapter, Link, Node, Topology
-from forestcoll.topology.readers.boxes import (
+from forestcoll.topology.readers.base.boxes import (
     MACHINE,
     MATRIX_SETTINGS,
     PORT_RATE,
@@ -27,9 +27,9 @@ from forestcoll.topology.readers.boxes import (
     put_inside,
     strip_escapes,
 )
-from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.rates import LINKS_OF, MOST_NVLINKS, NVLINK, PCIE_OF
-from forestcoll.topology.readers.settings import Reader, Setting, Values
+from forestcoll.topology.readers.base.fabric import list_some
+from forestcoll.topology.readers.base.rates import LINKS_OF, MOST_NVLINKS, NVLINK, PCIE_OF
+from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 
 LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _RELATION = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")

@@ -12,15 +12,15 @@ from fractions import Fraction
 
 from forestcoll.common.input_limits import MATRIX_DEVICES
 from forestcoll.topology import Link, Node, Topology
-from forestcoll.topology.readers.boxes import (
+from forestcoll.topology.readers.base.boxes import (
     MACHINE,
     MATRIX_SETTINGS,
     add_pcie,
     put_inside,
     strip_escapes,
 )
-from forestcoll.topology.readers.rates import XGMI
-from forestcoll.topology.readers.settings import Reader, Setting, Values
+from forestcoll.topology.readers.base.rates import XGMI
+from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 
 ONE_HOP = 15
 """Weight of a pair that one xGMI link joins."""

@@ -16,7 +16,7 @@ All NVSwitches are one node, as NCCL has it, unless `nvswitches=each`. Bridges a
 state a slower link than the GPU below has (5 GT/s above an H100); `bridges=raised` takes the speed
 of the fastest device below, `bridges=stated` the file's word.
 
-Files of cloud providers list PCI devices without `<gpu>` (readers/supplement.py).
+Files of cloud providers list PCI devices without `<gpu>` (readers/base/supplement.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.topology import Adapter, Link, Node, Topology, slug
-from forestcoll.topology.readers.boxes import (
+from forestcoll.topology.readers.base.boxes import (
     MACHINE,
     NVSWITCHES,
     PCIE,
@@ -38,9 +38,9 @@ from forestcoll.topology.readers.boxes import (
     needs_pcie,
     put_inside,
 )
-from forestcoll.topology.readers.doubts import is_run, note_gaps, note_unlike
-from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.rates import (
+from forestcoll.topology.readers.base.doubts import is_run, note_gaps, note_unlike
+from forestcoll.topology.readers.base.fabric import list_some
+from forestcoll.topology.readers.base.rates import (
     MOST_NVLINKS,
     MOST_XGMI,
     NVLINK,
@@ -48,8 +48,8 @@ from forestcoll.topology.readers.rates import (
     link_rate,
     socket_rate,
 )
-from forestcoll.topology.readers.settings import Reader, Setting, Values
-from forestcoll.topology.readers.supplement import read_supplement
+from forestcoll.topology.readers.base.settings import Reader, Setting, Values
+from forestcoll.topology.readers.base.supplement import read_supplement
 from forestcoll.topology.source import Element, parse_xml
 
 BRIDGE_TO_CPU = "0x068001"  # target class of an NVLink that ends at the processor

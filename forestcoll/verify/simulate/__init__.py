@@ -15,6 +15,10 @@
 No float is rounded to a grid: with no latency and unlimited blocks, times are those of the fluid
 limit, exact but for double precision. What is not modelled: kernel launch, caches, PCIe below what
 the topology says, congestion control.
+
+The way there: simulation.py (a plan or a forest in, a `Timing` of result.py out), code.py (what
+thread blocks do, as columns), native/fifo.cpp and native/onesided.cpp (what one does next),
+native/sharing.cpp (who shares a link), native/engine.cpp (events: here time passes).
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ from forestcoll.verify.simulate.options import (
     Rule,
     Switching,
 )
-from forestcoll.verify.simulate.plays import (
+from forestcoll.verify.simulate.result import LinkUse, Span, Timing
+from forestcoll.verify.simulate.simulation import (
     BOTH,
     DEFAULTS,
     LINKS_ALONE,
@@ -49,7 +54,6 @@ from forestcoll.verify.simulate.plays import (
     run_each,
     run_forest,
 )
-from forestcoll.verify.simulate.timing import LinkUse, Span, Timing
 
 __all__ = [
     "BOTH",

@@ -14,8 +14,8 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.topology import Topology
 from forestcoll.verify.simulate.fabric import Latencies, Where
 from forestcoll.verify.simulate.options import Options
-from forestcoll.verify.simulate.plays import BOTH, DEFAULTS, PIECES, run_each, run_forest
-from forestcoll.verify.simulate.timing import Timing
+from forestcoll.verify.simulate.result import Timing
+from forestcoll.verify.simulate.simulation import BOTH, DEFAULTS, PIECES, run_each, run_forest
 
 SIZE: Final = 10**9
 """Bytes of a call for which plans state what they reach."""

@@ -21,7 +21,7 @@ from forestcoll.program.targets import message_slots, runtime_on
 from forestcoll.verify import _machine
 from forestcoll.verify.simulate.fabric import Fabric, Stages, Way
 from forestcoll.verify.simulate.options import RULES, Options
-from forestcoll.verify.simulate.timing import Span
+from forestcoll.verify.simulate.result import Span
 
 if TYPE_CHECKING:
     from forestcoll.verify._machine import At

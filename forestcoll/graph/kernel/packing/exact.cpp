@@ -1,3 +1,4 @@
+// Packing of spanning trees, exactly, where layers of equal trees do not work.
 #include "packing/packing.hpp"
 
 #include <algorithm>

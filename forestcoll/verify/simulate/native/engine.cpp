@@ -1,3 +1,4 @@
+// The clock: events in the order of time until nobody can go on; who is left then waits for ever.
 #include "engine.hpp"
 
 #include <algorithm>

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.topology import Adapter, Link, Node, Topology, find_cut
-from forestcoll.topology.readers.settings import Setting, Values
+from forestcoll.topology.readers.base.settings import Setting, Values
 from forestcoll.topology.source import Element
 
 MACHINE = Setting("machine", "catalogue entry whose links between GPUs stand in for the file's")

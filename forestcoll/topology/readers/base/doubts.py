@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.topology import Adapter, Topology, doubt_port
-from forestcoll.topology.readers.fabric import Cable, Fabric, list_some
+from forestcoll.topology.readers.base.fabric import Cable, Fabric, list_some
 
 SLOWEST_PORT = Fraction(1, 8)
 """GB/s: what is slower than a port of 1 Gb/s is more likely a figure in other units."""

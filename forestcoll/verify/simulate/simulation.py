@@ -12,7 +12,7 @@ from forestcoll.topology import Topology
 from forestcoll.verify.simulate.code import Coder
 from forestcoll.verify.simulate.fabric import Fabric, Latencies, Where, fabric
 from forestcoll.verify.simulate.options import Options, Rule
-from forestcoll.verify.simulate.timing import LinkUse, Timing
+from forestcoll.verify.simulate.result import LinkUse, Timing
 from forestcoll.verify.simulate.trees import write_trees
 
 MOST_BYTES = 2**50

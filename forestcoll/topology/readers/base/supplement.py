@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from forestcoll.topology import Adapter, Topology, slug
-from forestcoll.topology.readers.boxes import Nearest, put_inside
-from forestcoll.topology.readers.settings import Values
+from forestcoll.topology.readers.base.boxes import Nearest, put_inside
+from forestcoll.topology.readers.base.settings import Values
 from forestcoll.topology.source import Element
 
 GPU_CLASSES = ("0x0302", "0x0300", "0x0380", "0x12")

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Node, Topology
-from forestcoll.topology.readers.settings import Patterns, Setting, Values
+from forestcoll.topology.readers.base.settings import Patterns, Setting, Values
 from forestcoll.topology.source import Place, located
 
 HOSTS = Setting("hosts", "which hosts take part: names or globs, split at commas; default all")

@@ -1,0 +1,1 @@
+"""What readers of several formats share: settings, boxes, fabrics, doubts, what dumps leave out."""
