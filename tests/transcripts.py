@@ -7,18 +7,29 @@ rest of what is printed. Figures that differ from run to run are no part of the 
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+
+from forestcoll.ui import cli
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REST = "..."
 SECONDS = 400
+UNWANTED = ("COLUMNS", "LINES", "FORCE_COLOR", "_FORESTCOLL_COMPLETE")
+"""Of the environment, what would change what commands print."""
+WORDS = 'forestcoll() { printf "%s\\0" "$@"; }; '
+"""In front of a command it prints the words that the shell gives the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +125,33 @@ class Shell:
         program = programs / "forestcoll"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m forestcoll "$@"\n')
         program.chmod(0o755)
-        unwanted = ("COLUMNS", "LINES", "FORCE_COLOR", "_FORESTCOLL_COMPLETE")
-        self._environment = {k: v for k, v in os.environ.items() if k not in unwanted}
+        self._environment = {k: v for k, v in os.environ.items() if k not in UNWANTED}
         self._environment |= {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }
 
     def run(self, command: str) -> list[str]:
-        """What it prints, errors and notes among the rest, in the order of their writing."""
+        """What it prints, errors and notes among the rest, in the order of their writing.
+
+        A command of `forestcoll` alone, whose words the shell tells, runs in this process: one of
+        its own would import all anew.
+        """
+        tokens = shlex.shlex(command, posix=True, punctuation_chars=True)
+        if not command.startswith("forestcoll ") or any(set(t) <= set("();<>|&") for t in tokens):
+            return self._printed(command).splitlines()
+        words = self._printed(WORDS + command).split("\0")[:-1]
+        raw = io.BytesIO()  # some print bytes
+        said = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+            patch.chdir(self.folder)
+            for name in UNWANTED:
+                patch.delenv(name, raising=False)
+            cli.main(words)
+        return raw.getvalue().decode().splitlines()
+
+    def _printed(self, command: str) -> str:
+        """What bash prints."""
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
@@ -132,7 +161,7 @@ class Shell:
             text=True,
             timeout=SECONDS,
         )
-        return done.stdout.splitlines()
+        return done.stdout
 
 
 def quickstart() -> list[str]:
