@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from functools import lru_cache
-from pathlib import Path
-from types import ModuleType
+from typing import Any
+
+from command_line import script
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "irregular.py"
 
-
-@lru_cache
-def families() -> ModuleType:
+def families() -> Any:
     """The generator, which is a script and in no package."""
-    spec = importlib.util.spec_from_file_location("irregular_families", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("irregular")
 
 
 def small(family: str, seed: int = 0) -> CapacityGraph:

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from command_line import script
 
 from forestcoll.program import Collective
 from forestcoll.program.sizes import is_power
 from forestcoll.topology import catalog
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "reference" / "plan-sizes.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    folder = ROOT / "scripts" / "benchmarks"
-    sys.path.insert(0, str(folder))
-    try:
-        spec = importlib.util.spec_from_file_location("plan_sizes_script", folder / "sizes.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(folder))
+sizes = script("sizes")
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "plan-sizes.md"
 
 
 def rows() -> dict[tuple[str, str], list[str]]:
     """(machine, collective) -> the cells of the targets."""
     found = {}
-    for line in PAGE.split("### All")[1].splitlines():
+    for line in PAGE.read_text(encoding="utf-8").split("### All")[1].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 7 and cells[1].isdecimal():
             found[cells[0], cells[2]] = cells[3:]
@@ -63,25 +45,25 @@ torus-2d allreduce msccl
 dgx2-v100 boxes=2 allgather mscclpp
 """.strip().splitlines(),
 )
-def test_rows_are_what_synthesize_takes(script: ModuleType, row: str) -> None:
+def test_rows_are_what_synthesize_takes(row: str) -> None:
     name, *settings, collective, target = row.split()
     topology = catalog.load(name, dict(pair.split("=") for pair in settings))
-    found = script.serve(topology, Collective(collective), target)
+    found = sizes.serve(topology, Collective(collective), target)
     assert found.fine
     cells = rows()[topology.name, collective]
-    assert script.cell(found) == cells[script.TARGETS.index(target)]
+    assert sizes.cell(found) == cells[sizes.TARGETS.index(target)]
 
 
-def test_all_machines_up_to_64_ranks_are_there(script: ModuleType) -> None:
+def test_all_machines_up_to_64_ranks_are_there() -> None:
     named = {machine for machine, _ in rows()}
-    wanted = [*script.machines(64), *script.UNEVEN]
+    wanted = [*sizes.machines(64), *sizes.UNEVEN]
     assert named == {catalog.load(name, dict(settings)).name for name, settings in wanted}
 
 
 def test_exceptions_are_beyond_64_ranks_and_explained() -> None:
     exceptions = re.findall(
         r"^\| (\S+) \| (\d+) \| (\S+) \| (\w+) \| (.+) \|$",
-        PAGE.split("### Exceptions")[1].split("### All")[0],
+        PAGE.read_text(encoding="utf-8").split("### Exceptions")[1].split("### All")[0],
         flags=re.M,
     )
     assert all(int(ranks) > 64 and len(why) > 20 for _, ranks, _, _, why in exceptions)

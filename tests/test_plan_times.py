@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import script
 
 from forestcoll import plans
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -17,9 +18,7 @@ from forestcoll.program.targets import RCCL
 from forestcoll.solver import baselines
 from forestcoll.topology import catalog
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
-
-import times
+times = script("times")
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 
@@ -77,7 +76,7 @@ def test_the_table_takes_up_what_is_stored_and_measures_the_rest(tmp_path: Path)
     assert lines[3].startswith("| mi300x | allgather | 100.0, 100.0 (")
 
 
-def vars_of(row: times.Found) -> dict[str, object]:
+def vars_of(row: Any) -> dict[str, object]:
     return {name: getattr(row, name) for name in times.Found.__slots__}
 
 

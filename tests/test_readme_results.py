@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from fractions import Fraction
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from command_line import script
 
 import forestcoll
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -17,9 +17,7 @@ from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
-
-import readme  # noqa: E402
+readme = script("readme")
 
 
 def rows() -> list[list[str]]:
