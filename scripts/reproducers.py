@@ -72,7 +72,7 @@ REPORTS: dict[int, tuple[str, list[Step | Edit]]] = {
                 ["17 elements are not dealt out to 4 ranks"],
                 [],
             ),
-            test("tests/test_torch_agreement.py -k blocks_that_are_not_even"),
+            test("tests/test_torch_agreement.py -k said_at_all_ranks"),
         ],
     ),
     2: (
@@ -183,7 +183,7 @@ REPORTS: dict[int, tuple[str, list[Step | Edit]]] = {
     ),
     13: (
         "one rank's error is the others' timeout",
-        [test("tests/test_torch_agreement.py -k wrong_at_one_rank")],
+        [test("tests/test_torch_agreement.py -k said_at_all_ranks")],
     ),
     14: (
         "puts that name no channel",
@@ -263,7 +263,7 @@ REPORTS: dict[int, tuple[str, list[Step | Edit]]] = {
     ),
     25: (
         "lint hides the proof",
-        [test("tests/test_lint.py -k proof_comes_first")],
+        [test("tests/test_commands.py -k lint")],
     ),
     26: ("a file's row says nothing", [test("tests/test_cli.py -k factor_and_reason")]),
     27: ("errors stand twice", [test("tests/test_cli.py -k verify_stand_once")]),
