@@ -263,7 +263,8 @@ def mutant(name: str, seed: int) -> tuple[str, str]:
     whole = next(iter(bases(name)[base].values()))
     text = edits.mutant(whole, dice)
     if FORMATS[name].sealed and dice.random() < 0.5:
-        with contextlib.suppress(ValueError, AttributeError):  # no object, or no JSON
+        # no JSON, no object, or nested too deep to seal: then as it is
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
             text = json.dumps(seal(json.loads(text)))
     return base, text
 
