@@ -68,58 +68,112 @@ def edit(topology: Topology, without: Sequence[str] = (), scale: Sequence[Scale]
     """
     if not without and not scale:
         return topology
-    nodes, links = dict(topology.nodes), list(topology.links)
+    edited = _Edited(topology)
     for pattern in without:
-        gone, arcs = _matches(pattern, nodes, links, topology.name)
-        links = _scale(links, arcs, Fraction(0))
+        gone, arcs = edited.find(pattern)
+        edited.scale(arcs, Fraction(0))
         for node in gone:
-            del nodes[node]
-    if not any(node.kind == "gpu" for node in nodes.values()):
+            del edited.nodes[node]
+    if not any(node.kind == "gpu" for node in edited.nodes.values()):
         raise TopologyError(f"topology '{topology.name}': no GPU is left without {_few(without)}")
     for change in scale:
-        _, arcs = _matches(change.pattern, nodes, links, topology.name)
+        _, arcs = edited.find(change.pattern)
         if not arcs:
             raise TopologyError(f"'{change.pattern}' names no link of '{topology.name}' to scale")
-        links = _scale(links, arcs, change.factor)
+        edited.scale(arcs, change.factor)
     words = [f"without {', '.join(without)}"] if without else []
     words += [f"{change.pattern} at {show(change.factor)} of its bandwidth" for change in scale]
     return Topology(
-        name=_name(topology, nodes, links, len(without), len(scale)),
-        nodes=nodes,
-        links=tuple(links),
+        name=_name(topology, edited, len(without), len(scale)),
+        nodes=edited.nodes,
+        links=edited.links,
         adapters=topology.adapters,
         notes=(*topology.notes, *words),
     )
 
 
-# ---------------------------------------------------------------------------------- patterns
+class _Edited:
+    """A topology under change; links are looked up by their ends, of which no pass is needed."""
 
+    def __init__(self, topology: Topology) -> None:
+        self.name, self.nodes, self.before = topology.name, dict(topology.nodes), topology.links
+        self.changed: dict[int, tuple[Link, ...]] = {}  # what link i has become: none, one or two
+        self.at: dict[str, list[int]] = {node: [] for node in self.nodes}
+        for i, link in enumerate(topology.links):
+            self.at[link.src].append(i)
+            self.at[link.dst].append(i)
 
-def _matches(
-    pattern: str, nodes: dict[str, Node], links: Sequence[Link], name: str
-) -> tuple[list[str], set[Arc]]:
-    """(the nodes that `pattern` names, the directed links that it names or that touch those)."""
-    arcs = dict.fromkeys(ends for link in links for ends in link.directions())
-    named = _find_nodes(pattern, nodes)
-    readings: list[tuple[str, set[Arc]]] = []
-    # An id that is there is meant, whatever else its "-" could stand for.
-    if pattern not in nodes:
-        for src, dst, oneway in _cuts(pattern):
-            links_named = _between(_find_nodes(src, nodes), _find_nodes(dst, nodes), arcs, oneway)
-            if links_named:
-                readings.append((f"{src}{'->' if oneway else '<->'}{dst}", links_named))
-    if named and readings:
-        readings.insert(0, (f"nodes {_few(sorted(named))}", set()))
-    if len(readings) > 1:
-        raise TopologyError(
-            f"'{pattern}' can be read as {' or as '.join(text for text, _ in readings)}; "
-            "write a<->b for the links between two nodes"
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All that is left, in order."""
+        if not self.changed:
+            return self.before
+        out: list[Link] = []
+        start = 0
+        for i in sorted(self.changed):
+            out += self.before[start:i]
+            out += self.changed[i]
+            start = i + 1
+        return (*out, *self.before[start:])
+
+    def now(self, i: int) -> tuple[Link, ...]:
+        """What is left of link i."""
+        return self.changed.get(i, (self.before[i],))
+
+    def touching(self, nodes: Iterable[str]) -> dict[Arc, None]:
+        """The directed links from and to these nodes, in order."""
+        numbers = sorted({i for node in nodes for i in self.at[node]})
+        return dict.fromkeys(
+            ends for i in numbers for link in self.now(i) for ends in link.directions()
         )
-    if readings:
-        return [], readings[0][1]
-    if named:
-        return list(named), {arc for arc in arcs if arc[0] in named or arc[1] in named}
-    raise TopologyError(_say_why(pattern, nodes, name))
+
+    def find(self, pattern: str) -> tuple[list[str], set[Arc]]:
+        """(nodes that `pattern` names, the directed links that it names or that touch those)."""
+        named = _find_nodes(pattern, self.nodes)
+        readings: list[tuple[str, set[Arc]]] = []
+        # An id that is there is meant, whatever else its "-" could stand for.
+        if pattern not in self.nodes:
+            for src, dst, oneway in _cuts(pattern):
+                links_named = self.between(
+                    _find_nodes(src, self.nodes), _find_nodes(dst, self.nodes), oneway
+                )
+                if links_named:
+                    readings.append((f"{src}{'->' if oneway else '<->'}{dst}", links_named))
+        if named and readings:
+            readings.insert(0, (f"nodes {_few(sorted(named))}", set()))
+        if len(readings) > 1:
+            raise TopologyError(
+                f"'{pattern}' can be read as {' or as '.join(text for text, _ in readings)}; "
+                "write a<->b for the links between two nodes"
+            )
+        if readings:
+            return [], readings[0][1]
+        if named:
+            return list(named), set(self.touching(named))
+        raise TopologyError(_say_why(pattern, self.nodes, self.name))
+
+    def between(self, sources: dict[str, None], targets: dict[str, None], oneway: bool) -> set[Arc]:
+        """The directed links from a source to a target, and those back unless `oneway`."""
+        if not sources or not targets:
+            return set()
+        few = min((sources, targets), key=lambda side: sum(len(self.at[node]) for node in side))
+        return {
+            (src, dst)
+            for src, dst in self.touching(few)
+            if (src in sources and dst in targets)
+            or (not oneway and dst in sources and src in targets)
+        }
+
+    def scale(self, arcs: set[Arc], factor: Fraction) -> None:
+        """Links that run along `arcs` times `factor`; 0 leaves them out."""
+        numbers = {i for ends in arcs for i in min((self.at[node] for node in ends), key=len)}
+        for i in numbers:
+            now = self.now(i)
+            if any(ends in arcs for link in now for ends in link.directions()):
+                self.changed[i] = tuple(_scale(now, arcs, factor))
+
+
+# ---------------------------------------------------------------------------------- patterns
 
 
 def _cuts(pattern: str) -> Iterator[tuple[str, str, bool]]:
@@ -142,18 +196,6 @@ def _find_nodes(pattern: str, nodes: dict[str, Node]) -> dict[str, None]:
     if not is_glob(pattern):
         return {}
     return dict.fromkeys(filter(matcher(pattern), nodes))
-
-
-def _between(
-    sources: dict[str, None], targets: dict[str, None], arcs: dict[Arc, None], oneway: bool
-) -> set[Arc]:
-    """The directed links from a source to a target, and those back unless `oneway`."""
-    if not sources or not targets:
-        return set()
-    links = {arc for arc in arcs if arc[0] in sources and arc[1] in targets}
-    if not oneway:
-        links |= {arc for arc in arcs if arc[1] in sources and arc[0] in targets}
-    return links
 
 
 def _say_why(pattern: str, nodes: dict[str, Node], name: str) -> str:
@@ -209,17 +251,15 @@ def _scale(links: Iterable[Link], arcs: set[Arc], factor: Fraction) -> list[Link
     return out
 
 
-def _name(
-    before: Topology, nodes: dict[str, Node], links: Sequence[Link], without: int, scale: int
-) -> str:
-    """The old name, what was done to it, and six letters that follow from the result."""
+def _name(before: Topology, edited: _Edited, without: int, scale: int) -> str:
+    """The old name, what was done to it, and six letters that follow from what is different."""
     whole = "\n".join(
         [
-            *nodes,
+            *(node for node in before.nodes if node not in edited.nodes),
             *sorted(
-                f"{src} {dst} {link.bandwidth} {link.count} {link.latency}"
-                for link in links
-                for src, dst in link.directions()
+                f"{i} {[(*link.directions(), str(link.bandwidth), link.count) for link in links]}"
+                for i, links in edited.changed.items()
+                if links != (before.links[i],)
             ),
         ]
     )
