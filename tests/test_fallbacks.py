@@ -395,18 +395,6 @@ def test_parts_do_not_match_in_order_then_by_search_if_it_comes_to_an_end(
     assert first(map(rings, range(20)), way, search)[:1] == ([] if ends else [3])
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_one_flow_does_for_many_ranks_that_are_alike(
-    alike: bool, monkeypatch: pytest.MonkeyPatch, spy: Watch
-) -> None:
-    monkeypatch.setattr(task, "ALIKE_FROM", 8)
-    cuts = spy(_kernel, "best_ratio")
-    graph = dgx_a100(4) if alike else without(dgx_a100(4), 0)
-    assert (optimal(graph).algbw == Fraction(800, 3)) == alike
-    asked = [list(given[6]) for given, *_ in cuts.calls]
-    assert {len(some) for some in asked} == {1} if alike else asked[0] == list(graph.ranks)
-
-
 def test_torus_levels_do_where_symmetry_moves_ranks_freely(spy: Watch) -> None:
     levels = spy(forests, "pack_by_hops")
     graph = named("torus-3d", x=4, y=4, z=4)

@@ -28,7 +28,6 @@ from forestcoll.compile.verdict import verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.components import (
-    alike_ranks,
     digit_rotations,
     find_components,
     find_inner_symmetries,
@@ -188,19 +187,6 @@ def test_colours_are_stable_and_the_same_for_images(seed: int) -> None:
     assert sorted(Counter(colours).values()) == sorted(Counter(other).values())
 
 
-@pytest.mark.parametrize("words", ["dgx-a100 boxes=4", "torus-3d x=3 y=4 z=2", "mi250"])
-def test_the_optimum_of_alike_ranks(words: str) -> None:
-    graph = named(words)
-    links = (graph.n, graph.tail, graph.head, graph.capacity, graph.ranks)
-    leaving, inside, _ = _kernel.best_ratio(*links)
-    sinks = alike_ranks(graph)
-    assert len(sinks) < len(graph.ranks)
-    found, held, nodes = _kernel.best_ratio(*links, (), sinks)
-    assert Fraction(found, held) == Fraction(leaving, inside)
-    assert graph.leaving(frozenset(nodes)) == found * graph.unit
-    assert sum(v in set(nodes) for v in graph.ranks) == held
-
-
 # ------------------------------------------------------------------------------ structure
 
 
@@ -245,7 +231,6 @@ def test_a_failed_link_leaves_no_group() -> None:
     bad = replace(graph, **{f: getattr(graph, f)[2:] for f in ("tail", "head", "capacity")})
     assert find_structures(bad) == ()
     assert solve_compact(bad, Collective.ALLGATHER) is None
-    assert alike_ranks(bad) == list(bad.ranks)
 
 
 def test_one_way_rings_and_lone_graphs() -> None:

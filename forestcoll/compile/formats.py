@@ -104,7 +104,7 @@ def write_plan(
     program: Program,
     form: PlanFormat,
     target: Target,
-    made_from: Forest | Routes | None,
+    made_from: Forest | Routes,
     clock: Clock,
     place: Place | None = None,
 ) -> str:
@@ -124,8 +124,7 @@ def write_plan(
             check_routes(made_from, verify(back))
         else:
             verify(back)
-            if made_from is not None:
-                link_loads(back, made_from)
+            link_loads(back, made_from)
     return text
 
 

@@ -6,11 +6,12 @@ from fractions import Fraction
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.quotient import ALIKE_FROM
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fix_joint, fix_same, plan
 from forestcoll.solver.compact.forests import regular_allreduce
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.task import ALIKE_FROM, Optimum, analyse, forward
+from forestcoll.solver.task import Optimum, analyse, forward
 
 
 def optimum(

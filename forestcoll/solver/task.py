@@ -33,8 +33,8 @@ from functools import lru_cache
 from forestcoll.common.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph, is_balanced, require_size
 from forestcoll.graph.kernel import _kernel
-from forestcoll.graph.symmetry.components import alike_ranks
 from forestcoll.graph.symmetry.group import SymmetryGroup
+from forestcoll.graph.symmetry.quotient import ALIKE_FROM, alike_ranks, fold
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound
 from forestcoll.schedule.forest import Bound, Forest, Phase, Tree, check
@@ -43,31 +43,31 @@ from forestcoll.solver.flows.model import Model
 
 Cut = frozenset[int]
 
-ALIKE_FROM = 1_024
-"""Above that many ranks, alike ones are looked for: one flow will do for all of them."""
-
 
 def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
     """(rate in units of capacity, cut) of allgather (root None) or broadcast from rank `root`.
 
     Every switch is taken for one that may copy. Raises InfeasibleError where the rate is 0.
     """
-    links = (graph.n, graph.tail, graph.head, graph.capacity)
+    links, parts = (graph.n, graph.tail, graph.head, graph.capacity), graph.parts
     if len(graph.ranks) < 2:
         raise UnsupportedError("a collective needs at least two ranks")
     if root is None:
-        parts, most = graph.parts, sum(graph.capacity)
+        most = sum(graph.capacity)
         if most * sum(parts) >= CAPACITY_LIMIT:
             raise UnsupportedError(
                 f"the links add up to {most} units and the parts to {sum(parts)}: too many for "
                 "exact 64-bit flows (limit 2^62); give parts or bandwidths with fewer digits"
             )
-        sinks = alike_ranks(graph) if len(graph.ranks) > ALIKE_FROM and not graph.shares else ()
-        leaving, held, nodes = _kernel.best_ratio(*links, graph.ranks, parts, sinks)
-        rate = Fraction(leaving, held)
+    source = None if root is None else graph.ranks[root]
+    sinks = alike_ranks(graph, source) if len(graph.ranks) > ALIKE_FROM else graph.ranks
+    if 2 * len(sinks) < len(graph.ranks):
+        leaving, held, nodes = fold(graph, sinks).least_cut(source)
+    elif source is None:
+        leaving, held, nodes = _kernel.best_ratio(*links, graph.ranks, parts)
     else:
-        leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)
-        rate = Fraction(leaving)
+        (leaving, nodes), held = _kernel.least_flow(*links, source, graph.ranks), 1
+    rate = Fraction(leaving, held)
     cut = frozenset(nodes)
     if rate == 0:
         raise explain_separation(graph, cut)

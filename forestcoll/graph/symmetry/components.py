@@ -14,11 +14,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.group import Image, SymmetryGroup, kinds, symmetry_group
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.int64]
 
 CLASSES_TRIED = 8
 """Sets of switches that are tried as the outside, beside the obvious ones."""
@@ -185,9 +192,12 @@ def _align(
     graph: CapacityGraph, outside: tuple[int, ...], labels: Sequence[int]
 ) -> Components | None:
     """The parts with their nodes in matching order, or None where they are not alike."""
-    in_order = _match(graph, labels, _refine(graph, outside))
-    if in_order is None:
+    ranks = {labels[v] for v in graph.ranks}
+    kept = [label if label in ranks else -1 for label in labels]
+    groups = match_parts(graph, kept, _refine(graph, outside))
+    if len(groups) != 1:
         return None
+    in_order: list[list[int]] = groups[0].tolist()
     aligned = _rotate(graph, outside, in_order)
     if aligned is not None:
         return aligned
@@ -201,13 +211,12 @@ def _align(
     return _rotate(graph, outside, matched)
 
 
-def _match(
-    graph: CapacityGraph, labels: Sequence[int], colours: Sequence[int]
-) -> list[list[int]] | None:
-    """The nodes of each part in an order in which their colours match; None where parts differ.
+def match_parts(graph: CapacityGraph, labels: Sequence[int], colours: Sequence[int]) -> list[Array]:
+    """Parts whose nodes have the same colours, as rows of nodes in an order that matches.
 
-    `labels`: part of each node, -1 outside. Ranks by number, then the others, as far as colours
-    leave a choice; in the first part in this order altogether. The parts by their least ranks.
+    `labels`: part of each node, -1 outside. Ranks come by number, then the others, as far as
+    colours leave a choice; in the first part in this order altogether. The parts of a group and the
+    groups come by their least ranks.
     """
     import numpy as np
 
@@ -215,20 +224,20 @@ def _match(
     ranks = np.asarray(graph.ranks)
     place = np.arange(graph.n) + len(ranks)
     place[ranks] = np.arange(len(ranks))
-    first = np.full(graph.n, graph.n)  # per part its least rank number, for the order of parts
-    np.minimum.at(first, label[ranks], np.arange(len(ranks)))
     inside = np.flatnonzero(label >= 0)
-    inside = inside[first[label[inside]] < graph.n]  # switches without ranks are outside
-    count = len(np.unique(label[inside]))
-    if len(inside) % count:
-        return None
-    key = first[label[inside]]
-    nodes = inside[np.lexsort((place[inside], colour[inside], key))].reshape(count, -1)
-    whole = (label[nodes] == label[nodes[:, :1]]).all()
-    if not whole or not (colour[nodes] == colour[nodes[0]]).all():
-        return None
-    matching: list[list[int]] = nodes[:, np.argsort(place[nodes[0]])].tolist()
-    return matching
+    if not inside.size:
+        return []
+    first = np.full(int(label.max()) + 1, 2 * graph.n)
+    np.minimum.at(first, label[inside], place[inside])
+    nodes = inside[np.lexsort((place[inside], colour[inside], first[label[inside]]))]
+    starts = np.flatnonzero(np.diff(label[nodes], prepend=-1))
+    sizes = np.diff(starts, append=len(nodes))
+    seen = colour[nodes]
+    alike: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        alike[size, seen[start : start + size].tobytes()].append(start)
+    groups = [nodes[np.add.outer(begins, np.arange(size))] for (size, _), begins in alike.items()]
+    return [rows[:, np.argsort(place[rows[0]])] for rows in groups]
 
 
 def _rotate(
@@ -365,11 +374,3 @@ def find_structures(graph: CapacityGraph) -> tuple[Structure, ...]:
     return tuple(
         Structure(find_inner_symmetries(graph, parts), parts) for parts in find_components(graph)
     )
-
-
-def alike_ranks(graph: CapacityGraph) -> list[int]:
-    """One rank (node) of each orbit of the largest group known; all ranks where there is none."""
-    largest = max((s.group for s in find_structures(graph)), key=lambda g: g.size, default=None)
-    if largest is None:
-        return list(graph.ranks)
-    return [v for v in graph.ranks if largest.node[v] == v]

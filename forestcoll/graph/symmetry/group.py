@@ -141,6 +141,11 @@ def kinds(graph: CapacityGraph) -> list[int]:
     return numbers
 
 
+def broken_links(graph: CapacityGraph, image: Array) -> Array:
+    """The numbers of links that a permutation brings to no link of the same capacity."""
+    return _links(graph).look_up(image)[1]
+
+
 def link_images(graph: CapacityGraph, image: Array, where: str) -> Array:
     """The image of each link under a map of the nodes.
 
@@ -187,10 +192,7 @@ class _Links:
             raise ForestError(
                 f"{where} maps {names[v]} to {names[int(image[v])]}, which is of another kind"
             )
-        wanted = image[self.tail] * graph.n + image[self.head]
-        place = np.minimum(np.searchsorted(self.sorted, wanted), max(0, len(self.sorted) - 1))
-        images = self.order[place]
-        bad = np.flatnonzero((self.keys[images] != wanted) | (self.width[images] != self.width))
+        images, bad = self.look_up(image)
         if bad.size:
             e = int(bad[0])
             u, v = graph.tail[e], graph.head[e]
@@ -199,6 +201,16 @@ class _Links:
                 f"{names[int(image[v])]}, which has another bandwidth or is no link"
             )
         return images
+
+    def look_up(self, image: Array) -> tuple[Array, Array]:
+        """(the image of each link, the numbers of links that have none)."""
+        import numpy as np
+
+        wanted = image[self.tail] * self.graph.n + image[self.head]
+        place = np.minimum(np.searchsorted(self.sorted, wanted), max(0, len(self.sorted) - 1))
+        images = self.order[place]
+        right = (self.keys[images] == wanted) & (self.width[images] == self.width)
+        return images, np.flatnonzero(~right)
 
 
 def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:

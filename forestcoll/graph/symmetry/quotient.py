@@ -1,0 +1,215 @@
+"""One flow for all ranks that are alike, on broken fabrics too: orbits, cells and their quotient.
+
+A failed port leaves no symmetry that moves every rank, but most of the fabric is as regular as
+before. Without some switches a graph falls into parts; parts of which colours say that they are
+alike are rotated, group by group, while all else stays. Every such map is checked link by link, so
+ranks of an orbit are alike for certain, whatever was guessed.
+
+One rank of each orbit then gets a colour of its own, all at once, and colours are refined until
+the nodes of a cell have the same bandwidth to and from each cell, which is checked exactly. A
+maximum flow of the quotient (cells, with the sums of capacities between them) to a rank that is
+alone in its cell is one of the graph: the flow F(A, B) between two cells lifts to
+F(A, B) c(e) / C(A, B) on each link e between them, at most c(e) and conserved at every node, since
+every node of A has the same share of C(A, B). The cut is a union of cells; it is counted again on
+the whole graph.
+
+Colours alone do not do: refinement sees no difference between a ring of six boxes and two rings of
+three. It takes the maps to know that the ranks of a colour are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from forestcoll.common.errors import ForestError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.components import find_translations, match_parts
+from forestcoll.graph.symmetry.group import Image, broken_links, kinds, least_in_orbits, link_images
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+ALIKE_FROM = 1_024
+"""Above that many ranks, alike ones are looked for: one flow will do for all of them."""
+TRIES = 3
+"""Maps of a division that are tried: each leaves the parts alone that the one before tore."""
+FAR = 4
+"""Hops from ranks that are told apart."""
+
+
+@lru_cache(maxsize=2)
+def find_rotations(graph: CapacityGraph, fixed: int | None = None) -> tuple[Image, ...]:
+    """Symmetries of the graph, each checked link by link; none where none is found.
+
+    Per set of switches that is taken away one that rotates each group of alike parts. `fixed`: a
+    node that stays where it is.
+    """
+    translations = find_translations(graph) if fixed is None else None
+    if translations is not None:
+        return translations.generators
+    seen = set[bytes]()
+    images = []
+    for outside in _outsides(graph):
+        if outside.tobytes() not in seen:
+            seen.add(outside.tobytes())
+            image = _rotate_alike(graph, outside, fixed)
+            if image is not None:
+                images.append(image)
+    return tuple(images)
+
+
+def _outsides(graph: CapacityGraph) -> Iterator[Mask]:
+    """Switches between the parts: hubs, those of no box, those far from ranks, all of them."""
+    import numpy as np
+
+    tail, head = np.asarray(graph.tail), np.asarray(graph.head)
+    switch = np.ones(graph.n, dtype=bool)
+    switch[list(graph.ranks)] = False
+    hops = np.where(switch, FAR, 0)
+    for hop in range(1, FAR):
+        for near, far in ((tail, head), (head, tail)):
+            reached = far[hops[near] == hop - 1]
+            hops[reached] = np.minimum(hops[reached], hop)
+    degree = np.bincount(tail, minlength=graph.n)
+    yield switch & (degree * degree > 2 * len(tail))
+    yield switch & np.asarray([not graph.box(v) for v in range(graph.n)])
+    for hop in range(FAR - 1, 0, -1):
+        yield switch & (hops >= hop)
+
+
+def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Image | None:
+    """A symmetry that rotates alike parts of the graph without the nodes `outside`, if any does."""
+    import numpy as np
+
+    apart = np.flatnonzero(outside)
+    links = (graph.n, graph.tail, graph.head)
+    colour = np.asarray(kinds(graph))
+    alone = apart if fixed is None else np.append(apart, fixed)
+    colour[alone] = colour.max() + 1 + np.arange(len(alone))
+    colours = _kernel.refine_colours(*links, graph.capacity, colour.tolist())
+    label = np.asarray(_kernel.components(*links, apart.tolist()))
+    groups = [rows for rows in match_parts(graph, label.tolist(), colours) if len(rows) > 1]
+    for _ in range(TRIES):
+        image = np.arange(graph.n)
+        for rows in groups:
+            image[rows] = np.roll(rows, -1, axis=0)
+        torn = broken_links(graph, image)
+        if not torn.size:
+            if not groups:
+                return None
+            link_images(graph, image, "a rotation")  # kinds of nodes are kept too
+            return tuple(image.tolist())
+        ends = np.asarray(graph.tail)[torn], np.asarray(graph.head)[torn]
+        loose = np.zeros(graph.n + 1, dtype=bool)  # the last one: parts outside have label -1
+        loose[label[np.concatenate(ends)]] = True
+        loose[-1] = False
+        kept = [rows[~loose[label[rows[:, 0]]]] for rows in groups]
+        groups = [rows for rows in kept if len(rows) > 1]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """Cells of an equitable partition, and the capacity between each two of them.
+
+    `cell`: of each node. `sinks`: the cells of the ranks that are alone in theirs. `tail`, `head`,
+    `capacity`: the links between cells; those inside of a cell are left out. `parts`: per cell
+    those of its ranks.
+    """
+
+    graph: CapacityGraph
+    cell: Array
+    sinks: list[int]
+    tail: Array
+    head: Array
+    capacity: Array
+    parts: Array
+
+    def least_cut(self, root: int | None = None) -> tuple[int, int, list[int]]:
+        """(capacity that leaves, parts held, nodes) of the cut with the least ratio of the two.
+
+        With a `root` (a node alone in its cell) of the cuts that hold it the one that least leaves;
+        it counts as one part.
+        """
+        import numpy as np
+
+        links = len(self.parts), self.tail.tolist(), self.head.tolist(), self.capacity.tolist()
+        if root is None:
+            holders = np.flatnonzero(self.parts).tolist()
+            parts = self.parts[holders].tolist()
+            cells = _kernel.best_ratio(*links, holders, parts, self.sinks)[2]
+        else:
+            cells = _kernel.least_flow(*links, int(self.cell[root]), self.sinks)[1]
+        graph, inside = self.graph, np.isin(self.cell, cells)
+        out = inside[list(graph.tail)] & ~inside[list(graph.head)]
+        leaving = int(np.asarray(graph.capacity)[out].sum())
+        held = 1 if root is not None else int(self.parts[cells].sum())
+        return leaving, held, np.flatnonzero(inside).tolist()
+
+
+def fold(graph: CapacityGraph, apart: Sequence[int]) -> Quotient:
+    """The quotient in which each of the ranks `apart` (nodes) is alone in its cell.
+
+    Raises ForestError where cells that colours took for even are not.
+    """
+    import numpy as np
+
+    colour = np.asarray(kinds(graph))
+    colour[list(apart)] = colour.max() + 1 + np.arange(len(apart))
+    links = (graph.n, graph.tail, graph.head, graph.capacity)
+    cell = np.asarray(_kernel.refine_colours(*links, colour.tolist()))
+    count = int(cell.max()) + 1
+    if len(np.unique(cell * (colour.max() + 1) + colour)) != count:
+        raise ForestError("colours took nodes of different kinds for alike")
+    tail, head, capacity = (np.asarray(x) for x in (graph.tail, graph.head, graph.capacity))
+    for near, far in ((tail, head), (head, tail)):
+        _check_even(cell, near, cell[far], capacity)
+    pair, between = _sums(cell[tail] * count + cell[head], capacity)
+    parts = np.zeros(count, dtype=np.int64)
+    np.add.at(parts, cell[list(graph.ranks)], np.asarray(graph.parts))
+    outer = pair // count != pair % count
+    ends = pair[outer] // count, pair[outer] % count
+    return Quotient(graph, cell, cell[list(apart)].tolist(), *ends, between[outer], parts)
+
+
+def _sums(keys: Array, amounts: Array) -> tuple[Array, Array]:
+    """(different keys, the sum of the amounts of each)."""
+    import numpy as np
+
+    unique, place = np.unique(keys, return_inverse=True)
+    total = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(total, place, amounts)
+    return unique, total
+
+
+def _check_even(cell: Array, near: Array, other: Array, capacity: Array) -> None:
+    """ForestError unless all nodes of a cell have as much capacity to each other cell."""
+    import numpy as np
+
+    count = int(cell.max()) + 1
+    pair, total = _sums(near * count + other, capacity)
+    cells, place = np.unique(cell[pair // count] * count + pair % count, return_inverse=True)
+    least = np.full(len(cells), np.iinfo(np.int64).max)
+    most = np.zeros(len(cells), dtype=np.int64)
+    np.minimum.at(least, place, total)
+    np.maximum.at(most, place, total)
+    size = np.bincount(cell, minlength=count)[cells // count]
+    if (least != most).any() or (np.bincount(place) != size).any():
+        raise ForestError("colours took nodes for alike whose links differ")
+
+
+def alike_ranks(graph: CapacityGraph, root: int | None = None) -> list[int]:
+    """One rank (node) of each orbit of the symmetries that were found, and that keep `root`."""
+    import numpy as np
+
+    images = [np.asarray(image) for image in find_rotations(graph, root)]
+    ranks: list[int] = np.unique(least_in_orbits(graph.n, images)[list(graph.ranks)]).tolist()
+    return ranks
