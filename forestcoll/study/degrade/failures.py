@@ -17,6 +17,7 @@ from forestcoll.common.errors import TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.graph.symmetry.group import DisjointSets
+from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
 from forestcoll.topology import Link, Topology
 from forestcoll.topology.edit import Scale, edit
 
@@ -75,8 +76,9 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     for arc in bandwidth:
         for end in arc:
             arcs[end].append(arc)
+    several = len(topology.gpus) > 1
     for name, node in topology.nodes.items():
-        if node.kind in wanted and (node.kind == "switch" or len(topology.gpus) > 1):
+        if node.kind in wanted and (node.kind == "switch" or several):
             left = tuple((arc, Fraction(0)) for arc in arcs[name])
             failures[node.kind].append(Failure(node.kind, name, left, (name,), node=name))
     return [failure for kind in KINDS for failure in _merge(failures[kind])]
@@ -169,9 +171,13 @@ def classes(
     union = DisjointSets(len(failures))
     for i, key in enumerate(keys):
         union.join(place[key], i)
-    for symmetry in find_symmetries(graph):
-        image = symmetry.image
-        if symmetry.turned or (root is not None and image[graph.ranks[root]] != graph.ranks[root]):
+    fixed = None if root is None else graph.ranks[root]
+    if len(graph.ranks) > ALIKE_FROM:
+        images = find_rotations(graph, fixed)
+    else:
+        images = tuple(s.image for s in find_symmetries(graph) if not s.turned)
+    for image in images:
+        if fixed is not None and image[fixed] != fixed:
             continue
         for (node, arcs), i in place.items():
             mapped = frozenset((image[u], image[v], left) for u, v, left in arcs)

@@ -154,12 +154,13 @@ def report_losses(
 
 
 def best_forest(problem: Problem, best: Optimum) -> Forest:
-    """The forest that `synthesize` makes where no plan is asked for."""
+    """The forest that `synthesize` makes where no plan is asked for; compact for many ranks."""
     from forestcoll.common.clock import Clock
     from forestcoll.compile.choose import Chooser
     from forestcoll.compile.request import Request
 
-    return Chooser(problem, {}, Request(), best, Clock()).choose().forest
+    request = Request(compact=len(problem.graph.ranks) > solver.COMPACT_FROM)
+    return Chooser(problem, {}, request, best, Clock()).choose().forest
 
 
 def _lap(began: float) -> tuple[float, float]:
