@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from dask_parts import be
 
 import forestcoll
 from forestcoll.common import garbage_collection
+from forestcoll.execute.lab.fork_server import ForkServer
 from forestcoll.study.degrade import dask_cluster
 from forestcoll.study.degrade.bundle import INDEX, NOTE
 from forestcoll.ui.cli import main
@@ -29,42 +32,40 @@ class Without:
         if name.partition(".")[0] == "forestcoll":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Without())
+for name in [name for name in sys.modules if name.partition(".")[0] == "forestcoll"]:
+    del sys.modules[name]
 """
 BROKEN = "import sys; sys.modules['forestcoll'] = None\n"
 OLDER = "import forestcoll; forestcoll.__version__ = '0.0.9'\n"
-CLI = """\
-import sys
-from distributed.cli.dask_{part} import main
-sys.argv[1:] = {words}
-main()
-"""
 WORDS = ["degrade", "-t", "dgx1-v100", "-c", "allgather", "--kinds", "gpu", "--format", "forest"]
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Kill = Callable[[], None]
+Start = Callable[..., Kill]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """Parts of clusters come from it: each would take longer to import Dask than for the test."""
+    server = ForkServer("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        yield server
+    server.close()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a part of a cluster, by the code that goes before it; all end with the test."""
-    processes = []
+def start(server: ForkServer, tmp_path: Path) -> Iterator[Start]:
+    """Starts a part of a cluster, after some code; returns what kills it. All end with the test."""
+    pipes: list[Connection] = []
 
-    def run(part: str, *words: str, before: str = "") -> subprocess.Popen[bytes]:
-        code = before + CLI.format(part=part, words=list(words))
-        place = tmp_path / f"{part}{len(processes)}"
+    def run(part: str, *words: str, before: str = "") -> Kill:
+        place = tmp_path / f"{part}{len(pipes)}"
         place.mkdir()
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=place,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        processes.append(process)
-        return process
+        pipes.append(server.fork(be, part, list(words), before, place))
+        return partial(os.kill, pipes[-1].recv(), signal.SIGKILL)
 
     yield run
-    for process in reversed(processes):
-        process.kill()
-        process.wait()
+    server.end()
 
 
 def free_address() -> str:
@@ -73,12 +74,12 @@ def free_address() -> str:
         return f"tcp://127.0.0.1:{one.getsockname()[1]}"
 
 
-def scheduler(start: Start, before: str = "") -> tuple[str, subprocess.Popen[bytes]]:
+def scheduler(start: Start, before: str = "") -> tuple[str, Kill]:
     address = free_address()
     words = ["--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"]
-    process = start("scheduler", *words, before=before)
+    kill = start("scheduler", *words, before=before)
     await_scheduler(address)
-    return address, process
+    return address, kill
 
 
 def await_scheduler(address: str) -> None:
@@ -98,7 +99,7 @@ def await_workers(address: str, count: int) -> None:
         client.wait_for_workers(count, timeout=60)
 
 
-def worker(start: Start, address: str, before: str = "") -> subprocess.Popen[bytes]:
+def worker(start: Start, address: str, before: str = "") -> Kill:
     words = [address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"]
     return start("worker", *words, before=before)
 
@@ -168,12 +169,12 @@ def test_a_worker_that_joins_without_the_package_is_told_of(
     tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
     address, _ = scheduler(start)
-    first = worker(start, address, slow())
+    kill_first = worker(start, address, slow())
     bundle = tmp_path / "bundle"
 
     def replace_worker() -> None:
         worker(start, address, ABSENT)
-        first.kill()
+        kill_first()
 
     thread = at_first_folder(bundle, replace_worker)
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
@@ -186,10 +187,10 @@ def test_a_worker_that_joins_without_the_package_is_told_of(
 def test_a_scheduler_that_goes_away_is_named_and_the_bundle_goes_on(
     tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    address, process = scheduler(start)
+    address, kill = scheduler(start)
     worker(start, address, slow())
     bundle = tmp_path / "bundle"
-    thread = at_first_folder(bundle, process.kill)
+    thread = at_first_folder(bundle, kill)
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
     thread.join()
     (line,) = capfd.readouterr().err.splitlines()
@@ -228,10 +229,10 @@ def test_failures_that_end_their_workers_are_told_of_once_the_others_are_made(
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path: Path, start: Start) -> None:
     address, _ = scheduler(start)
-    workers = [worker(start, address, slow()) for _ in range(2)]
+    kill, _ = (worker(start, address, slow()) for _ in range(2))
     await_workers(address, 2)
     bundle = tmp_path / "bundle"
-    thread = at_first_folder(bundle, workers[0].kill)
+    thread = at_first_folder(bundle, kill)
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 0
     thread.join()
     assert len(folders(bundle)) == 8
@@ -251,10 +252,10 @@ def test_a_cluster_without_workers_is_told_of(
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert told in line
-    only = worker(start, address, slow())
+    kill = worker(start, address, slow())
     await_workers(address, 1)
     monkeypatch.setattr(dask_cluster, "WORKER_SECONDS", 2)
-    thread = at_first_folder(bundle, only.kill)
+    thread = at_first_folder(bundle, kill)
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
     thread.join()
     (line,) = capfd.readouterr().err.splitlines()
