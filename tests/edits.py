@@ -260,7 +260,7 @@ def spoil(tree: Any, dice: random.Random) -> None:
         other, place = dice.choice(places)
         act, number = dice.randrange(8), str(where[key])
         if act == 0:
-            where[key] = dice.choice(VALUES)
+            where[key] = deepcopy(dice.choice(VALUES))  # which later changes leave as they are
         elif act == 1:
             where.pop(key)
         elif act == 2 and re.fullmatch(r"-?\d{1,18}", number):

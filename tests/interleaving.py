@@ -68,7 +68,8 @@ class World:
         self.history: dict[object, tuple[list[int], list[int]]] = {}  # last write, reads since
         self.begins = [0] * program.n  # what comes before each rank's launch
         self.tails: dict[Key, tuple[int, object, int]] = {}  # of ports: thread, segment, before
-        self.same_thread: dict[Key, int] = {}  # of packets: the thread of an element
+        self.thread_of: dict[Key, int] = {}  # of packets: of an element
+        self.same_thread: dict[Key, int] = {}  # what comes before what it does next
         self.garbage = 0
         self.messages: dict[Key, deque[tuple[Bag, int]]] = {}
         self.semaphores: dict[Key, deque[tuple[int, int]]] = defaultdict(deque)  # data, begin
@@ -356,7 +357,10 @@ class World:
                     plain = i.dst[: PACKETS[i.op].packet_dst]
                     for e, (slots, task) in enumerate(works):
                         same: Key = (rank, id(block), launch, plain[0], e) if plain else ()
-                        self.random.choice(threads).append(self.packet(launch, slots, task, same))
+                        # an element of what packets bring has one thread, whatever writes it
+                        drawn = self.random.randrange(THREADS)
+                        thread = self.thread_of.setdefault(same, drawn) if same else drawn
+                        threads[thread].append(self.packet(launch, slots, task, same))
                 continue
             self.share(rank, block, i, index, of, threads)
         yield from self.spawn([self.chain(t) for t in threads])

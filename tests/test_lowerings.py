@@ -13,8 +13,10 @@ import pytest
 from hand_forests import chain, forests, of_shape, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interleaving import run
 
 from forestcoll import plans, solver
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.problem import capacity_graph
 from forestcoll.compile.search import SPREADING, search
 from forestcoll.execute import cpu
@@ -22,6 +24,7 @@ from forestcoll.lower import lower, serve, usage
 from forestcoll.lower.alltoall import lowering
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.lower.onesided import Spread
+from forestcoll.lower.rounds import lower_rounds, rounds_of
 from forestcoll.plans.lint import lint
 from forestcoll.plans.rules import group_fault
 from forestcoll.program import BY_TREES, FABRIC, Buffer, Collective, Program
@@ -35,6 +38,7 @@ from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.topology import Topology, catalog
 from forestcoll.verify import verify
+from forestcoll.verify.dataflow import dataflow
 
 Traffic = Mapping[tuple[int, int], Fraction]
 """(rank, rank) -> share of all data that the one hands straight to the other."""
@@ -225,6 +229,53 @@ def test_any_trees_become_programs_that_are_right(made: Forest, lowering: str) -
 def test_routes_become_programs_that_are_right(name: str, target: Target) -> None:
     found = routes(name)
     validate(lowering.lower(found, target, name), target, traffic_of_routes(found))
+
+
+Sum = int | frozenset["Sum"]
+"""A rank's data, or what two sums are added up to, whichever comes first."""
+
+
+@pytest.mark.parametrize("target", [RCCL, MSCCL, MSCCLPP, replace(MSCCLPP, peers=2)])
+@pytest.mark.parametrize("name", [*MACHINES, "wide star", "stars of boxes"])
+def test_rounds_become_programs_that_are_right(name: str, target: Target) -> None:
+    """Whose ranks all end with the same bits: they add up the same sums."""
+    if name in MACHINES:
+        graph = capacity_graph(machine(name))
+    else:
+        graph = forest(name, Collective.ALLREDUCE).graph
+    several = list(rounds_of(name, graph))
+    assert several
+    for number, rounds in enumerate(several):
+        program = lower_rounds(rounds, target)
+        validate(program, target, dict.fromkeys(rounds.pairs, Fraction(1)))
+        assert program.in_place
+        assert program.out_of_place
+        if name in ("switch", "torus"):  # more take long
+            run(program, seed=number)
+        for dtype, op in (("float16", "max"), ("bfloat16", "sum"), ("int32", "sum")):
+            result = cpu.run(program, 4000 + 2 * number, dtype=dtype, op=op, iterations=3)
+            assert result.wrong == 0
+        flow = dataflow(program)
+        sums: list[Sum] = []
+        for value in flow.values:
+            parts = [sums[k] for k in value.made_from]
+            sums.append(frozenset(parts) if len(parts) > 1 else (parts or [value.rank])[0])
+        assert len({sums[k] for output in flow.outputs for k in output}) == 1
+
+
+def test_rounds_have_their_limits() -> None:
+    rounds = next(rounds_of("star", capacity_graph(catalog.load("star", {"gpus": "20"}))))
+    with pytest.raises(PlanError, match=r"rank 0 \(gpu0\) needs 20 thread blocks, rccl holds 8; "):
+        lower_rounds(rounds, RCCL.on(8))
+
+
+def test_rounds_go_over_no_gpu() -> None:
+    """A cube mesh's ranks reach three others and one of the other four; a ring's two reach two."""
+    assert [r.sizes for r in rounds_of("", capacity_graph(machine("cube mesh")))] == [
+        (4, 2),
+        (2, 2, 2),
+    ]
+    assert not list(rounds_of("", capacity_graph(catalog.load("ring", {"gpus": "6"}))))
 
 
 SWITCHED = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)

@@ -6,9 +6,11 @@ FORESTCOLL_SEED=N does the same again.
 from __future__ import annotations
 
 import os
+import random
 import secrets
 from pathlib import Path
 
+import edits
 import mutations
 import pytest
 
@@ -40,6 +42,14 @@ def test_the_same_seed_makes_the_same_mutant() -> None:
     for name in mutations.FORMATS:
         assert mutations.mutant(name, 7) == mutations.mutant(name, 7)
         assert len({mutations.mutant(name, seed) for seed in range(20)}) > 10
+
+
+def test_no_mutant_changes_what_others_are_made_of() -> None:
+    """A list of `VALUES` that lay in a tree itself could even come to lie in itself."""
+    before = repr(edits.VALUES)
+    for seed in range(300):
+        edits.spoil({"a": [1, {"b": [2, 3]}]}, random.Random(seed))
+    assert repr(edits.VALUES) == before
 
 
 def test_a_fault_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

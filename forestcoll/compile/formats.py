@@ -104,7 +104,7 @@ def write_plan(
     program: Program,
     form: PlanFormat,
     target: Target,
-    made_from: Forest | Routes,
+    made_from: Forest | Routes | None,
     clock: Clock,
     place: Place | None = None,
 ) -> str:
@@ -124,7 +124,8 @@ def write_plan(
             check_routes(made_from, verify(back))
         else:
             verify(back)
-            link_loads(back, made_from)
+            if made_from is not None:
+                link_loads(back, made_from)
     return text
 
 

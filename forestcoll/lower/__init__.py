@@ -10,6 +10,7 @@
       handshakes   channels; what makes launch after launch safe
       onesided_blocks  which transfers share thread blocks
     packets        MSCCL++ for few bytes
+    rounds         allreduce of few bytes, without trees
     nvls           MSCCL++ where switches copy and add
     instances      how many thread blocks the work of a rank takes
     limits         what a program takes of a target, the refusals, and its protocol

@@ -54,12 +54,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import KINDS, NOP, Boxes, Kind, batches, kind_of, sync
-from forestcoll.lower.layout import Layout, RankTree, ref_at
+from forestcoll.lower.layout import Layout, RankTree, from_next, ref_at
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.onesided_blocks import overlapping
 from forestcoll.lower.transfers import Transfer, touch
@@ -84,6 +84,7 @@ MAX_BYTES = 1 << 20
 Write = tuple[Ref, bool]  # a used part of an output, and whether in the course of packets
 End = tuple[Kind, int]  # kind of channel, peer
 To = Mapping[int, Ref]  # peer -> where packets arrive there
+Groups = Sequence[Sequence[int]]  # per rank its group, itself among them
 
 
 class Job(NamedTuple):
@@ -226,7 +227,7 @@ def _write_blocks(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock
             place = {end: k for k, end in enumerate(ends)}
             steps = [
                 i
-                if job is None
+                if job is None or not i.src
                 else replace(
                     i,
                     channels=tuple(place[job.kind, peer] for peer in i.channels),
@@ -357,16 +358,26 @@ class _Writer:
         """The peers in the rank's own box."""
         return [peer for peer in to if self.boxes[peer] == self.boxes[rank]]
 
-    def begin(self, rank: int, level: int, source: Ref, to: To, *, fixed: bool = False) -> None:
-        """Plain data as packets to peers."""
+    def begin(
+        self,
+        rank: int,
+        level: int,
+        source: Ref,
+        to: To,
+        *,
+        fixed: bool = False,
+        kept: Ref | None = None,
+    ) -> None:
+        """Plain data as packets to peers; `kept`: own scratch that gets them too."""
         near = self.near(rank, to)
-        if len(near) < len(to) or (fixed and len(near) > self.peers):
+        if kept is None and (len(near) < len(to) or (fixed and len(near) > self.peers)):
+            kept = self.slot(rank, source.count)
+        if kept is not None:
             near = near[: self.peers]
-            own = self.slot(rank, source.count)
-            copy = Instruction(Op.COPY_PACKETS, (source,), (own,))
+            copy = Instruction(Op.COPY_PACKETS, (source,), (kept,))
             self.add(rank, level, copy, fixed=fixed)
             rest = {peer: ref for peer, ref in to.items() if peer not in near}
-            self.forward(rank, level + 1, own, rest)
+            self.forward(rank, level + 1, kept, rest)
         for some in batches(near, self.peers):
             refs = tuple(to[peer] for peer in some)
             put = Instruction(Op.PUT_PACKETS, (source,), refs, channels=some)
@@ -383,19 +394,31 @@ class _Writer:
                 self.add(rank, level, do, kind=kind, peers=some)
 
     def sum(
-        self, rank: int, level: int, own: Ref, packets: Sequence[Ref], total: Ref, to: To
+        self,
+        rank: int,
+        level: int,
+        own: Ref,
+        packets: Sequence[Ref],
+        total: Ref,
+        to: To,
+        *,
+        first: Sequence[Instruction] = (),
+        kept: Ref | None = None,
     ) -> None:
-        """total = own + packets, and goes to peers as packets.
+        """total = own + packets, and goes to peers, and to `kept` in own scratch, as packets.
 
-        At most so many operands at a time: each thread goes on with its own sums.
+        At most so many operands at a time: each thread goes on with its own sums. `first`: what is
+        done before.
         """
         direct = tuple(self.near(rank, to)[: self.peers])
         dst, op = [total], Op.REDUCE_PUT_PACKETS if direct else Op.REDUCE_PACKETS
-        if len(direct) < len(to):
-            dst.append(self.slot(rank, total.count))
+        if kept is None and len(direct) < len(to):
+            kept = self.slot(rank, total.count)
+        if kept is not None:
+            dst.append(kept)
             op = Op.REDUCE_COPY_PUT_PACKETS if direct else Op.REDUCE_COPY_PACKETS
             rest = {peer: ref for peer, ref in to.items() if peer not in direct}
-            self.forward(rank, level + 1, dst[-1], rest)
+            self.forward(rank, level + 1, kept, rest)
         dst += [to[peer] for peer in direct]
         parts = [packets[k : k + self.peers + 1] for k in range(0, len(packets), self.peers + 1)]
         steps = [
@@ -403,7 +426,7 @@ class _Writer:
             for k, part in enumerate(parts)
         ]
         steps[-1] = Instruction(op, steps[-1].src, tuple(dst), channels=direct)
-        self.add(rank, level, *steps, fixed=True, peers=direct)
+        self.add(rank, level, *first, *steps, fixed=True, peers=direct)
 
     def ranks(
         self, layout: Layout, *, even: bool, more: Iterable[tuple[ThreadBlock, ...]] = ()
@@ -573,6 +596,54 @@ def _levels(tree: RankTree) -> list[int]:
     for rank in reversed(tree.order[1:]) if tree.phase == "reduce" else ():
         levels[tree.parent[rank]] = max(levels[tree.parent[rank]], levels[rank] + 1)
     return levels
+
+
+# --- rounds
+
+
+def sum_packets(
+    layout: Layout, rounds: Sequence[Groups], boxes: Boxes, limits: Limits
+) -> tuple[RankProgram, ...]:
+    """What every rank does in an allreduce of such `rounds` (lower/rounds.py), in any call.
+
+    Own data is put to the group, and added up with what comes of it; the sum is put to the next
+    group in the same operation. A barrier parts own puts from the sum, which in place lies on what
+    they read: nothing that arrives says that they are over. All members add up in the order of the
+    group, for the same bits everywhere. An operation begins with plain data, so those behind the
+    second keep their own packets too, and unpack the first one's.
+    """
+    check_bytes(layout, limits, limits.hint)
+    count = layout.chunks
+    begins = list(accumulate((len(groups[0]) for groups in rounds), initial=0))
+    slots = [
+        [Ref(Buffer.SCRATCH, slot * count, count) for slot in range(low, high)]
+        for low, high in pairwise(begins)
+    ]
+    writer = _Writer(boxes, limits, [begins[-1] * count] * layout.n)
+
+    def hand_on(rank: int, k: int) -> tuple[To, Ref | None]:
+        """Where the packets of round `k` arrive at the group, and in own scratch."""
+        if k == len(rounds):
+            return {}, None
+        place = rounds[k][rank].index(rank)
+        own, peers = slots[k][place], from_next({*rounds[k][rank]} - {rank}, rank)
+        return {peer: ref_at(own, peer) for peer in peers}, own if place > 1 else None
+
+    for rank in range(layout.n):
+        own, total = layout.input(rank, 0, count), layout.output(rank, 0, count)
+        to, kept = hand_on(rank, 0)
+        writer.begin(rank, 0, own, to, fixed=True, kept=kept)
+        for k, parts in enumerate(slots):
+            steps, rest = [NOP] * (k == 0), list(parts)
+            if kept is None:
+                rest.pop(rounds[k][rank].index(rank))
+            else:
+                steps.append(Instruction(Op.UNPACK, (rest.pop(0),), (total,)))
+                own = total
+            to, kept = hand_on(rank, k + 1)
+            writer.sum(rank, 2 * k + 2, own, rest, total, to, first=steps, kept=kept)
+            own = total
+    return writer.ranks(layout, even=True)
 
 
 # --- routes

@@ -171,9 +171,14 @@ def forest_band_of(
 
 
 def site_with(
-    program: Program, made_from: Forest | Routes, topology: Topology | None = None
+    program: Program, made_from: Forest | Routes | CapacityGraph, topology: Topology | None = None
 ) -> Site:
-    """As `known_of` has it, of a plan and what it was made from. Errors as of `by_routes`."""
+    """As `known_of` has it, of a plan and what it was made from, or the graph that it is for.
+
+    Errors as of `by_routes`.
+    """
+    if not hasattr(made_from, "graph"):
+        return Site(topology, topology) if topology else _own_site(made_from, program.name)
     if not program.collective.phases:
         own = by_routes(program, cast("Routes", made_from)).site
         return own if topology is None else Site(topology, topology)

@@ -35,18 +35,23 @@ from forestcoll.solver.alltoall.file import loads as load_exchange
 from forestcoll.solver.alltoall.routes import Routes
 
 if TYPE_CHECKING:
+    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program.targets import PlanFormat
     from forestcoll.schedule.forest import Forest
 
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A plan of a set that is right, with what the index says of it and what it was made from."""
+    """A plan of a set that is right, with what the index says of it and what it was made from.
+
+    `graph`: of the set's machine.
+    """
 
     format: PlanFormat
     stated: PlanFile
     program: Program
-    made_from: Forest | Routes
+    made_from: Forest | Routes | None
+    graph: CapacityGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,12 @@ def check(directory: Path) -> Verdict:
         claims.compare(f"{where}: {runtime.format}", claims.of_runtime(index, collective, runtime))
         _check_alone(directory, runtime)
         for plan in runtime.plans:
-            if plan.forest not in sources:
+            if plan.forest is not None and plan.forest not in sources:
                 raise PlanError(f"{where}: {plan.file}: no forest {plan.forest}")
-            source = sources[plan.forest]
+            source = next(iter(sources.values())) if not plan.forest else sources[plan.forest]
             program = _check_plan(directory, index, collective, runtime, plan, source)
-            proven.append(Proven(runtime.format, plan, program, source))
+            own = source if plan.forest else None
+            proven.append(Proven(runtime.format, plan, program, own, source.graph))
         last = runtime.plans[-1].max_bytes
         lines.append(
             f"{runtime.format}: {len(runtime.plans)} plans, each right and within the rules of "

@@ -23,7 +23,8 @@ from forestcoll.compile.plan_set.index import (
 )
 from forestcoll.lower import usage
 from forestcoll.plans import FORMATS
-from forestcoll.program.targets import TARGETS
+from forestcoll.program.targets import TARGETS, library_on
+from forestcoll.schedule.routes import routes
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import link_loads
 
@@ -50,7 +51,7 @@ def _words(value: object) -> str:
 
 
 def of_set(index: Index) -> Iterator[Claim]:
-    """Of the index by itself: nothing stands twice, and there are plans of forests."""
+    """Of the index by itself: nothing stands twice, and forests have plans, if one has."""
     sources = [forest.file for forest in index.forests]
     sources += [routes.file for routes in index.routes]
     files = [*sources]
@@ -58,8 +59,8 @@ def of_set(index: Index) -> Iterator[Claim]:
     yield "the number of times that a file is named", max(map(files.count, files), default=0), 1
     formats = [runtime.format for runtime in index.runtimes]
     yield "the number of runtimes of a format", max(map(formats.count, formats), default=0), 1
-    used = {plan.forest for runtime in index.runtimes for plan in runtime.plans}
-    spare = next((file for file in sources if file not in used), None)
+    used = {plan.forest for runtime in index.runtimes for plan in runtime.plans} - {None}
+    spare = next((file for file in sources[not used :] if file not in used), None)
     yield "the forest without a plan", spare, None
 
 
@@ -156,9 +157,18 @@ def of_plan_and_source(
 ) -> Iterator[Claim]:
     """Of a plan that has been run: that it is one of its forest, and what is estimated of it.
 
+    Where it is of none, `source` is another plan's.
+
     The latencies of the links stand in no file of the set: the estimate's is held against the least
     that it can be, with links that take no time. `source` may be an all-to-all's routes.
     """
+    kind = program.style, program.protocol
+    if plan.forest is None:
+        wire = library_on(index.topology).messages.wire(program.protocol)
+        algbw = routes(source.graph).algbw(verified.loads) / wire
+        yield "the estimated algbw", _fraction(plan.algbw), algbw
+        yield "the number of instances", plan.instances, 1
+        return
     try:
         if isinstance(source, Routes):
             check_routes(source, verified)
@@ -172,7 +182,7 @@ def of_plan_and_source(
     names = source.graph.names
     ends = zip(source.graph.tail, source.graph.head, strict=True)
     links = {(names[u], names[v]): Fraction(0) for u, v in ends}
-    line = line_of(source, (program.style, program.protocol), links, index.topology)
+    line = line_of(source, kind, links, index.topology)
     yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)
     stated = _fraction(plan.latency)
     yield "the estimated latency", stated, max(stated or Fraction(0), line.latency)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
+from forestcoll.lower.rounds import Rounds
 from forestcoll.program.targets import library_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.latency import Latencies, latency
+from forestcoll.schedule.routes import routes
 from forestcoll.solver.alltoall.routes import Routes, orbit_of
 from forestcoll.verify.simulate import DEFAULTS, KINDS, Options
 from forestcoll.verify.simulate.options import Kind
@@ -38,7 +40,7 @@ class Line:
 
 
 def line_of(
-    origin: Forest | Routes,
+    origin: Forest | Routes | Rounds,
     kind: Kind,
     links: Latencies,
     machine: str,
@@ -54,7 +56,25 @@ def line_of(
     first = hop if kind == KINDS[-1] else 0  # what MSCCL++ reads first is not announced
     if isinstance(origin, Routes):
         return Line(_longest_route(origin, hop, links) - first, origin.algbw / wire)
+    if isinstance(origin, Rounds):
+        return _line_of_rounds(origin, hop, wire, links)
     return Line(latency(origin, links, hop) - first, origin.plain_algbw / wire)
+
+
+def _line_of_rounds(rounds: Rounds, hop: Fraction, wire: Fraction, links: Latencies) -> Line:
+    """Each round takes as long as its slowest message; all share the links of their ways."""
+    names, ways = rounds.graph.names, routes(rounds.graph)
+    slowest = [
+        max(
+            sum((links[names[u], names[v]] for u, v in pairwise(ways.ways[rank, peer])), Fraction())
+            for rank, group in enumerate(groups)
+            for peer in group
+            if peer != rank
+        )
+        for groups in rounds.groups
+    ]
+    latency = sum(slowest, start=hop * len(slowest))
+    return Line(latency, ways.algbw(dict.fromkeys(rounds.pairs, Fraction(1))) / wire)
 
 
 def _longest_route(routes: Routes, own: Fraction, links: Latencies) -> Fraction:

@@ -76,7 +76,7 @@ class PlanFile(_Model):
 
     file: str
     sha256: str
-    forest: str  # its file; of an all-to-all that of its routes
+    forest: str | None  # its file; of an all-to-all that of its routes; None: of neither
     protocol: Protocol
     min_bytes: int = Field(ge=0)
     max_bytes: int = Field(ge=1)
@@ -143,7 +143,7 @@ def files_of(plan_set: PlanSet) -> dict[str, str]:
             word = entry.program.protocol.lower()
             file = f"{plans.format}/{stem}.{number:02d}.{word}{FORMATS[plans.format].suffix}"
             files[file] = entry.text
-            source = names[id(entry.origin)]
+            source = names.get(id(entry.origin))
             listed.append(_plan(file, entry, source, plans))
         runtimes.append(_runtime(plan_set, plans, tuple(listed)))
     index = Index(
@@ -238,7 +238,7 @@ def _routes_file(file: str, routes: Routes, text: str) -> RoutesFile:
     )
 
 
-def _plan(file: str, entry: Entry, source: str, plans: Plans) -> PlanFile:
+def _plan(file: str, entry: Entry, source: str | None, plans: Plans) -> PlanFile:
     used = usage(entry.program)
     line = entry.candidate.line
     return PlanFile(

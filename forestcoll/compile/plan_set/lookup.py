@@ -14,11 +14,11 @@ from forestcoll.plans import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A plan of a set, its text, its forest's file, and the sizes in bytes that it serves."""
+    """A plan of a set, its text, its forest's file if any, and the bytes that it serves."""
 
     file: Path
     text: str
-    forest: Path
+    forest: Path | None
     sizes: tuple[int, ...]
     notes: tuple[str, ...]
 
@@ -49,7 +49,7 @@ def choose_plans(
             chosen[-1] = Chosen(last.file, last.text, last.forest, *both)
             continue
         text = read_same(directory, plan.file, plan.sha256)
-        forest = directory / plan.forest
+        forest = None if plan.forest is None else directory / plan.forest
         chosen.append(Chosen(directory / plan.file, text, forest, (size,), notes))
     return chosen
 

@@ -36,7 +36,8 @@ from forestcoll.compile.plan_set.values import (
 )
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
-from forestcoll.compile.search import TRIES
+from forestcoll.compile.search import RANKS, TRIES
+from forestcoll.lower.rounds import Rounds, lower_rounds, rounds_of
 from forestcoll.plans import FORMATS
 from forestcoll.program import Program
 from forestcoll.program.sizes import Sizes, is_power
@@ -88,6 +89,7 @@ def make(
         bound=bound,
         in_switches=other,
         plans=tuple(plans),
+        first=sources[0],
         timings=maker.clock.seconds,
         notes=list(dict.fromkeys(maker.notes)),
     )
@@ -107,6 +109,7 @@ class _Maker:
         sms = request.multiprocessors(topology.name)
         self.wider = MSCCL.on(sms) if request.target == "any" else None
         self.notes: list[str] = []
+        self.rounds: list[Rounds] = []
 
     # --- what plans may be made from
 
@@ -138,6 +141,8 @@ class _Maker:
             best = problem.optimum()
         chooser = Chooser(problem, {}, Request(budget=request.budget), best, self.clock)
         forests = self._forests(chooser, tuple(self.targets.values()))
+        if problem.collective.two_phases and len(problem.graph.ranks) <= RANKS:
+            self.rounds = list(rounds_of(problem.name, problem.graph))
         in_switch = None if other is None else other.algbw
         return forests, best.bound.algbw, self._name_root(problem), in_switch
 
@@ -260,9 +265,9 @@ class _Maker:
         name, links = self.topology.name, self.topology.latencies()
         return [
             Candidate(source, kind, line_of(source, kind, links, name))
-            for source in kept
+            for source in [*kept, *self.rounds]
             for kind in KINDS
-            if kind[0] == target.style
+            if kind[0] == target.style and (kind[1] == "LL" or not isinstance(source, Rounds))
         ]
 
     def _chunks(self, source: Forest | Routes) -> int:
@@ -281,6 +286,8 @@ class _Maker:
 
         source, protocol, note = candidate.origin, candidate.protocol, ""
         assert source is not None
+        if isinstance(source, Rounds):
+            return lower_rounds(source, target), note
         if isinstance(source, Routes):
             return fill(source, target, self.topology.name, protocol)
         program = lower(source, target, instances=self.instances, protocol=protocol)
@@ -310,7 +317,7 @@ class _Maker:
         entry = Entry(place.low, place.high, candidate, sized, "")
         calls = self._calls(program)
         text = write_plan(sized, form, target, entry.origin, self.clock, calls)
-        where = self.topology if isinstance(entry.origin, Routes) else entry.origin
+        where = entry.origin if isinstance(entry.origin, Forest) else self.topology
         with self.clock.stage("play"):
             ends = ends_of(sized, where, self.topology, place.low, place.high)
         return replace(entry, text=text, ends=ends)

@@ -12,6 +12,7 @@ from forestcoll.program.targets import PlanFormat, Target
 from forestcoll.verify.simulate import Band
 
 if TYPE_CHECKING:
+    from forestcoll.lower.rounds import Rounds
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.verify.simulate.options import Kind
@@ -24,12 +25,12 @@ Ends = tuple[Band, Band]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A forest, or routes, for programs of a style and protocol, with the estimate of its plan.
+    """What programs of a style and protocol are made from, with the estimate of its plan.
 
     Without an origin its programs are lowered from flows of an all-to-all.
     """
 
-    origin: Forest | Routes | None
+    origin: Forest | Routes | Rounds | None
     kind: Kind
     line: Line
 
@@ -59,10 +60,12 @@ class Entry:
     ends: Ends | None = None
 
     @property
-    def origin(self) -> Forest | Routes:
-        """What it was made from."""
-        assert self.candidate.origin is not None
-        return self.candidate.origin
+    def origin(self) -> Forest | Routes | None:
+        """The forest or routes that it was made from, if it was."""
+        from forestcoll.lower.rounds import Rounds
+
+        origin = self.candidate.origin
+        return None if isinstance(origin, Rounds) else origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +99,18 @@ class PlanSet:
     high: int
     bound: Fraction  # GB/s of algbw that no schedule exceeds whose GPUs copy and add
     plans: tuple[Plans, ...]
+    first: Forest | Routes  # says the machine where no plan is made from any
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
     in_switches: Fraction | None = None  # GB/s where switches copy and add, if that is more
 
     @property
     def sources(self) -> list[Forest | Routes]:
-        """Each forest, or an all-to-all's routes, that a plan was made from, once."""
+        """Each forest, or an all-to-all's routes, that a plan was made from, once; or `first`."""
         sources: list[Forest | Routes] = []
         for plans in self.plans:
             for entry in plans.entries:
-                if all(entry.origin is not source for source in sources):
-                    sources.append(entry.origin)
-        return sources
+                origin = entry.origin
+                if origin is not None and all(origin is not source for source in sources):
+                    sources.append(origin)
+        return sources or [self.first]

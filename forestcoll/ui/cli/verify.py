@@ -309,7 +309,8 @@ def _play(proven: list[Proven], topology: Topology | None) -> tuple[list[Row], s
     rows, text = [], ""
     for plan in proven:
         low, high = plan.stated.min_bytes, plan.stated.max_bytes
-        site = predict.site_with(plan.program, plan.made_from, topology)
+        source = plan.graph if plan.made_from is None else plan.made_from
+        site = predict.site_with(plan.program, source, topology)
         ends = ends_of(plan.program, site.where, site.links, low, high)
         rows.append(Row(plan.format, low, high, plan.program, plan.made_from, ends))
         text = text or site.note if ends else text

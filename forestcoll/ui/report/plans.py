@@ -154,7 +154,7 @@ class Row:
     low: int
     high: int
     program: Program
-    made_from: Forest | Routes
+    made_from: Forest | Routes | None
     ends: Ends | None
 
 
@@ -227,9 +227,10 @@ def simulation_rows(rows: Iterable[Row]) -> list[dict[str, object]]:
 
 def _cells(row: Row) -> list[object]:
     source = row.made_from
+    shape: tuple[object, object, str] = "", "", ""
     if isinstance(source, Routes):
         shape = source.hops, source.units, words.decimal(source.algbw, 1)
-    else:
+    elif source is not None:
         shape = source.height, source.trees_per_root, words.decimal(source.plain_algbw, 1)
     return [
         row.format,
