@@ -205,13 +205,6 @@ WAYS: dict[str, tuple[CapacityGraph, Collective, dict[Any, int], dict[Any, tuple
     "the same trees do not, then the joint program": (
         mi250(1, dies=8), ALLREDUCE, {}, {(allreduce, "joint"): (1, 0)},
     ),
-    "regular fabrics skip the joint program where they are large": (
-        dgx_a100(4), ALLREDUCE, {(optimum, "ALIKE_FROM"): 8}, {(allreduce, "joint"): (0, 0)},
-    ),
-    "a large fabric that is not regular takes the general way": (
-        without(dgx_a100(2), 0), ALLREDUCE, {(optimum, "ALIKE_FROM"): 8},
-        {(optimum, "regular_allreduce"): (0, 1)},
-    ),
 }  # fmt: skip
 """Graph, collective, changed limits, and of functions whether they answer, and refuse."""
 
@@ -227,6 +220,16 @@ def test_ways(way: str, monkeypatch: pytest.MonkeyPatch, spy: Watch) -> None:
     assert {
         asked: (bool(each.given), bool(each.refused)) for asked, each in spies.items()
     } == counts
+
+
+def test_large_fabrics_have_the_same_trees_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, spy: Watch
+) -> None:
+    monkeypatch.setattr(allreduce, "COMPACT_FROM", 7)
+    joint, boxed = spy(allreduce, "joint"), spy(allreduce, "joint_of_boxes")
+    best = solver.optimum(mi250(1, dies=8), ALLREDUCE)
+    assert (best.algbw, best.bound.algbw, joint.calls, boxed.calls) == (100, 150, [], [])
+    assert "a joint optimum is not looked for beyond 7 ranks" in best.note
 
 
 # ------------------------------------------------------------------------------------ packing

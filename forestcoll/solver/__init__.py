@@ -1,9 +1,9 @@
 """Optimum, switch removal, tree packing: a CapacityGraph in, a proven Forest out."""
 
-from forestcoll.solver.compact.forests import COMPACT_FROM, solve_compact
+from forestcoll.solver.compact.forests import solve_compact
 from forestcoll.solver.optimum import fixed_algbw, optimum
 from forestcoll.solver.solve import Progress, solve
-from forestcoll.solver.task import Optimum
+from forestcoll.solver.task import COMPACT_FROM, Optimum
 
 __all__ = [
     "COMPACT_FROM",

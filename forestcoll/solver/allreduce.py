@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint, fixed_joint, joint
 from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
-from forestcoll.solver.task import PATIENT, Task, analyse
+from forestcoll.solver.task import COMPACT_FROM, PATIENT, Task, analyse
 
 FEW = 8
 """Trees a root that are few: where the optimum has more, it is tried to be reached with these."""
@@ -67,6 +67,12 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     same = Plan(gather, scatter, None, allreduce_bound(graph))
     if same.bound.algbw == same.same_algbw:
         return same
+    if len(graph.ranks) > COMPACT_FROM:
+        note = (
+            "reduce-scatter and allgather over the same trees; a joint optimum is not looked for "
+            f"beyond {COMPACT_FROM:,} ranks"
+        )
+        return replace(same, note=note)
     boxed = joint_of_boxes(graph, same.bound)
     if boxed is not None and boxed.algbw > same.same_algbw:
         note = ""

@@ -6,10 +6,8 @@ from fractions import Fraction
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.quotient import ALIKE_FROM
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fix_joint, fix_same, plan
-from forestcoll.solver.compact.forests import regular_allreduce
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.task import Optimum, analyse, forward
 
@@ -36,9 +34,6 @@ def optimum(
 
 
 def _allreduce(graph: CapacityGraph, patient: bool) -> Optimum:
-    regular = regular_allreduce(graph) if len(graph.ranks) > ALIKE_FROM else None
-    if regular is not None:
-        return regular
     chosen = plan(graph, patient)
     return Optimum(
         algbw=chosen.algbw,

@@ -14,7 +14,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.schedule.certificate import OUTSIDE, Labels, partition_limit
 from forestcoll.schedule.forest import Bound
-from forestcoll.solver.task import explain_separation
+from forestcoll.solver.task import explain_separation, tightest_cut
 
 Groups = frozenset[frozenset[int]]  # the ranks (nodes) of each part
 WORK = 2_000_000
@@ -47,16 +47,13 @@ def _least_cut(graph: CapacityGraph) -> tuple[int, frozenset[int]]:
     Every such S either holds rank 0 and lacks another, or the other way round. What enters S leaves
     its complement, so this is the bound of both directions.
     """
-    from forestcoll.graph.kernel import _kernel
-
-    first, others = graph.ranks[0], list(graph.ranks[1:])
-    links = (list(graph.tail), list(graph.head))
-    out, inside = _kernel.least_flow(graph.n, *links, list(graph.capacity), first, others)
-    back, beyond = _kernel.least_flow(graph.n, *links[::-1], list(graph.capacity), first, others)
-    cut = frozenset(inside) if out <= back else frozenset(range(graph.n)) - frozenset(beyond)
-    if min(out, back) == 0:
+    rate, cut = tightest_cut(graph, 0)
+    back, beyond = tightest_cut(graph.reverse(), 0)
+    if back < rate:
+        rate, cut = back, frozenset(range(graph.n)) - beyond
+    if rate == 0:
         raise explain_separation(graph, cut)
-    return min(out, back), cut
+    return int(rate), cut
 
 
 # ------------------------------------------------------------------------------ partitions
@@ -227,8 +224,4 @@ def _groups_by_wide_links(graph: CapacityGraph) -> list[Groups]:
 
 def _tight_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:
     """The bottleneck of allgather, and that of reduce-scatter."""
-    from forestcoll.graph.kernel import _kernel
-
-    for tail, head in ((graph.tail, graph.head), (graph.head, graph.tail)):
-        args = (list(tail), list(head), list(graph.capacity), list(graph.ranks))
-        yield frozenset(_kernel.best_ratio(graph.n, *args)[2])
+    yield from (tightest_cut(links, None)[1] for links in (graph, graph.reverse()))

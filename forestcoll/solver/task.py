@@ -49,6 +49,14 @@ def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
 
     Every switch is taken for one that may copy. Raises InfeasibleError where the rate is 0.
     """
+    rate, cut = tightest_cut(graph, root)
+    if rate == 0:
+        raise explain_separation(graph, cut)
+    return rate, cut
+
+
+def tightest_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
+    """As `least_cut`, where no link leaves the cut too."""
     links, parts = (graph.n, graph.tail, graph.head, graph.capacity), graph.parts
     if len(graph.ranks) < 2:
         raise UnsupportedError("a collective needs at least two ranks")
@@ -67,11 +75,7 @@ def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
         leaving, held, nodes = _kernel.best_ratio(*links, graph.ranks, parts)
     else:
         (leaving, nodes), held = _kernel.least_flow(*links, source, graph.ranks), 1
-    rate = Fraction(leaving, held)
-    cut = frozenset(nodes)
-    if rate == 0:
-        raise explain_separation(graph, cut)
-    return rate, cut
+    return Fraction(leaving, held), frozenset(nodes)
 
 
 def explain_separation(graph: CapacityGraph, cut: Cut) -> InfeasibleError:
@@ -79,6 +83,8 @@ def explain_separation(graph: CapacityGraph, cut: Cut) -> InfeasibleError:
     return InfeasibleError(f"{graph.explain_cut(cut)}; add a link, or leave these ranks out")
 
 
+COMPACT_FROM = 2_048
+"""Above that many ranks, compact forests are made where that is possible and nothing else asked."""
 PATIENT = 128
 """Ranks up to which the general packers and the joint program of an allreduce take seconds."""
 

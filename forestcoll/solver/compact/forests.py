@@ -32,11 +32,8 @@ from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.forest import Bound, Forest, Tree, in_order
 from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.task import Optimum, Packed, analyse, assemble, check_promise, forward
+from forestcoll.solver.task import Packed, analyse, assemble, check_promise, forward
 from forestcoll.solver.walks import hops
-
-COMPACT_FROM = 2_048
-"""Above that many ranks, compact forests are made where that is possible and nothing else asked."""
 
 
 def pack_compact(
@@ -97,27 +94,6 @@ def solve_compact(
     forest = assemble(name, graph, collective, phases, bound, group=group)
     check_promise(forest, algbw)
     return forest
-
-
-def regular_allreduce(graph: CapacityGraph) -> Optimum | None:
-    """Reduce-scatter and allgather over the same trees on a regular graph, with a bound.
-
-    None where another way may be better and the graph is small enough to look for it, or where
-    links are not alike in both directions.
-    """
-    if not is_symmetric(graph) or not find_structures(graph):
-        return None
-    task = analyse(graph, None)
-    algbw, bound = task.algbw / 2, regular_bound(graph, task.bound)
-    note = ""
-    if bound.algbw > algbw:
-        if len(graph.ranks) <= COMPACT_FROM:
-            return None
-        note = (
-            "reduce-scatter and allgather over the same trees; a joint optimum is not looked for "
-            f"beyond {COMPACT_FROM:,} ranks"
-        )
-    return Optimum(algbw, algbw / len(graph.ranks), task.trees_per_root, bound, note)
 
 
 def regular_bound(graph: CapacityGraph, cut: Bound) -> Bound:

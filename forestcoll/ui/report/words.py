@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from forestcoll.program import Collective
@@ -192,7 +193,7 @@ def _partition(graph: CapacityGraph, bound: Bound) -> str:
     if m == len(graph.ranks):
         who = f"all {m} GPUs"
     elif all(_whole_boxes(graph, p) is not None for p in bound.parts):
-        who = f"the {m} boxes" if _boxes(graph) == m else f"{m} groups of boxes"
+        who = f"the {m} boxes" if len(_boxes(graph)) == m else f"{m} groups of boxes"
     else:
         shown = "; ".join(
             join_names(graph.names[v] for v in _ranks(graph, p)) for p in bound.parts[:3]
@@ -221,19 +222,27 @@ def _smaller(graph: CapacityGraph, a: frozenset[int], b: frozenset[int]) -> froz
     return a if len(_ranks(graph, a)) <= len(_ranks(graph, b)) else b
 
 
+@lru_cache(maxsize=2)
+def _rank_numbers(graph: CapacityGraph) -> dict[int, int]:
+    return {v: number for number, v in enumerate(graph.ranks)}
+
+
 def _ranks(graph: CapacityGraph, nodes: frozenset[int]) -> list[int]:
-    return [v for v in graph.ranks if v in nodes]
+    number = _rank_numbers(graph)
+    return sorted((v for v in nodes if v in number), key=number.__getitem__)
 
 
-def _boxes(graph: CapacityGraph) -> int:
-    return len({graph.box(v) for v in graph.ranks})
+@lru_cache(maxsize=2)
+def _boxes(graph: CapacityGraph) -> Counter[str]:
+    """How many ranks are in each."""
+    return Counter(graph.box(v) for v in graph.ranks)
 
 
 def _whole_boxes(graph: CapacityGraph, nodes: frozenset[int]) -> list[str] | None:
     """The boxes whose ranks are exactly the ranks in `nodes`; None where a box is cut through."""
     ranks = _ranks(graph, nodes)
     boxes = dict.fromkeys(graph.box(v) for v in ranks)
-    if "" in boxes or sum(graph.box(v) in boxes for v in graph.ranks) > len(ranks):
+    if "" in boxes or sum(_boxes(graph)[box] for box in boxes) > len(ranks):
         return None
     return list(boxes)
 
@@ -257,7 +266,7 @@ def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
         alone = alike({v: graph.names[v] for v in graph.ranks})
         return "every GPU" if alone else label(graph, part)
     boxes = _whole_boxes(graph, part)
-    if boxes is None or len(boxes) != 1 or _boxes(graph) == 1:
+    if boxes is None or len(boxes) != 1 or len(_boxes(graph)) == 1:
         return label(graph, part)
     box = [graph.box(v) for v in range(graph.n)]
     sizes = Counter([box[v] for v in graph.ranks])
