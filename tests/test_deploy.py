@@ -29,14 +29,18 @@ BOXES = "fat-tree leaves=1 hosts=2 gpus=2"
 COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
 
 
-@pytest.fixture(scope="module")
-def schedules(compiled: Artefacts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both plan formats of all collectives on two small boxes of two GPUs."""
-    folder = tmp_path_factory.mktemp("schedules")
+def plans_of(machine: str, compiled: Artefacts, folder: Path) -> Path:
+    """Both plan formats of all collectives, in a folder."""
     for collective in COLLECTIVES:
-        for file in compiled(BOXES, collective).folder.iterdir():
+        for file in compiled(machine, collective).folder.iterdir():
             shutil.copy(file, folder / file.name[file.name.index(collective) :])
     return folder
+
+
+@pytest.fixture(scope="module")
+def schedules(compiled: Artefacts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of two small boxes of two GPUs."""
+    return plans_of(BOXES, compiled, tmp_path_factory.mktemp("schedules"))
 
 
 def run(*words: str | Path) -> tuple[int, str]:
@@ -353,19 +357,26 @@ def test_runtimes() -> None:
 
 
 def test_torch_runs_plans_and_says_so(
-    schedules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: Artefacts,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a machine without GPUs, as it stands: over gloo, which it says; fewer bytes than usual."""
+    """On a machine without GPUs, as it stands: over gloo, which it says; fewer bytes than usual.
+
+    Two ranks, as each imports PyTorch.
+    """
     pytest.importorskip("torch")
     monkeypatch.setattr("forestcoll.execute.deploy.plans.CHECKED_BYTES", 1 << 18)
     environment = {name: value for name, value in os.environ.items() if name != "BACKEND"}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     folder = tmp_path / "d"
+    schedules = plans_of("ring gpus=2", compiled, tmp_path_factory.mktemp("schedules"))
     document = deployed(schedules, "torch", folder)
     assert len(document["plans"]) == len(COLLECTIVES)  # each schedule once, though in two formats
     assert {Path(p["file"]).suffix for p in document["plans"]} == {".xml"}
     port = socket_port()
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4", "--master-port", port]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
     done = subprocess.run(
         ["bash", str(folder / "run.sh"), sys.executable, *torchrun, f"{folder}/check_torch.py"],
         capture_output=True,

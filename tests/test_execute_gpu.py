@@ -44,7 +44,7 @@ def library(compiled: Artefacts) -> Path:
     """The engine, compiled by the C++ compiler against the stand-in; once for all processes."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     assert compiler is not None
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    flags = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
 
     def compile_(made: Path) -> None:
         command = [compiler, *flags, "-x", "c++", f"-I{HERE}", "-o", str(made)]
@@ -220,9 +220,9 @@ def test_a_stuck_plan_is_given_up_and_explained(programs: Programs, run: Runs) -
     program = programs["broadcast", "mscclpp-json"]
     r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_SIGNAL)
     with pytest.raises(
-        ExecutionError, match=r"nothing moved for 1 s; the plan is stuck: "
+        ExecutionError, match=r"nothing moved for 0\.3 s; the plan is stuck: "
     ) as found:
-        run(edit(program, f"{r}.{b}.{s} -"), 4096, devices=[0, 1], timeout=1)
+        run(edit(program, f"{r}.{b}.{s} -"), 4096, devices=[0, 1], timeout=0.3)
     assert f"waits for a signal from rank {r}" in "\n".join(found.value.__notes__)
 
 

@@ -91,27 +91,27 @@ def built(
 
     native = [path for path in SOURCES.parent.rglob("*") if path.suffix in (".cpp", ".hpp")]
 
-    def build(source: Path) -> Path:
-        """What is not tested, and slow to compile: once for all sanitizers."""
-        return compiled.once(
-            f"{source.stem}.o",
-            lambda target: compile_(*common, "-O0", source, "-o", target),
-            *(source, *native, Path(__file__)),
-        )
+    bindings = [Path(nanobind.source_dir()) / "nb_combined.cpp", SOURCES / "module.cpp"]
+    tested = [path for path in sorted(SOURCES.glob("*.cpp")) if path.stem != "module"]
 
-    def build_tested() -> Path:
-        """The engine's sources as one, which takes half of the time of one by one."""
-        source, target = folder / "tested.cpp", folder / "tested.o"
-        sources = [*SOURCES.glob("*.cpp"), *SOURCES.parent.glob("*.cpp")]
-        tested = [path for path in sorted(sources) if path.stem != "module"]
-        source.write_text("".join(f'#include "{path}"\n' for path in tested))
-        compile_(*common, *checked, "-O0", source, "-o", target)
+    def build(sources: list[Path], target: Path, *flags: str) -> Path:
+        """Sources as one, which takes half of the time of one by one."""
+        whole = folder / f"{target.stem}.cpp"
+        whole.write_text("".join(f'#include "{path}"\n' for path in sources))
+        compile_(*common, *flags, "-O0", whole, "-o", target)
         return target
 
+    def build_bindings() -> Path:
+        """What is not tested: once for all sanitizers."""
+        made_of = (*bindings, *native, Path(__file__))
+        return compiled.once("bindings.o", lambda target: build(bindings, target), *made_of)
+
     def link(engine: Path) -> None:
-        others = [Path(nanobind.source_dir()) / "nb_combined.cpp", SOURCES / "module.cpp"]
         with ThreadPoolExecutor(2) as pool:
-            objects = [pool.submit(build_tested), *(pool.submit(build, one) for one in others)]
+            objects = [
+                pool.submit(build, tested, folder / "tested.o", *checked),
+                pool.submit(build_bindings),
+            ]
         files = [one.result() for one in objects]
         compile_("-shared", f"-fsanitize={sanitizer}", *files, "-o", engine, "-pthread")
 

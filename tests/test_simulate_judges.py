@@ -58,6 +58,8 @@ CALLS = [
     ("dgx-a100-2/reduce.mscclpp.json", 65_536),
 ]
 """Plans and bytes: messages of each protocol that are full, half full, and nearly empty."""
+IN_OTHERS = ("mi250-1/reduce-scatter", "mi250-1/broadcast", "dgx-a100-2/reduce-scatter")
+"""What the allreduce of the same machine has too: SimGrid takes long for so many ranks."""
 
 
 def forest_of(plan: str) -> Forest:
@@ -146,7 +148,7 @@ def test_closed_forms_by_simgrid(play: Play, time: float) -> None:
     assert simgrid(play) == pytest.approx(time, rel=EXACT)
 
 
-@pytest.mark.parametrize(("plan", "size"), CALLS)
+@pytest.mark.parametrize(("plan", "size"), [c for c in CALLS if not c[0].startswith(IN_OTHERS)])
 def test_fair(plan: str, size: int) -> None:
     play = read(SCHEDULES / plan, size)
     expected = simgrid(play)

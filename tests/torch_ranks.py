@@ -9,12 +9,12 @@ import gc
 import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -46,6 +46,27 @@ gc.freeze()
 gc.set_threshold(*THRESHOLD)
 
 
+@contextmanager
+def _forked(n: int, work: Callable[..., None], *arguments: object) -> Iterator[list[Connection]]:
+    """Pipes from `n` processes that call `work(rank, n, pipe, *arguments)`, killed at the end."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "forestcoll.torch", "torch_ranks"])
+    pipes = [context.Pipe(duplex=False) for _ in range(n)]
+    processes = [
+        context.Process(target=work, args=(r, n, pipes[r][1], *arguments), daemon=True)
+        for r in range(n)
+    ]
+    try:
+        for process, (_, theirs) in zip(processes, pipes, strict=True):
+            process.start()
+            theirs.close()
+        yield [ours for ours, _ in pipes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
 def run_ranks(
     n: int,
     function: Callable[..., Any],
@@ -58,28 +79,11 @@ def run_ranks(
     `answer_within`: seconds after which transfers fail. Ranks that `may_die` may end without a
     result (None). Raises AssertionError with the traceback of a rank that failed.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "forestcoll.torch", "torch_ranks"])
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "store"
-        pipes = [context.Pipe(duplex=False) for _ in range(n)]
-        processes = [
-            context.Process(
-                target=_rank,
-                args=(r, n, str(store), answer_within, pipes[r][1], function, arguments),
-                daemon=True,
-            )
-            for r in range(n)
-        ]
-        try:
-            for process, (_, theirs) in zip(processes, pipes, strict=True):
-                process.start()
-                theirs.close()
-            return _collect([ours for ours, _ in pipes], may_die)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _forked(n, _rank, f"{folder}/store", answer_within, function, arguments) as pipes,
+    ):
+        return _collect(pipes, may_die)
 
 
 def launch(n: int, *words: str) -> list[tuple[str, str, int]]:
@@ -87,13 +91,25 @@ def launch(n: int, *words: str) -> list[tuple[str, str, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = []
-    for rank in range(n):
-        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
-        env = {**os.environ, **{k: str(v) for k, v in places.items()}, "MASTER_ADDR": "127.0.0.1"}
-        command = [sys.executable, "-m", "forestcoll", *words]
-        processes.append(subprocess.Popen(command, env=env, text=True, stdout=-1, stderr=-1))
-    return [(*p.communicate(timeout=100), p.returncode) for p in processes]
+    with tempfile.TemporaryDirectory() as folder, _forked(n, _program, port, folder, words) as them:
+        return _collect(them, ())
+
+
+def _program(
+    rank: int, n: int, pipe: Connection, port: int, folder: str, words: tuple[str, ...]
+) -> None:
+    """The program with these words: what it wrote to either stream, and its exit code."""
+    from forestcoll.__main__ import main
+
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
+    os.environ |= {**{k: str(v) for k, v in places.items()}, "MASTER_ADDR": "127.0.0.1"}
+    written = [Path(folder, f"{rank}.{stream}") for stream in ("out", "err")]
+    for stream, path in enumerate(written, 1):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), stream)
+    sys.argv[1:] = words
+    code = main()
+    sys.stdout.flush()
+    pipe.send((True, (*(path.read_text() for path in written), code)))
 
 
 def _collect(pipes: list[Connection], may_die: tuple[int, ...]) -> list[Any]:
@@ -117,9 +133,9 @@ def _collect(pipes: list[Connection], may_die: tuple[int, ...]) -> list[Any]:
 def _rank(
     rank: int,
     n: int,
+    pipe: Connection,
     store: str,
     answer_within: float,
-    pipe: Connection,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
