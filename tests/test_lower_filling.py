@@ -32,9 +32,9 @@ from forestcoll.lower import UNIT_BYTES, lower, usage
 from forestcoll.lower.fifo import share_sums, sum_of
 from forestcoll.lower.fifo_blocks import Port, match_ports
 from forestcoll.lower.instances import hardest
-from forestcoll.lower.layout import RankTree, from_next, layout
-from forestcoll.lower.onesided import Spread, forks
-from forestcoll.lower.pipelines import cut
+from forestcoll.lower.layout import Layout, RankTree, layout
+from forestcoll.lower.limits import Limits
+from forestcoll.lower.onesided import Spread, blocks_of, forks
 from forestcoll.lower.schedule import links_of, schedule
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.plans import mscclpp
@@ -68,11 +68,6 @@ pytestmark = pytest.mark.usefixtures("links_alone")
 
 SPREADS = [Spread(grain, children) for grain, children in product((0, 1, 2), (False, True))]
 SPREADS.append(Spread(3, units=8))
-
-
-def test_destinations_begin_with_the_next_rank() -> None:
-    assert from_next([0, 1, 2, 5, 7], 2) == [5, 7, 0, 1, 2]
-    assert from_next([], 0) == []
 
 
 @pytest.mark.parametrize("collective", list(BY_TREES))
@@ -292,9 +287,13 @@ def test_wide_sums_begin_at_other_ranks_at_every_rank() -> None:
     for root in range(32):
         parent = tuple(-1 if rank == root else root for rank in range(32))
         order = (root, *(rank for rank in range(32) if rank != root))
-        split = cut(RankTree(root, "reduce", 0, 1, parent, order), ["box"] * 32, MSCCLPP)
-        groups = [split.children[root][group] for group in split.chain(root)]
+        tree = RankTree(root, "reduce", 0, 1, parent, order)
+        chunks = Layout(Collective.REDUCE, 32, 1, (0,) * 32, (tree,))
+        split = blocks_of(chunks, Limits(MSCCLPP, "", (), 1), ["box"] * 32)
+        groups = split.groups(0, root)[::-1]  # the main one last
         assert sorted(c for group in groups for c in group) == sorted({*range(32)} - {root})
+        after = [c for c in groups[-1] if c > root]  # the next ranks first, then round
+        assert groups[-1] == sorted(after) + sorted({*groups[-1]} - {*after})
         assert max(map(len, groups)) <= MSCCLPP.peers
         begun.update(groups[0])
     assert len(set(begun.values())) == 1

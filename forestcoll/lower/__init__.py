@@ -6,14 +6,18 @@
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
       fifo_blocks  which ends of connections its thread blocks own
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
-      pipelines    what a rank repeats slice by slice for a tree
-      handshakes   channels; what makes launch after launch safe
-      onesided_blocks  which transfers share thread blocks
+      channels     of which kind they are; operations on several of them
     packets        MSCCL++ for few bytes
     rounds         allreduce of few bytes, without trees
     nvls           MSCCL++ where switches copy and add
     instances      how many thread blocks the work of a rank takes
     limits         what a program takes of a target, the refusals, and its protocol
+
+In C++ (graph/kernel/lowering):
+
+    fifo_blocks      what the thread blocks of fifo programs do for transfers in an order
+    onesided_blocks  which transfers of onesided programs share thread blocks
+      pipelines      what a rank repeats slice by slice for a tree
 
 A program that a box's ports leave with an allgather's input is right out of place only, and
 `serve` makes one for calls in place of it; a few of packets are too (packets). All others are right

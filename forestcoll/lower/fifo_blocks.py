@@ -1,6 +1,6 @@
 """Thread blocks of fifo programs (MSCCL XML): the ends of connections that each owns.
 
-What each does with them is dealt out in `graph/kernel/fifo_blocks.cpp`.
+What each does with them is dealt out in `graph/kernel/lowering/fifo_blocks.cpp`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.lower.handshakes import kind_of
+from forestcoll.lower.channels import kind_of
 from forestcoll.lower.limits import steps, usage
 from forestcoll.program import (
     RECEIVES,

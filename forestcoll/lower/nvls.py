@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.handshakes import NOP, sync
+from forestcoll.lower.channels import NOP, sync
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Limits, check_ranks
 from forestcoll.program import (

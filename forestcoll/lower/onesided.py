@@ -13,33 +13,50 @@ adds one offset to every operand, and getOffset takes it modulo something only w
 `reuse_resources`, whose ring has a fixed size, and which `re` misreads: it looks at its outputs to
 tell which of its inputs lie in the ring). So a ring of a few units cannot be said in a pipeline:
 what a connection of a pipeline needs of scratch is as long as the chunks that go through it, and
-bounding it means having fewer such connections. pipelines.py says which are left: those
-from box to box, and one a rank with children, for all of them, where the output cannot take the
-sum.
+bounding it means having fewer such connections. `pipelines.cpp` in graph/kernel/lowering says which
+are left: those from box to box, and one a rank with children, for all of them, where the output
+cannot take the sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.handshakes import Boxes, Shakes, bits_of
+from forestcoll.graph.kernel import _kernel
+from forestcoll.lower.channels import Boxes
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.onesided_blocks import (
-    BUSY,
-    Block,
-    Channels,
-    Class,
-    Room,
-    channels_of,
-    deal,
-    units,
+from forestcoll.program import (
+    Buffer,
+    Channel,
+    Instruction,
+    Op,
+    Pipeline,
+    RankProgram,
+    Ref,
+    ThreadBlock,
 )
-from forestcoll.lower.pipelines import Apart, Pipelines, cut
-from forestcoll.program import Instruction, Pipeline, RankProgram, Step, ThreadBlock
 from forestcoll.schedule.forest import Forest
+
+BUSY: Final = 32
+"""Thread blocks of a half at work at a rank, where there are as many trees.
+
+So many channels NCCL has at most; more would take processors from computation.
+"""
+Apart = Literal["no", "inner", "all"]
+"""Ranks of which every child is in a group of its own: none, all but the root, all."""
+_APART: Final = ("no", "inner", "all")
+_OPS: Final = (
+    *(Op.NOP, Op.COPY, Op.REDUCE_TO, Op.PUT, Op.PUT_SIGNAL),
+    *(Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT, Op.SIGNAL, Op.WAIT),
+    *(Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.ACQUIRE, Op.RELEASE),
+)
+_WORDS: Final = (Instruction, Ref, Pipeline, Channel, *Buffer, "memory", "port", *_OPS)
+"""What thread blocks are made of."""
+_LIMITS: Final = ("operations", "channels of one kind", "remote buffers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,70 +111,62 @@ def lower_onesided(
     Raises PlanError where a limit cannot be kept.
     """
     target, both = limits.target, layout.collective.two_phases
-    room = Room(boxes, target)
-    groups = [cut(t, boxes, target, spread.apart(t, both)) for t in layout.trees]
+    blocks = blocks_of(layout, limits, boxes, spread)
     busy = target.thread_blocks if spread.grain else BUSY
-    for halves in (2, 1) if both else (1,):
-        pipelines = Pipelines(layout, groups, boxes, target, halves)
-        wanted = [*units(layout, pipelines, room)]
-        try:
-            classes, blocks = deal(wanted, layout.n, room, busy, limits)
-            break
-        except PlanError:
-            if halves == 1:
-                raise
-    channels = channels_of(classes, blocks, boxes)
+    halves = 2 if both else 1
+    while refused := blocks.deal(halves, busy):
+        halves -= 1
+        if not halves:
+            raise _refusal(limits, *refused)
     ranks = tuple(
         RankProgram(
-            tuple(
-                _block(rank, own, classes, channels, target.peers, unit_bytes)
-                for own in blocks_of_rank
-            ),
+            tuple(ThreadBlock(steps, channels=channels) for steps, channels in own),
             layout.input_chunks,
             layout.output_chunks,
-            pipelines.scratch[rank],
-            (0,) * pipelines.semaphores[rank],
+            scratch,
+            (0,) * semaphores,
         )
-        for rank, blocks_of_rank in enumerate(blocks)
+        for own, scratch, semaphores in blocks.program(unit_bytes)
     )
     return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
 
 
-def _block(
-    rank: int,
-    members: Sequence[Block],
-    classes: Sequence[Class],
-    channels: Channels,
-    peers: int,
-    unit_bytes: int,
-) -> ThreadBlock:
-    """A thread block of a rank: pipelines in the order of their keys, between handshakes."""
-    works = [(block, classes[block[0]][rank, block[1]]) for block in members]
-    channel_of = {(b, x): channels[rank, b, x] for b, work in works for x in bits_of(work.lanes)}
-    own = sorted(set(channel_of.values()), key=lambda c: (c.kind, c.peer, c.index))
-    near = sum(1 << number for number, c in enumerate(own) if c.kind == "memory")
-    place = {channel: number for number, channel in enumerate(own)}
-    shakes, pipes = [0] * 4, []
-    for block, work in works:
-        number = {x: place[channel_of[block, x]] for x in bits_of(work.lanes)}
-        for kind, mask in enumerate(work.shakes):
-            for x in bits_of(mask):
-                shakes[kind] |= 1 << number[x]
-        pipes += [(pipe, number) for pipe in work.pipes]
-    steps: list[Step] = []
-    for pipe, number in sorted(pipes, key=lambda pair: pair[0].key):
-        steps += pipe.before
-        steps.append(Pipeline(_number(pipe.body, number), pipe.chunks, unit_bytes))
-        steps += pipe.after
-    around = Shakes(*shakes).around(steps, near, peers)
-    return ThreadBlock(tuple(around), channels=tuple(own))
+def blocks_of(
+    layout: Layout, limits: Limits, boxes: Boxes, spread: Spread = TOGETHER
+) -> _kernel.OnesidedBlocks:
+    """Returns the trees of a layout, cut in groups, for thread blocks that are to be dealt out."""
+    target, collective = limits.target, layout.collective
+    return _kernel.OnesidedBlocks(
+        layout.trees,
+        [_APART.index(spread.apart(tree, collective.two_phases)) for tree in layout.trees],
+        layout.inputs[: layout.n],
+        layout.outputs[: layout.n],
+        [boxes.index(box) for box in boxes],
+        collective.reduces,
+        collective.two_phases,
+        (
+            target.thread_blocks,
+            target.steps,
+            target.channels,
+            target.peers,
+            target.remote_buffers,
+            target.semaphores,
+        ),
+        _WORDS,
+    )
 
 
-def _number(body: Sequence[Instruction], number: dict[int, int]) -> tuple[Instruction, ...]:
-    """The instructions with indices into the thread block's channels in place of lanes."""
-    return tuple(
-        Instruction(i.op, i.src, i.dst, channels=tuple([number[x] for x in i.channels]))
-        if i.channels
-        else i
-        for i in body
+def _refusal(
+    limits: Limits, root: int, trees: int, alone: tuple[int, int, int, int] | None
+) -> PlanError:
+    """The error of trees that do not fit; `alone`: what a single one of them breaks."""
+    target = limits.target
+    if alone is not None:
+        rank, limit, figure, bound = alone
+        where = f"{limits.rank(rank)} in a tree of root {root}"
+        return limits.refuse(where, f"{_LIMITS[limit]} in one thread block", figure, bound)
+    return PlanError(
+        f"{limits.title}: {trees} trees need more than {target.thread_blocks} thread blocks "
+        f"of {target.steps} operations and {target.channels} channels of a kind, all that "
+        f"{target.name} holds; {limits.hint}"
     )

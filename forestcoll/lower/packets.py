@@ -58,10 +58,9 @@ from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.handshakes import KINDS, NOP, Boxes, Kind, batches, kind_of, sync
+from forestcoll.lower.channels import KINDS, NOP, Boxes, Kind, batches, kind_of, sync
 from forestcoll.lower.layout import Layout, RankTree, from_next, ref_at
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.onesided_blocks import overlapping
 from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.program import (
     PACKETS,
@@ -486,6 +485,19 @@ def lower_packets(
             trees.write(group)
     more = shakes(layout, boxes, limits.target) if layout.collective.has_root else ()
     return trees.writer.ranks(layout, even=even, more=more), not sharing
+
+
+def overlapping(places: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Groups of those whose places (first, count) have chunks in common, if through others."""
+    groups: list[list[int]] = []
+    end = -1
+    for number in sorted(range(len(places)), key=lambda i: places[i][0]):
+        first, count = places[number]
+        if first >= end:
+            groups.append([])
+        groups[-1].append(number)
+        end = max(end, first + count)
+    return groups
 
 
 class _Trees:

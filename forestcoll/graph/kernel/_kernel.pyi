@@ -169,3 +169,24 @@ class FifoBlocks:
     ) -> list[list[int]]: ...
     def scratch_of(self, rank: int) -> int: ...
     def program(self, rank: int, most: int) -> list[tuple[int, tuple[Any, ...]]]: ...
+
+class OnesidedBlocks:
+    def __init__(
+        self,
+        trees: Sequence[Any],
+        apart: Sequence[int],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        boxes: Sequence[int],
+        reduces: bool,
+        both: bool,
+        limits: tuple[int, int, int, int, int, int],
+        words: Sequence[Any],
+    ) -> None: ...
+    def groups(self, tree: int, rank: int) -> list[list[int]]: ...
+    def deal(
+        self, halves: int, busy: int
+    ) -> tuple[int, int, tuple[int, int, int, int] | None] | None: ...
+    def program(
+        self, unit_bytes: int
+    ) -> list[tuple[list[tuple[tuple[Any, ...], tuple[Any, ...]]], int, int]]: ...

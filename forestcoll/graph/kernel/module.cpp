@@ -400,7 +400,8 @@ std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
 }  // namespace
 
 void bind_scheduling(nb::module_& m);  // list_scheduling.cpp
-void bind_fifo_blocks(nb::module_& m);  // fifo_blocks.cpp
+void bind_fifo_blocks(nb::module_& m);  // lowering/fifo_blocks.cpp
+void bind_onesided_blocks(nb::module_& m);  // lowering/onesided_blocks.cpp
 
 }  // namespace forestcoll
 
@@ -463,4 +464,5 @@ NB_MODULE(_kernel, m) {
          "per arc the one with which it shares its capacity, or -1.");
   bind_scheduling(m);
   bind_fifo_blocks(m);
+  bind_onesided_blocks(m);
 }

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
-from forestcoll.lower.handshakes import kind_of
+from forestcoll.lower.channels import kind_of
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
 from forestcoll.lower.limits import steps
 from forestcoll.program import Program, Protocol

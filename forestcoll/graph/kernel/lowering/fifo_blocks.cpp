@@ -14,11 +14,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "objects.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -71,13 +74,6 @@ struct Rank {
   std::vector<Ints> waited;  // per thread block, until which step of others it has waited already
 };
 
-// An attribute; `name` is interned.
-nb::object get(nb::handle owner, nb::handle name) {
-  PyObject* value = PyObject_GetAttr(owner.ptr(), name.ptr());
-  if (!value) throw nb::python_error();
-  return nb::steal(value);
-}
-
 // Takes in, of each thread block, the later step.
 void take_later(Pairs& latest, const Pairs& more) {
   for (const auto& [block, step] : more) {
@@ -97,11 +93,7 @@ class Blocks {
   Blocks(nb::sequence transfers, Ints inputs, int outputs, bool recycles, nb::sequence words)
       : inputs_(std::move(inputs)), outputs_(outputs), recycles_(recycles) {
     for (nb::handle word : words) words_.push_back(nb::borrow(word));
-    const nb::object blank = words_[0](words_[first_op]);
-    for (nb::handle name : blank.attr("__slots__")) {
-      names_.push_back(nb::borrow(name));
-      blanks_.push_back(get(blank, name));
-    }
+    fill_in_.emplace(words_[0](words_[first_op]));
     std::map<Connection, int> numbers;
     std::map<std::tuple<int, int, int>, int> sums;  // rank, buffer, offset
     for (nb::handle each : transfers) {
@@ -308,10 +300,7 @@ class Blocks {
     for (int b = 0; b < count; ++b) place[order[b]] = b;
     std::vector<std::pair<int, nb::tuple>> blocks;
     for (int b : order) {
-      nb::object list = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(own.steps[b].size())));
-      for (std::size_t s = 0; s < own.steps[b].size(); ++s)
-        PyTuple_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(s),
-                         instruction(own, own.steps[b][s], place).release().ptr());
+      const nb::object list = tuple_of(own.steps[b], [&](const Step& step) { return instruction(own, step, place); });
       blocks.emplace_back(b, nb::borrow<nb::tuple>(list));
     }
     return blocks;
@@ -440,30 +429,14 @@ class Blocks {
       const std::uint64_t key = static_cast<std::uint64_t>(src_number) << 33 | static_cast<std::uint64_t>(dst_number) << 2 |
                                 static_cast<unsigned>(step.op);
       nb::object& alike = instructions_[key];
-      if (!alike.is_valid()) alike = fill_in(op, src, dst, blanks_[3]);
+      if (!alike.is_valid()) alike = (*fill_in_)({&op, &src, &dst});
       return alike;
     }
     Pairs waits;
     for (int k = step.waits; k < step.end; ++k) waits.emplace_back(place[rank.waits[k].first], rank.waits[k].second);
     std::sort(waits.begin(), waits.end());
-    nb::object after = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(waits.size())));
-    for (std::size_t k = 0; k < waits.size(); ++k)
-      PyTuple_SET_ITEM(after.ptr(), static_cast<Py_ssize_t>(k),
-                       nb::make_tuple(waits[k].first, waits[k].second).release().ptr());
-    return fill_in(op, src, dst, after);
-  }
-
-  // An instruction of these fields, its first four; the others stay empty. (Its own class fills in a
-  // frozen object name by name, which takes ten times as long.)
-  nb::object fill_in(const nb::object& op, const nb::object& src, const nb::object& dst, const nb::object& after) const {
-    const nb::object* own[] = {&op, &src, &dst, &after};
-    auto* const type = reinterpret_cast<PyTypeObject*>(words_[0].ptr());
-    nb::object fresh = nb::steal(type->tp_alloc(type, 0));
-    if (!fresh.is_valid()) throw nb::python_error();
-    for (std::size_t k = 0; k < names_.size(); ++k)
-      if (PyObject_GenericSetAttr(fresh.ptr(), names_[k].ptr(), (k < 4 ? *own[k] : blanks_[k]).ptr()))
-        throw nb::python_error();
-    return fresh;
+    const nb::object after = tuple_of(waits, [](const auto& wait) { return nb::make_tuple(wait.first, wait.second); });
+    return (*fill_in_)({&op, &src, &dst, &after});
   }
 
   static nb::object intern(const char* word) { return nb::steal(PyUnicode_InternFromString(word)); }
@@ -473,7 +446,8 @@ class Blocks {
   Ints inputs_;
   int outputs_;
   bool recycles_, apart_ = false;
-  std::vector<nb::object> words_, names_, blanks_;  // `names_`: of an instruction's fields; `blanks_`: empty ones
+  std::vector<nb::object> words_;
+  std::optional<Factory> fill_in_;  // an instruction
   std::vector<Transfer> transfers_;
   std::vector<Connection> connections_;
   Ints parts_;              // of each sum
