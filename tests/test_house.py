@@ -184,7 +184,7 @@ BUDGETS: dict[str, int] = {
     "verify": 55_100,
     "plans": 36_600,
     "lower": 26_250,
-    "compile": 32_900,
+    "compile": 33_950,
     "study": 19_500,
     "execute": 84_100,
     "ui": 91_000,

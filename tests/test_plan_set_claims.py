@@ -23,6 +23,7 @@ from forestcoll.topology import catalog
 
 SETS = {
     "plan_set": ("ring gpus=4", "allreduce", "--sizes", "1K:1G"),
+    "plan_set_rounds": ("star gpus=4", "allreduce", "--sizes", "1K:16K"),
     "plan_set_broadcast": ("ring gpus=4", "broadcast", "--root", "gpu1", "--sizes", "1K:1G"),
     "plan_set_alltoall": ("ring gpus=4", "alltoall", "--sizes", "1K:1M"),
 }
@@ -53,7 +54,7 @@ def is_right(directory: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["plan_set", "plan_set_broadcast"])
+@pytest.mark.parametrize("name", ["plan_set", "plan_set_rounds", "plan_set_broadcast"])
 def test_no_claim_may_be_another(name: str, compiled: Artefacts, tmp_path: Path) -> None:
     """Every leaf of the index, changed: found by its seal, and most also by what is so.
 

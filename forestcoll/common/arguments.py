@@ -238,6 +238,11 @@ def path(name: str, value: object) -> Path:
     return Path(os.fsdecode(value))
 
 
+def paths(name: str, value: object) -> tuple[Path, ...]:
+    """`value` as Paths; ArgumentError where it is no list of them."""
+    return tuple(path(name, one) for one in _several(name, value))
+
+
 def text(name: str, value: object) -> str:
     """A text; not the path of a file that holds one, nor bytes."""
     if not isinstance(value, str):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from forestcoll.common import arguments
@@ -229,6 +230,17 @@ class Request:
         "LOW:HIGH",
     )
 
+    others: tuple[Path, ...] = _option(
+        "file",
+        "--sizes: a plan of either format of anybody's that takes part; the set has it where it is "
+        "fastest. Repeatable.",
+        (),
+        "FILE",
+        names="--with",
+        many=lambda _, files: files,
+        check=arguments.paths,
+    )
+
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.take(name, getattr(self, name)))
@@ -325,7 +337,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
 STATEMENT: Final = ("root", "ranks", "relays", "shares")
 """The fields besides the collective that state a problem in Python."""
 IN_PYTHON: Final = tuple(
-    name for name in OPTIONS if name not in ("collective", "groups", "units", "spread", "sizes")
+    name
+    for name in OPTIONS
+    if name not in ("collective", "groups", "units", "spread", "sizes", "others")
 )
 """The fields that `synthesize` takes in Python; the others have functions of their own."""
 
@@ -365,6 +379,12 @@ CONFLICTS: Final = (
         "trees min_percent exact max_height protocol compact nvls groups shares",
         "--sizes chooses trees and protocols by itself: leave --trees, --min-percent, --exact, "
         "--max-height, --protocol, --compact, --nvls, --groups and --shares away",
+    ),
+    Conflict(
+        "others !sizes",
+        "",
+        "--with is for --sizes: 'forestcoll compare --with' compares a plan with a single one",
+        "synthesize",
     ),
     Conflict(
         "units",

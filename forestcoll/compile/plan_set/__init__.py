@@ -2,6 +2,7 @@
 
 estimate   how long a plan takes for how many bytes by its links alone
 contest    whose plan is fastest where, by simulated times
+others     plans of anybody's that take part
 exchange   an all-to-all's routes, and ways that others take
 make       topology -> plans for all sizes
 index      the index file: what is served, and what is not

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import ForestCollError, PlanError
@@ -19,12 +20,11 @@ from forestcoll.compile.plan_set.index import (
     Runtime,
     gaps,
     multiple_of,
-    place_of,
 )
+from forestcoll.compile.plan_set.others import Other
 from forestcoll.lower import usage
-from forestcoll.plans import FORMATS
-from forestcoll.program.targets import TARGETS, library_on
-from forestcoll.schedule.routes import routes
+from forestcoll.plans import FORMATS, home_of
+from forestcoll.program.targets import TARGETS
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import link_loads
 
@@ -137,7 +137,7 @@ def of_plan(
     """Of a plan: what its file says too."""
     first = program.ranks[0]
     used = usage(program)
-    in_place, out_of_place = place_of(runtime.format, text, program.in_place, program.out_of_place)
+    _, in_place, out_of_place = home_of(runtime.format).offer(text, program)
     yield "the collective", collective, program.collective
     yield "the number of ranks", index.ranks, program.n
     yield "the protocol", plan.protocol, program.protocol
@@ -162,15 +162,12 @@ def of_plan_and_source(
     The latencies of the links stand in no file of the set: the estimate's is held against the least
     that it can be, with links that take no time. `source` may be an all-to-all's routes.
     """
-    kind = program.style, program.protocol
-    if plan.forest is None:
-        wire = library_on(index.topology).messages.wire(program.protocol)
-        algbw = routes(source.graph).algbw(verified.loads) / wire
-        yield "the estimated algbw", _fraction(plan.algbw), algbw
-        yield "the number of instances", plan.instances, 1
-        return
+    made_from: Forest | Routes | Other = source
     try:
-        if isinstance(source, Routes):
+        if plan.forest is None:
+            made_from = Other(Path(plan.file), "", program, verified, source.graph)
+            yield "the number of instances", plan.instances, 1
+        elif isinstance(source, Routes):
             check_routes(source, verified)
             yield "the number of instances", plan.instances, 1
         else:
@@ -182,7 +179,7 @@ def of_plan_and_source(
     names = source.graph.names
     ends = zip(source.graph.tail, source.graph.head, strict=True)
     links = {(names[u], names[v]): Fraction(0) for u, v in ends}
-    line = line_of(source, kind, links, index.topology)
+    line = line_of(made_from, (program.style, program.protocol), links, index.topology)
     yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)
     stated = _fraction(plan.latency)
     yield "the estimated latency", stated, max(stated or Fraction(0), line.latency)

@@ -16,6 +16,7 @@ from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import PlanError
+from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends
 from forestcoll.compile.search import FACTOR, GAIN, HALVINGS, LONG, NEAR, RANKS
 from forestcoll.plans import mscclpp
@@ -127,7 +128,8 @@ class Contest:
         tried: dict[Kind, set[Fraction]] = defaultdict(set)
         for i in self._order(size):
             line, others = self.candidates[i].line.time(size), tried[self.candidates[i].kind]
-            over = len(others - {line}) == self._tries or i in without
+            asked = isinstance(self.candidates[i].origin, Other)
+            over = (len(others - {line}) >= self._tries and not asked) or i in without
             if over or GAIN * self.least(i, size) >= best:
                 continue
             time = self.time(i, size)
@@ -138,12 +140,16 @@ class Contest:
         return fastest
 
     def _order(self, size: int) -> list[int]:
-        """By the estimate; of those that are near the best in it, few trees or units come first."""
+        """By the estimate; of those that are near the best in it, few trees or units come first.
+
+        Plans of anybody's come last: of equals ours is taken.
+        """
         times = [float(candidate.line.time(size)) for candidate in self.candidates]
         near = min(times) * (NEAR if self._played else 1)
 
-        def key(i: int) -> tuple[float, int, float, int]:
-            return max(near, times[i]), self.candidates[i].parts, times[i], i
+        def key(i: int) -> tuple[bool, float, int, float, int]:
+            other = isinstance(self.candidates[i].origin, Other)
+            return other, max(near, times[i]), self.candidates[i].parts, times[i], i
 
         return sorted(range(len(times)), key=key)
 
@@ -220,7 +226,7 @@ class Contest:
 
 def smallest_call(program: Program) -> int:
     """Bytes of the smallest call that a program serves, of float32."""
-    return Sizes.of(program).multiple()
+    return max(program.min_bytes, Sizes.of(program).multiple())
 
 
 def largest_call(program: Program) -> int:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
+from forestcoll.compile.plan_set.others import Other
 from forestcoll.lower.rounds import Rounds
 from forestcoll.program.targets import library_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.schedule.routes import routes
 from forestcoll.solver.alltoall.routes import Routes, orbit_of
+from forestcoll.verify.dataflow import dataflow, levels
 from forestcoll.verify.simulate import DEFAULTS, KINDS, Options
 from forestcoll.verify.simulate.options import Kind
 
@@ -40,7 +42,7 @@ class Line:
 
 
 def line_of(
-    origin: Forest | Routes | Rounds,
+    origin: Forest | Routes | Rounds | Other,
     kind: Kind,
     links: Latencies,
     machine: str,
@@ -58,6 +60,10 @@ def line_of(
         return Line(_longest_route(origin, hop, links) - first, origin.algbw / wire)
     if isinstance(origin, Rounds):
         return _line_of_rounds(origin, hop, wire, links)
+    if isinstance(origin, Other):
+        hops = 1 + max(levels(dataflow(origin.program)))  # as many as wait for one another
+        algbw = routes(origin.graph).algbw(origin.verified.loads)
+        return Line(hops * (hop + min(links.values())) - first, algbw / wire)
     return Line(latency(origin, links, hop) - first, origin.plain_algbw / wire)
 
 

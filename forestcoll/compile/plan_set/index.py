@@ -6,7 +6,6 @@ loaders of MSCCL XML parse every file of theirs, and give up at the first that i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
@@ -17,7 +16,7 @@ from forestcoll.common.errors import PlanError
 from forestcoll.common.text_file import check_seal, digest, dump_record, seal
 from forestcoll.compile.plan_set.values import Entry, Plans, PlanSet
 from forestcoll.lower import usage
-from forestcoll.plans import FORMATS
+from forestcoll.plans import FORMATS, home_of
 from forestcoll.program import Collective, Protocol
 from forestcoll.program.sizes import BLOCK, Sizes
 from forestcoll.program.targets import PlanFormat
@@ -193,16 +192,6 @@ def multiple_of(format: PlanFormat, chunks: int) -> Multiple:
     return Multiple(unit=unit, count=chunks * (1 if unit == "elements" else BLOCK))
 
 
-def place_of(
-    format: PlanFormat, text: str, entry_in_place: bool, entry_out: bool
-) -> tuple[bool, bool]:
-    """Whether a plan's file serves calls in place, and out of place."""
-    if FORMATS[format].both_places:
-        return entry_in_place, entry_out
-    in_place = bool(json.loads(text)["inplace"])
-    return in_place, not in_place
-
-
 def _source_files(
     plan_set: PlanSet, stem: str
 ) -> Iterator[tuple[str, tuple[Forest | Routes, str]]]:
@@ -284,9 +273,7 @@ def gaps(
 
 def _runtime(plan_set: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runtime:
     first = plans.entries[0]
-    in_place, out_of_place = place_of(
-        plans.format, first.text, first.program.in_place, first.program.out_of_place
-    )
+    _, in_place, out_of_place = home_of(plans.format).offer(first.text, first.program)
     reduces = Collective(plan_set.collective).reduces
     why = {(gap.low, gap.high): gap.why for gap in plans.unserved}
     multiple, end = multiple_of(plans.format, chunks_of(first)), plans.entries[-1].high

@@ -11,7 +11,7 @@ while there are others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -26,6 +26,7 @@ from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_set.contest import Contest, Range, ends_of, largest_call
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.exchange import find_ways
+from forestcoll.compile.plan_set.others import Other, read_other
 from forestcoll.compile.plan_set.values import (
     LARGEST,
     Candidate,
@@ -39,7 +40,7 @@ from forestcoll.compile.request import Request, keywords
 from forestcoll.compile.search import RANKS, TRIES
 from forestcoll.lower.rounds import Rounds, lower_rounds, rounds_of
 from forestcoll.plans import FORMATS
-from forestcoll.program import Program
+from forestcoll.program import Collective, Program
 from forestcoll.program.sizes import Sizes, is_power
 from forestcoll.program.targets import MSCCL, PlanFormat, Target
 from forestcoll.schedule.forest import Forest
@@ -47,13 +48,17 @@ from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify.simulate import KINDS
 
 if TYPE_CHECKING:
+    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.topology import Topology
+    from forestcoll.verify.simulate.options import Kind
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
 """Trees per root of the candidates, besides the optimum's."""
 
 
-@keywords("root", "ranks", "relays", "budget", "instances", "sms", "place", "target", "formats")
+@keywords(
+    "root", "ranks", "relays", "budget", "instances", "sms", "place", "target", "formats", "others"
+)
 def make(
     topology: Topology,
     request: Request,
@@ -66,7 +71,8 @@ def make(
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
 
     Ranges leave no gap up to where the runtime ends. The other arguments are those of `synthesize`;
-    of an all-to-all only `ranks`, `relays`, `target` and `formats` count. Every plan is read back
+    of an all-to-all only `ranks`, `relays`, `target` and `formats` count. `others`: files of plans
+    of anybody's that take part. Every plan is read back
     and proven like there, but without `write`: its text is empty, its proof the caller's. Raises
     PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
@@ -110,6 +116,7 @@ class _Maker:
         self.wider = MSCCL.on(sms) if request.target == "any" else None
         self.notes: list[str] = []
         self.rounds: list[Rounds] = []
+        self.others: list[Other] = []
 
     # --- what plans may be made from
 
@@ -123,6 +130,7 @@ class _Maker:
         any_target = self.wider is not None
         self.targets, left_out = seat(self.targets, demand.graph, self.topology.name, any_target)
         self.notes += left_out
+        self._read_others(request, Collective.ALLTOALL, demand.graph, None)
         with self.clock.stage("optimum"):
             best = solve(demand)
         with self.clock.stage("routes"):
@@ -136,6 +144,7 @@ class _Maker:
         self.notes += left_out
         self.targets = kept.targets(problem.name)
         self.check_formats()
+        self._read_others(request, problem.collective, problem.graph, problem.root)
         with self.clock.stage("optimum"):
             other, problem = in_switches(problem), problem.plain
             best = problem.optimum()
@@ -145,6 +154,21 @@ class _Maker:
             self.rounds = list(rounds_of(problem.name, problem.graph))
         in_switch = None if other is None else other.algbw
         return forests, best.bound.algbw, self._name_root(problem), in_switch
+
+    def _read_others(
+        self, request: Request, collective: Collective, graph: CapacityGraph, root: int | None
+    ) -> None:
+        """Reads the plans that are to take part."""
+        if request.others and len(graph.ranks) > RANKS:
+            raise UnsupportedError(
+                f"--with: over {RANKS} ranks plans are not simulated, so none is known to be faster"
+            )
+        told = collective, root
+        with self.clock.stage("read"):
+            self.others = [
+                read_other(file, graph, told, self.targets, self.budget, self._calls)
+                for file in request.others
+            ]
 
     def check_formats(self) -> None:
         """UnsupportedError where no plans are asked for."""
@@ -238,6 +262,7 @@ class _Maker:
         ranges[-1] = replace(ranges[-1], high=end)
         entries = tuple(self._entry(place, form, limits, contest) for place in ranges)
         self.clock.subject = ""
+        self.notes += _list_others(candidates, ranges)
         why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
         unserved = (Unserved(end + 1, high, why),) if end < high else ()
         return Plans(form, target, entries, unserved)
@@ -265,9 +290,9 @@ class _Maker:
         name, links = self.topology.name, self.topology.latencies()
         return [
             Candidate(source, kind, line_of(source, kind, links, name))
-            for source in [*kept, *self.rounds]
+            for source in [*kept, *self.rounds, *self.others]
             for kind in KINDS
-            if kind[0] == target.style and (kind[1] == "LL" or not isinstance(source, Rounds))
+            if kind[0] == target.style and _has(source, kind)
         ]
 
     def _chunks(self, source: Forest | Routes) -> int:
@@ -288,6 +313,8 @@ class _Maker:
         assert source is not None
         if isinstance(source, Rounds):
             return lower_rounds(source, target), note
+        if isinstance(source, Other):
+            return source.program, note
         if isinstance(source, Routes):
             return fill(source, target, self.topology.name, protocol)
         program = lower(source, target, instances=self.instances, protocol=protocol)
@@ -315,8 +342,12 @@ class _Maker:
         if not self.write:
             return Entry(place.low, place.high, candidate, sized, "")
         entry = Entry(place.low, place.high, candidate, sized, "")
-        calls = self._calls(program)
-        text = write_plan(sized, form, target, entry.origin, self.clock, calls)
+        text, other = "", candidate.origin
+        if isinstance(other, Other) and sized == program:
+            text = other.text
+        if not text:
+            calls = self._calls(program)
+            text = write_plan(sized, form, target, entry.origin, self.clock, calls)
         where = entry.origin if isinstance(entry.origin, Forest) else self.topology
         with self.clock.stage("play"):
             ends = ends_of(sized, where, self.topology, place.low, place.high)
@@ -347,6 +378,22 @@ def check_range(program: Program, target: Target, low: int, high: int) -> None:
             f"{sizes.chunks} chunks of the best plan for them; ask for a range with one, such as "
             f"--sizes {low}:{-(-low // least) * least}"
         )
+
+
+def _has(source: Forest | Routes | Rounds | Other, kind: Kind) -> bool:
+    """Whether programs of that style and protocol are made from it: rounds are in LL alone."""
+    if isinstance(source, Other):
+        return (source.program.style, source.program.protocol) == kind
+    return kind[1] == "LL" or not isinstance(source, Rounds)
+
+
+def _list_others(candidates: Sequence[Candidate], ranges: Sequence[Range]) -> Iterator[str]:
+    """Where somebody's plans are the fastest."""
+    for i, other in enumerate(candidate.origin for candidate in candidates):
+        if isinstance(other, Other):
+            won = [f"{place.low} to {place.high} bytes" for place in ranges if place.index == i]
+            where = f"the fastest for {', '.join(won)}" if won else "nowhere the fastest"
+            yield f"{other.file}: {where}"
 
 
 def _algbw(source: Forest | Routes) -> Fraction:

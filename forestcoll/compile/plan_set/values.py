@@ -7,14 +7,15 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.compile.plan_set.estimate import Line
+from forestcoll.compile.plan_set.others import Other
+from forestcoll.lower.rounds import Rounds
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.program.targets import PlanFormat, Target
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify.simulate import Band
 
 if TYPE_CHECKING:
-    from forestcoll.lower.rounds import Rounds
-    from forestcoll.schedule.forest import Forest
-    from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.verify.simulate.options import Kind
 
 LARGEST: Final = 2**50
@@ -30,7 +31,7 @@ class Candidate:
     Without an origin its programs are lowered from flows of an all-to-all.
     """
 
-    origin: Forest | Routes | Rounds | None
+    origin: Forest | Routes | Rounds | Other | None
     kind: Kind
     line: Line
 
@@ -62,10 +63,8 @@ class Entry:
     @property
     def origin(self) -> Forest | Routes | None:
         """The forest or routes that it was made from, if it was."""
-        from forestcoll.lower.rounds import Rounds
-
         origin = self.candidate.origin
-        return None if isinstance(origin, Rounds) else origin
+        return origin if isinstance(origin, Forest | Routes) else None
 
 
 @dataclass(frozen=True, slots=True)
