@@ -58,7 +58,7 @@ def test_other_ways_reach_so_much_of_it(row: str) -> None:
 # --- every way to find it ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", range(0, 60, 20))
+@pytest.mark.parametrize("start", [0, 20])
 def test_random_graphs(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are folded, some cuts are the optimum, or the comparison would say nothing."""
     folded = met = 0
@@ -80,14 +80,14 @@ def test_random_graphs(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_150_random_graphs() -> None:
-    for seed in range(60, 210):
+def test_120_random_graphs() -> None:
+    for seed in range(40, 160):
         proven(solve(random_demand(seed)))
 
 
 def test_reference_routes_of_random_graphs() -> None:
     """Folding changes nothing, and nothing beats the optimum."""
-    for seed in range(60):
+    for seed in range(40):
         asked = Demand(random_graph(seed))
         best = solve(asked).algbw
         for way in ("direct", "shortest"):

@@ -356,6 +356,7 @@ def test_runtimes() -> None:
     assert set(RUNTIMES) == {"mscclpp", "msccl", "rccl", "torch"}
 
 
+@pytest.mark.slow
 def test_torch_runs_plans_and_says_so(
     compiled: Artefacts,
     tmp_path: Path,

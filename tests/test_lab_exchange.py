@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import random
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_lab import fabric  # before what asks for PyTorch: it skips without
 
 from forestcoll.compile.alltoall_plans import routes_beside
+from forestcoll.execute.lab import exchange
+from forestcoll.execute.lab.measurement import EXCHANGES
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import file
 from forestcoll.solver.alltoall.demand import uniform
@@ -21,17 +22,8 @@ from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.spread import spread, waits
 from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit
-
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
-
-from forestcoll.execute.lab import exchange, network
-from forestcoll.execute.lab.measurement import EXCHANGES
 from forestcoll.ui.cli import main
 
-LACKING = network.lacking()
-REQUIRED = os.environ.get("FORESTCOLL_LAB") == "required"
-fabric = pytest.mark.skipif(bool(LACKING) and not REQUIRED, reason=LACKING or "it runs")
 SMALL = ["-t", "rail", "--set", "boxes=2", "--set", "gpus=2", "--set", "rails=2"]
 
 

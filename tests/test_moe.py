@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ranks import run_ranks
+from torch_ranks import needs_gloo, run_ranks, torch
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
-)
+pytestmark = needs_gloo
 
 moe: Any = pytest.importorskip("moe")
 

@@ -53,6 +53,7 @@ def takes(plan: Path, size: int) -> bool:
     return size % (16 * chunks) == 0 and low <= size <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "section", ["Plans on MSCCL++", "Plans on msccl-executor-nccl", "Plans on RCCL"]
 )

@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import launch, plan_files, run_ranks
+from torch_ranks import launch, needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll.common import errors
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
-)
+pytestmark = needs_gloo
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "uint8")
 OPS = ("sum", "prod", "min", "max", "avg")

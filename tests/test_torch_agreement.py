@@ -12,15 +12,12 @@ from typing import Any
 import pytest
 from artefacts import Artefacts
 from edits import Row, check_rows, rows_of
-from torch_ranks import plan_files, run_ranks
+from torch_ranks import needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll import plans as plan_formats
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
-)
+pytestmark = needs_gloo
 
 N = 4
 Plans = dict[str, Path]

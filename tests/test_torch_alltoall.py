@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import run_ranks
+from torch_ranks import needs_gloo, run_ranks, torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
-)
+pytestmark = needs_gloo
 
 Plans = dict[str, Path]
 Splits = list[list[int]]

@@ -10,14 +10,11 @@ import pytest
 from artefacts import Artefacts
 from programs import edit
 from test_execute_gpu import library  # noqa: F401 (a fixture)
-from torch_ranks import run_ranks
+from torch_ranks import needs_gloo, run_ranks, torch
 
 from forestcoll.program import BY_TREES, Collective, Op, Program
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
-)
+pytestmark = needs_gloo
 
 FORMATS = ("msccl-xml", "mscclpp-json")
 RANKS = ("--ranks", "box0/gpu[0-3]")
@@ -74,6 +71,7 @@ def four(compiled: Artefacts) -> dict[str, Program]:
     return found
 
 
+@pytest.mark.slow
 def test_every_collective_is_right_on_pointers(
     library: Path,  # noqa: F811
     four: dict[str, Program],

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_ranks import launch, run_ranks  # before what asks for PyTorch: it skips without
 
-torch = pytest.importorskip("torch")
-
-from torch_ranks import launch, run_ranks  # noqa: E402
-
-from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs  # noqa: E402
-from forestcoll.topology.calibrate import load_measurement  # noqa: E402
-from forestcoll.ui import cli  # noqa: E402
+from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs
+from forestcoll.topology.calibrate import load_measurement
+from forestcoll.ui import cli
 
 
 def measure_all(rank: int) -> Any:

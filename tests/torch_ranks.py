@@ -16,15 +16,21 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
 from artefacts import Artefacts
 
 from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.program import Collective
 
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
+needs_gloo = pytest.mark.skipif(
+    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
+)
 PATIENCE = 120.0
 NAMED = {"two": ("ring gpus=2", "alltoall"), "pair": ("ring gpus=2", "allreduce")}
 NAMED |= {"star": ("star gpus=4", "alltoall")}
@@ -50,7 +56,10 @@ gc.set_threshold(*THRESHOLD)
 def _forked(n: int, work: Callable[..., None], *arguments: object) -> Iterator[list[Connection]]:
     """Pipes from `n` processes that call `work(rank, n, pipe, *arguments)`, killed at the end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "forestcoll.torch", "torch_ranks"])
+    context.set_forkserver_preload(["forestcoll.torch", "test_torch_agreement", "test_torch_gpu"])
+    with pytest.MonkeyPatch.context() as patch:  # where modules lie, the server is not told
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        forkserver.ensure_running()
     pipes = [context.Pipe(duplex=False) for _ in range(n)]
     processes = [
         context.Process(target=work, args=(r, n, pipes[r][1], *arguments), daemon=True)
@@ -139,7 +148,6 @@ def _rank(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
