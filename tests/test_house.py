@@ -183,7 +183,7 @@ BUDGETS: dict[str, int] = {
     "solver": 76_250,
     "verify": 55_100,
     "plans": 36_600,
-    "lower": 26_250,
+    "lower": 26_400,
     "compile": 33_950,
     "study": 19_500,
     "execute": 84_100,

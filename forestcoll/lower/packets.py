@@ -227,15 +227,22 @@ def _write_blocks(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock
             steps = [
                 i
                 if job is None or not i.src
-                else replace(
-                    i,
-                    channels=tuple(place[job.kind, peer] for peer in i.channels),
-                    part=(part, slices),
-                )
+                else _slice(i, [place[job.kind, peer] for peer in i.channels], part, slices)
                 for job, i in _in_order(block.jobs)
             ]
             channels = tuple(Channel(peer, kind, 0) for kind, peer in ends)
             yield ThreadBlock(tuple(steps), channels=channels)
+
+
+def _slice(i: Instruction, channels: list[int], part: int, slices: int) -> Instruction:
+    """An operation on a slice. Slices begin with different peers: else all wait for one link."""
+    turn = len(channels) * part // slices
+    local = len(i.dst) - len(channels)
+    to = (*i.dst[:local], *i.dst[local + turn :], *i.dst[local : local + turn])
+    paired = i.op is Op.PUT_PACKETS and len(i.src) > 1
+    src = (*i.src[turn:], *i.src[:turn]) if paired else i.src
+    way = (*channels[turn:], *channels[:turn])
+    return replace(i, src=src, dst=to, channels=way, part=(part, slices))
 
 
 def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
