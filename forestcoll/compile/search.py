@@ -26,6 +26,7 @@ from forestcoll.lower.limits import bulk_protocol
 from forestcoll.lower.onesided import TOGETHER, Spread, forks
 from forestcoll.lower.schedule import ORDERS, Partners
 from forestcoll.program import Pipeline, Program, ThreadBlock
+from forestcoll.program.check import check_slices
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target, message_slots, runtime_on
 from forestcoll.schedule.forest import Forest
@@ -407,11 +408,13 @@ def slice_pipelines(program: Program, unit: int) -> Program:
     """The program whose pipelines all move so many bytes at a time."""
 
     def block(old: ThreadBlock) -> ThreadBlock:
-        steps = (replace(s, unit_bytes=unit) if isinstance(s, Pipeline) else s for s in old.steps)
+        steps = (
+            Pipeline(s.body, s.chunks, unit) if isinstance(s, Pipeline) else s for s in old.steps
+        )
         return replace(old, steps=tuple(steps))
 
     ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
-    return replace(program, ranks=tuple(ranks))
+    return check_slices(replace(program, ranks=tuple(ranks)), program)
 
 
 def counts_rounds(program: Program, unit: int) -> bool:

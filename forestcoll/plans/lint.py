@@ -127,7 +127,8 @@ def _run(
         out.add("RUN-SKIPPED", SKIPPED)
         return None
     try:
-        check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
+        rootless = program.collective.has_root and program.root < 0
+        check_header(replace(program, root=0) if rootless else program)
         done, faults = examine(program, launches=launches, target=target, wired=True)
         listed = list(islice(faults, MOST_FAULTS))
     except (PlanError, UnsupportedError) as error:
@@ -146,10 +147,6 @@ def _run(
     if done is not None and program.root < 0 <= done.root:
         out.add("RUN-ROOT", f"the root is rank {done.root}")
     return None if other or out.has("MPP-FLUSH") else done
-
-
-def _any_root(program: Program) -> int:
-    return 0 if program.collective.has_root else -1
 
 
 def _check_flushes(program: Program, launches: int, out: Findings) -> None:

@@ -38,8 +38,10 @@ class Fabric {
     return {bytes, bytes};
   }
   // Rounds; bytes of all but the last, and of the last.
-  std::tuple<int, double, double> loop(const verify::Loop& loop) const {
-    return ask<std::tuple<int, double, double>>("loop", loop.chunks, loop.unit_bytes);
+  std::tuple<int, double, double> loop(const verify::Loop& loop) {
+    const auto [it, fresh] = loops_.try_emplace({loop.chunks, loop.unit_bytes});
+    if (fresh) it->second = ask<std::tuple<int, double, double>>("loop", loop.chunks, loop.unit_bytes);
+    return it->second;
   }
   // Routes through a switch.
   std::vector<int> in_switch(int rank, bool adds, const std::vector<int>& group) const {
@@ -60,6 +62,7 @@ class Fabric {
   nanobind::object coder_;
   std::map<std::tuple<int, int, bool, double>, Ways> ways_;
   std::map<std::pair<int, int>, std::vector<double>> dealt_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::tuple<int, double, double>> loops_;
   std::map<std::tuple<std::string_view, std::int64_t, std::int64_t>, double> kept_;
 };
 
