@@ -23,7 +23,7 @@ from forestcoll.program import Collective, Program
 from forestcoll.program.targets import TARGETS
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver.front import Front
-from forestcoll.topology import catalog
+from forestcoll.topology import Link, Node, Topology, catalog
 from forestcoll.verify import simulate
 from forestcoll.verify.simulate import Band
 
@@ -126,6 +126,27 @@ def test_rings_are_looked_for_where_they_reach_the_optimum_of_a_mesh(
     graph = CapacityGraph.from_topology(catalog.load(name))
     best = solver.optimum(graph, Collective(collective))
     assert rivals.rings(graph, Collective(collective), best, name) is None
+
+
+@pytest.mark.parametrize("name", ["ring", "hypercube", "dgx1-v100", "torus-2d", "mi250", "joined"])
+def test_no_ring_is_missed_for_narrow_links(name: str) -> None:
+    topology = joined_triangles() if name == "joined" else catalog.load(name)
+    graph = CapacityGraph.from_topology(topology)
+    best = solver.optimum(graph, Collective.ALLREDUCE)
+    all_rings = rivals.rings_of(graph, Collective.ALLREDUCE, best, name, 1)
+    assert rivals.rings(graph, Collective.ALLREDUCE, best, name) == next(iter(all_rings), None)
+    assert bool(all_rings) == (name not in ("hypercube", "mi250"))
+
+
+def joined_triangles() -> Topology:
+    """Two boxes whose rings are joined by a narrow cable: two rings, and what goes between."""
+    ranks = [f"box{b}/gpu{k}" for b in range(2) for k in range(3)]
+    pairs = [(a, z) for a in ranks for z in ranks if a != z and a[:4] == z[:4]]
+    cable = [(ranks[0], ranks[3]), (ranks[3], ranks[0])]
+    links = [Link(a, z, Fraction(50)) for a, z in pairs] + [
+        Link(a, z, Fraction(1)) for a, z in cable
+    ]
+    return Topology("joined", {rank: Node("gpu") for rank in ranks}, tuple(links))
 
 
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Path
 from forestcoll.verify import simulate
@@ -185,8 +186,17 @@ def rings(graph: CapacityGraph, collective: Collective, best: Optimum, name: str
 
     Everybody does the same at the same time, so that no link waits when a call begins and ends.
     """
+    from forestcoll.solver.baselines.order import boxes_of
+
     n = len(graph.ranks)
     if not collective.two_phases or graph.n > n or n > RING_RANKS:
+        return None
+    # each ring leaves every set of ranks, so none is looked for where that is too narrow; but rings
+    # inside boxes may also be joined by a narrower one between them
+    first, *others = graph.ranks
+    width, _ = _kernel.least_flow(graph.n, graph.tail, graph.head, graph.capacity, first, others)
+    narrow = width * graph.unit * n < 2 * (n - 1) * best.algbw
+    if narrow and len(boxes_of(graph)) == 1:
         return None
     return next(iter(rings_of(graph, collective, best, name, 1)), None)
 
