@@ -191,7 +191,7 @@ def judge(forest: Forest) -> Fraction:
     switches that add are taken into account.
     """
     graph, ranks = forest.graph, set(forest.graph.ranks)
-    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    capacity = dict(zip(graph.ends, graph.capacity, strict=True))
     load: dict[tuple[int, int], int] = defaultdict(int)
     share: dict[tuple[str, int], int] = defaultdict(int)
     for tree in forest.trees:

@@ -64,7 +64,7 @@ def random_problem(seed: int) -> Problem:
     root = rng.randrange(len(graph.ranks)) if collective.has_root else None
     has |= {"unbalanced"} if _unbalanced(graph) else set()
     has |= {"24 nodes"} if graph.n == NODES else set()
-    ends = set(zip(graph.tail, graph.head, strict=True))
+    ends = set(graph.ends)
     has |= {"one-way"} if any((v, u) not in ends for u, v in ends) else set()
     return Problem(seed, graph, collective, root, frozenset(has))
 
@@ -133,7 +133,7 @@ def _unbalanced(graph: CapacityGraph) -> bool:
 def feasible(problem: Problem) -> bool:
     """Whether all data can get from where it is to where it is wanted."""
     graph = problem.graph
-    network = nx.DiGraph(zip(graph.tail, graph.head, strict=True))
+    network = nx.DiGraph(graph.ends)
     network.add_nodes_from(range(graph.n))
     if problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
         network = network.reverse()
@@ -216,7 +216,7 @@ def written_out(graph: CapacityGraph, collective: Collective, root: int | None) 
         graph = graph.reverse()
     solver = pywraplp.Solver.CreateSolver("GLOP")
     infinity, ranks = solver.infinity(), set(graph.ranks)
-    links = list(zip(graph.tail, graph.head, strict=True))
+    links = list(graph.ends)
     rate = solver.NumVar(0, infinity, "")
     used = [solver.NumVar(0, units, "") for units in graph.capacity]
     for w in set(range(graph.n)) - ranks:

@@ -41,6 +41,7 @@ WORDS = ["degrade", "-t", "dgx1-v100", "-c", "allgather", "--kinds", "gpu", "--f
 
 Kill = Callable[[], None]
 Start = Callable[..., Kill]
+Refused = Callable[[Path, str], str]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,23 @@ def start(server: ForkServer, tmp_path: Path) -> Iterator[Start]:
 
     yield run
     server.end()
+
+
+def make(bundle: Path, dask: str) -> int:
+    """The exit code of what makes a bundle on that cluster."""
+    return main([*WORDS, "--bundle", str(bundle), "--dask", dask])
+
+
+@pytest.fixture
+def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
+    """The line that is said of a bundle that is not made whole."""
+
+    def say(bundle: Path, dask: str) -> str:
+        assert make(bundle, dask) == 1
+        (line,) = capfd.readouterr().err.splitlines()
+        return line
+
+    return say
 
 
 def free_address() -> str:
@@ -113,8 +131,8 @@ def test_a_cluster_makes_what_this_process_makes(tmp_path: Path, start: Start) -
     address, _ = scheduler(start, ABSENT)
     worker(start, address)
     here, there = tmp_path / "here", tmp_path / "there"
-    assert main([*WORDS, "--bundle", str(here), "--dask", "none"]) == 0
-    assert main([*WORDS, "--bundle", str(there), "--dask", address]) == 0
+    assert make(here, "none") == 0
+    assert make(there, address) == 0
     files = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
     assert len(files) == 17
     for path in files:
@@ -127,14 +145,13 @@ def test_a_cluster_makes_what_this_process_makes(tmp_path: Path, start: Start) -
     ids=["none", "older", "broken"],
 )
 def test_workers_that_lack_the_package_are_named(
-    before: str, told: str, tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+    before: str, told: str, tmp_path: Path, start: Start, refused: Refused
 ) -> None:
     address, _ = scheduler(start, before)
     worker(start, address)
     worker(start, address, before)
     await_workers(address, 2)
-    assert main([*WORDS, "--bundle", str(tmp_path / "bundle"), "--dask", address]) == 1
-    (line,) = capfd.readouterr().err.splitlines()
+    line = refused(tmp_path / "bundle", address)
     assert "the Dask workers need this package, forestcoll " + forestcoll.__version__ in line
     assert line.count("worker tcp://127.0.0.1:") == 1
     assert told in line
@@ -166,7 +183,7 @@ def slow(before: str = "", seconds: float = 0.3) -> str:
 
 
 def test_a_worker_that_joins_without_the_package_is_told_of(
-    tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, start: Start, refused: Refused
 ) -> None:
     address, _ = scheduler(start)
     kill_first = worker(start, address, slow())
@@ -177,29 +194,27 @@ def test_a_worker_that_joins_without_the_package_is_told_of(
         kill_first()
 
     thread = at_first_folder(bundle, replace_worker)
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    line = refused(bundle, address)
     thread.join()
-    (line,) = capfd.readouterr().err.splitlines()
     assert "need this package" in line
     assert "a worker has none;" in line
 
 
 def test_a_scheduler_that_goes_away_is_named_and_the_bundle_goes_on(
-    tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
     address, kill = scheduler(start)
     worker(start, address, slow())
     bundle = tmp_path / "bundle"
     thread = at_first_folder(bundle, kill)
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    line = refused(bundle, address)
     thread.join()
-    (line,) = capfd.readouterr().err.splitlines()
     assert f"lost the Dask scheduler at '{address}'" in line
     assert "what is made stays, and the same command goes on from there" in line
     made = folders(bundle)
     assert 0 < len(made) < 8
     assert not (bundle / INDEX).exists()
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", "none"]) == 0
+    assert make(bundle, "none") == 0
     assert f"there before  {len(made)}" in capfd.readouterr().out
     assert len(folders(bundle)) == 8
 
@@ -208,7 +223,7 @@ def test_a_scheduler_that_goes_away_is_named_and_the_bundle_goes_on(
 def test_failures_that_end_their_workers_are_told_of_once_the_others_are_made(
     tmp_path: Path,
     start: Start,
-    capfd: pytest.CaptureFixture[str],
+    refused: Refused,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Dask gives a task up once so many workers died of it; four, if nobody says otherwise."""
@@ -218,12 +233,11 @@ def test_failures_that_end_their_workers_are_told_of_once_the_others_are_made(
     bundle = tmp_path / "bundle"
     for _ in range(3):
         worker(start, address, slow(die, 0.1))
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
-    (line,) = capfd.readouterr().err.splitlines()
+    line = refused(bundle, address)
     assert "1 of 8 failures were not made, as each of them ended several workers" in line
     assert "box0/gpu2; what is made stays" in line
     assert len(folders(bundle)) == 7
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", "none"]) == 0
+    assert make(bundle, "none") == 0
 
 
 @pytest.mark.slow
@@ -233,7 +247,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path: Path, start: S
     await_workers(address, 2)
     bundle = tmp_path / "bundle"
     thread = at_first_folder(bundle, kill)
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 0
+    assert make(bundle, address) == 0
     thread.join()
     assert len(folders(bundle)) == 8
 
@@ -242,23 +256,21 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path: Path, start: S
 def test_a_cluster_without_workers_is_told_of(
     tmp_path: Path,
     start: Start,
-    capfd: pytest.CaptureFixture[str],
+    refused: Refused,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dask_cluster, "WORKER_SECONDS", 1)
     address, _ = scheduler(start)
     bundle = tmp_path / "bundle"
     told = f"the Dask scheduler at '{address}' has had no worker for 1 s: start some with "
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
-    (line,) = capfd.readouterr().err.splitlines()
+    line = refused(bundle, address)
     assert told in line
     kill = worker(start, address, slow())
     await_workers(address, 1)
     monkeypatch.setattr(dask_cluster, "WORKER_SECONDS", 2)
     thread = at_first_folder(bundle, kill)
-    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    line = refused(bundle, address)
     thread.join()
-    (line,) = capfd.readouterr().err.splitlines()
     assert told.replace("1 s", "2 s") in line
     assert f"'dask worker {address}'" in line
     assert "what is made stays" in line

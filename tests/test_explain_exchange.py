@@ -50,7 +50,7 @@ def test_every_figure_is_the_solvers(demand: Demand) -> None:
         assert best.algbw <= cut.algbw <= NEAR * best.algbw
         lengths = [
             int((u in cut.nodes) == cut.leaves and (v in cut.nodes) != cut.leaves)
-            for u, v in zip(demand.graph.tail, demand.graph.head, strict=True)
+            for u, v in demand.graph.ends
         ]
         rate = bound(demand, orbits(demand, []), lengths)
         assert rate * demand.graph.unit * demand.scale <= cut.algbw
@@ -113,7 +113,7 @@ def test_waits_by_hand() -> None:
     slowest, each = waits(routes, matrix)
     assert slowest == waits(routes, matrix)[0] == 20_000
     out = graph.names.index("box0/gpu0"), graph.names.index("fabric")
-    links = list(zip(graph.tail, graph.head, strict=True))
+    links = list(graph.ends)
     assert [wait[0] for wait in each] == [20_000 if rank in (0, 8) else 0 for rank in range(16)]
     assert links[each[0][1]] == out
     assert each[1] == (0, -1)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
 from graphs import mi250
 from random_graphs import judge as recount
 from random_problems import Problem, feasible, random_problem
@@ -229,10 +230,11 @@ class Probe:
     """The coverage build in a folder of its own."""
 
     folder: Path
-    compiler: str
 
     @staticmethod
-    def built(folder: Path, compiler: str) -> Probe:
+    def build(folder: Path, compiler: str) -> None:
+        """What runs, and beside it those with another line each."""
+        folder.mkdir()
         sources = sorted(
             p
             for p in KERNEL.rglob("*.cpp")
@@ -250,7 +252,24 @@ class Probe:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(compiled, [rest, *map(source_of, ALONE)]))
         run([compiler, *LINKING, *objects, "-o", "probe"], folder)
-        return Probe(folder, compiler)
+        for stem, old, new, *_ in NETS.values():
+            Probe.change(folder, compiler, stem, old, new)
+
+    @staticmethod
+    def change(base: Path, compiler: str, stem: str, old: str, new: str) -> None:
+        """A probe beside the one in `base`, of which one file has another line."""
+        folder = base / stem
+        folder.mkdir()
+        for file in (*base.glob("*.o"), *base.glob("*.gcno")):
+            shutil.copy(file, folder)
+        source = folder / f"{stem}.cpp"
+        text = source_of(stem).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{source.name} has no line '{old}' any more: adapt this test"
+        source.write_text(text.replace(old, new), encoding="utf-8")
+        (folder / f"{stem}.o").unlink()
+        run([compiler, *FLAGS, "-c", source.name, "-o", f"{stem}.o"], folder)
+        objects = sorted(file.name for file in folder.glob("*.o"))
+        run([compiler, *LINKING, *objects, "-o", "probe"], folder)
 
     def answers(self, steps: Sequence[str]) -> list[bool]:
         """What the steps come to; counts start anew."""
@@ -261,22 +280,6 @@ class Probe:
             if line.endswith("yes"):
                 CHECKS[step.split()[0]](step, line)
         return [line.endswith("yes") for line in lines]
-
-    def changed(self, stem: str, old: str, new: str) -> Probe:
-        """A probe beside this one of which one file has another line."""
-        folder = self.folder / f"changed-{stem}"
-        folder.mkdir()
-        for file in (*self.folder.glob("*.o"), *self.folder.glob("*.gcno")):
-            shutil.copy(file, folder)
-        source = folder / f"{stem}.cpp"
-        text = source_of(stem).read_text(encoding="utf-8")
-        assert text.count(old) == 1, f"{source.name} has no line '{old}' any more: adapt this test"
-        source.write_text(text.replace(old, new), encoding="utf-8")
-        (folder / f"{stem}.o").unlink()
-        run([self.compiler, *FLAGS, "-c", source.name, "-o", f"{stem}.o"], folder)
-        objects = sorted(file.name for file in folder.glob("*.o"))
-        run([self.compiler, *LINKING, *objects, "-o", "probe"], folder)
-        return Probe(folder, self.compiler)
 
     def counts(self, lines: Sequence[Line]) -> dict[Line, int]:
         """How often each line ran since the last `answers`."""
@@ -300,19 +303,25 @@ class Probe:
 
 
 def run(command: Sequence[str], folder: Path, given: str = "") -> str:
+    # counts go beside the program, wherever it was compiled
+    places = os.environ | {"GCOV_PREFIX": str(folder), "GCOV_PREFIX_STRIP": "99"}
     done = subprocess.run(
-        command, cwd=folder, input=given, capture_output=True, text=True, timeout=200
+        command, cwd=folder, input=given, capture_output=True, text=True, timeout=200, env=places
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+def probe(tmp_path_factory: pytest.TempPathFactory, compiled: Artefacts) -> Probe:
+    """One of our own, as it counts; it is compiled as seldom as its sources change."""
     compiler = shutil.which("g++")
     if compiler is None or shutil.which("gcov") is None:
         pytest.skip("counting lines takes g++ and gcov")
-    return Probe.built(tmp_path_factory.mktemp("kernel"), compiler)
+    sources = [path for path in KERNEL.rglob("*") if path.suffix in (".cpp", ".hpp")]
+    made_of = (PROBE, Path(__file__), *sources)
+    built = compiled.once("probe", lambda folder: Probe.build(folder, compiler), *made_of)
+    return Probe(shutil.copytree(built, tmp_path_factory.mktemp("kernel") / "probe"))
 
 
 # ------------------------------------------------------------------------------------ the ways
@@ -370,9 +379,9 @@ def test_ways_out_of_the_kernel(probe: Probe, asked: Asked) -> None:
     assert counts[TIGHTENED] > counts[BOXES_LEFT]  # or no box could be tightened: refused
     said = {(words.split()[0], yes) for words, yes in zip(asked.steps, asked.answers, strict=True)}
     assert {(step, yes) for step in REFUSALS for yes in (False, True)} <= said
-    for name, (stem, old, new, kinds, below) in NETS.items():
+    for name, (stem, _, _, kinds, below) in NETS.items():
         steps = [words for words in asked.steps if words.split()[0] in kinds][:80]
         assert len(steps) > 50
-        other = probe.changed(stem, old, new)
+        other = Probe(probe.folder / stem)
         assert all(other.answers(steps)), name
         assert min(other.counts(below).values()) > 0, name

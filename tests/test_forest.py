@@ -90,7 +90,7 @@ def test_multicast_counts_one_copy() -> None:
         Tree(r, "broadcast", 1, tuple((r, 4, v) for v in range(4) if v != r)) for r in range(4)
     )
     forest = Forest("star", graph, Collective.ALLGATHER, 4, trees)
-    loads = dict(zip(zip(graph.tail, graph.head, strict=True), forest.loads(), strict=True))
+    loads = dict(zip(graph.ends, forest.loads(), strict=True))
     assert loads[0, 4] == 1  # one copy up
     assert loads[4, 0] == 3
     plain = Forest("star", star(4), Collective.ALLGATHER, 4, trees)

@@ -199,7 +199,7 @@ def test_messages_queue_at_what_leaves_a_box() -> None:
 
     graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "2"}))
     rules = {}
-    for tail, head in zip(graph.tail, graph.head, strict=True):
+    for tail, head in graph.ends:
         rules[graph.names[tail], graph.names[head]] = rule_of(graph, tail, head)
     assert rules["box0/gpu0", "box0/nvswitch"] == "fair"
     assert rules["box0/gpu0", "fabric"] == rules["fabric", "box1/gpu3"] == "fifo"

@@ -86,7 +86,7 @@ def test_a_drawing_has_every_node_link_and_a_legend(name: str) -> None:
     tips = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
     assert tips == list(graph.names)
     paths = [e for e in root.iter("{http://www.w3.org/2000/svg}path") if e.get("fill") == "none"]
-    assert len(paths) == len({frozenset(ends) for ends in zip(graph.tail, graph.head, strict=True)})
+    assert len(paths) == len({frozenset(ends) for ends in graph.ends})
 
 
 @pytest.mark.parametrize("tree", [0, 17])
