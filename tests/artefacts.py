@@ -108,7 +108,10 @@ class Artefacts:
             shutil.rmtree(path, ignore_errors=True)
         for path in (home / "of-files").glob("*"):
             if path.stat().st_mtime < time.time() - DAYS * 86400:
-                path.unlink(missing_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         return cls(folder)
 
     def __call__(self, machine: str, collective: str, *options: str) -> Artefact:

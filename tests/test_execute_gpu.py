@@ -309,8 +309,12 @@ def knows(compiler: builds.Compiler, architecture: str, folder: Path) -> bool:
     [("cuda", ("sm_90",)), ("hip", ("gfx90a",))],
 )
 def test_the_engine_compiles(
-    platform: builds.Platform, architectures: tuple[str, ...], tmp_path: Path
+    platform: builds.Platform,
+    architectures: tuple[str, ...],
+    tmp_path: Path,
+    compiled: Artefacts,
 ) -> None:
+    """Where none of what it is made of has changed, as it did before."""
     found = builds.find_compiler(platform)
     if found is None:
         pytest.skip(f"no compiler for {platform} is installed")
@@ -320,12 +324,15 @@ def test_the_engine_compiles(
         if knows(found, "gfx942", tmp_path):
             architectures = ("gfx942",)
     found = replace(found, quick=True)  # -O3 finds no other errors and takes longer
-    made = builds.compile_library(found, architectures, tmp_path)
+    build = partial(builds.compile_library, found, architectures)
+    made_of = (builds.SOURCE, *builds.HEADERS, Path(builds.__file__), Path(__file__))
+    folder = compiled.once(f"engine-{platform}", build, *made_of)
+    made = build(folder)
     code = made.read_bytes()
     assert code[:4] == b"\x7fELF"
     assert all(name.encode() in code for name in architectures)
-    assert builds.compile_library(found, architectures, tmp_path) == made
-    assert [p.name for p in tmp_path.iterdir()] == [made.name]
+    assert build(folder) == made
+    assert {path.suffix for path in folder.iterdir()} == {".so"}
 
 
 def test_builds_are_kept_by_what_went_into_them(tmp_path: Path) -> None:
