@@ -28,7 +28,7 @@ from forestcoll.compile.search import (
     search,
     slice_pipelines,
 )
-from forestcoll.lower import UNIT_BYTES, lower, usage
+from forestcoll.lower import lower, usage
 from forestcoll.lower.fifo import share_sums, sum_of
 from forestcoll.lower.fifo_blocks import Port, match_ports
 from forestcoll.lower.instances import hardest
@@ -41,6 +41,7 @@ from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline, Program
 from forestcoll.program.targets import MSCCLPP, RCCL, Target, sms_of
 from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.latency import Latencies
 from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, simulate, verify
 
@@ -54,9 +55,12 @@ def solved(
     return solver.solve(named(name, **settings), collective, root, trees)
 
 
-def shares(program: Program, forest: Forest, *sizes: int) -> list[float]:
+def shares(
+    program: Program, forest: Forest, *sizes: int, links: Latencies | None = None
+) -> list[float]:
     """Of the forest's algbw, what the plan reaches at these sizes by the worse rule of links."""
-    return [simulate.band(program, forest, size).share(forest.plain_algbw) for size in sizes]
+    bands = (simulate.band(program, forest, size, links=links) for size in sizes)
+    return [band.share(forest.plain_algbw) for band in bands]
 
 
 def slices(program: Program) -> set[int]:
@@ -64,8 +68,7 @@ def slices(program: Program) -> set[int]:
     return {s.unit_bytes for block in blocks for s in block.steps if isinstance(s, Pipeline)}
 
 
-pytestmark = pytest.mark.usefixtures("links_alone")
-
+links_alone = pytest.mark.usefixtures("links_alone")
 SPREADS = [Spread(grain, children) for grain, children in product((0, 1, 2), (False, True))]
 SPREADS.append(Spread(3, units=8))
 
@@ -127,20 +130,34 @@ def test_the_links_are_busy(name: str, collective: Collective, percent: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "collective", "percent"),
-    [("dgx-a100", Collective.REDUCE_SCATTER, 85), ("mi250", Collective.REDUCE_SCATTER, 90)],
+    ("name", "percent", "slice_bytes", "without_signals"),
+    [
+        ("dgx-a100", 87, 2**16, 3 * 2**14),
+        ("mi250", 77, 2**17, 3 * 2**14),
+        pytest.param("rail", 80, 2**17, 2**16, marks=pytest.mark.slow),
+    ],
 )
 def test_short_slices_keep_the_links_busy_in_a_short_call(
-    name: str, collective: Collective, percent: int
+    name: str,
+    percent: int,
+    slice_bytes: int,
+    without_signals: int,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """Of 256 KiB: 69 and 80 %, for all thread blocks' first ones are half of all there is."""
-    forest, target = solved(name, collective), MSCCLPP.on(sms_of(name))
-    program, _ = search(forest, target, lower(forest, target))
-    (length,) = slices(program)  # both ends of a channel go through as many rounds
-    assert 2**16 <= length < UNIT_BYTES
-    assert 100 * shares(program, forest, SHORT)[0] >= percent
+    """All thread blocks' first slices are half of a short call; each slice takes a signal."""
+    settings = {"boxes": 2} if name == "rail" else {}
+    forest = solved(name, Collective.REDUCE_SCATTER, **settings)
+    target, links = MSCCLPP.on(sms_of(name)), catalog.load(name, settings).latencies()
+    first = lower(forest, target)
+    program, _ = search(forest, target, first, links=links)
+    assert slices(program) == {slice_bytes}  # both ends of a channel go through as many rounds
+    assert 100 * shares(program, forest, SHORT, links=links)[0] >= percent
+    whole = slice_pipelines(program, 2**20)
+    assert mscclpp.largest_size(program) == mscclpp.largest_size(whole)  # rounds end no earlier
     verify(program)
     link_loads(program, forest)
+    request.getfixturevalue("links_alone")
+    assert slices(search(forest, target, first)[0]) == {without_signals}
 
 
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.BROADCAST])
@@ -160,6 +177,7 @@ def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None
     verify(program)
 
 
+@links_alone
 @pytest.mark.slow
 def test_chunks_are_cut_finer_for_long_calls() -> None:
     """A call of 64 MB is as fast with chunks twice as long, where one of 1 GB reaches 86 %."""
@@ -171,27 +189,7 @@ def test_chunks_are_cut_finer_for_long_calls() -> None:
     assert shares(program, forest, LONG)[0] > long + 0.03
 
 
-@pytest.mark.parametrize(
-    ("name", "collective", "slice_bytes"),
-    [
-        ("mi300x", Collective.REDUCE, 3 * 2**14),
-        pytest.param("rail", Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow),
-    ],
-)
-def test_the_shortest_slices_are_for_what_signals_do_not_slow_down(
-    name: str, collective: Collective, slice_bytes: int
-) -> None:
-    """With 0.7 us a signal they gain 7 and lose 0 points (64 MB, 1 GB); on rails gain 3, lose 4."""
-    forest, target = solved(name, collective, boxes=2), MSCCLPP.on(sms_of(name))
-    program, _ = search(forest, target, lower(forest, target))
-    assert slices(program) == {slice_bytes}
-    served = mscclpp.largest_size(program)
-    assert served == mscclpp.largest_size(
-        slice_pipelines(program, 2**20)
-    )  # their rounds end no earlier
-    verify(program)
-
-
+@links_alone
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
 def test_messages_of_flags_are_cut_finer_where_no_others_may_leave_a_box(
     collective: Collective,
@@ -208,6 +206,7 @@ def test_messages_of_flags_are_cut_finer_where_no_others_may_leave_a_box(
     assert search(forest, RCCL, few) == (few, "")
 
 
+@links_alone
 def test_sums_leave_the_lists_of_those_that_receive_where_these_are_full() -> None:
     """With a list for each part 83 % at 64 MB; finer ones of that kind lose 6 points at 1 GB."""
     forest = solved("dgx-a100", Collective.REDUCE, boxes=4)
@@ -253,17 +252,18 @@ def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> No
 
 
 def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
-    """Nine thread blocks of a die suffice; four instances have twelve: 84 % at 64 MB, of 24."""
-    target = MSCCLPP.on(sms_of("mi250"))
-    forest = solved("mi250", Collective.REDUCE)
-    filled_up, _ = search(forest, target, lower(forest, target), SPREADING)
-    program, _ = search(forest, target, lower(forest, target))
+    """Eight instances have 64 thread blocks: a short call is over before all have begun."""
+    forest, target = solved("dgx-a100", Collective.REDUCE, boxes=2), MSCCLPP.on(sms_of("dgx-a100"))
+    first, links = lower(forest, target), catalog.load("dgx-a100", {"boxes": 2}).latencies()
+    filled_up, _ = search(forest, target, first, SPREADING, links)
+    program, _ = search(forest, target, first, links=links)
     verify(program)
-    assert usage(program).thread_blocks <= 18 < usage(filled_up).thread_blocks
+    assert usage(program).thread_blocks <= 48 < usage(filled_up).thread_blocks
     assert hardest(forest, program).ratio <= 1
-    short, long = shares(program, forest, SHORT, LONG)
-    assert short >= 0.87
-    assert long >= 0.985
+    slower = shares(filled_up, forest, SHORT, links=links)[0]
+    short, long = shares(program, forest, SHORT, LONG, links=links)
+    assert short >= 0.9 > 0.7 > slower
+    assert long >= 0.96
 
 
 def test_parts_do_not_wait_for_each_other_in_a_thread_block() -> None:

@@ -22,7 +22,7 @@ from forestcoll.compile.plan_set.contest import NEVER, Contest, Range
 from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.index import chunks_of, files_of, loads
 from forestcoll.compile.plan_set.values import Candidate
-from forestcoll.compile.search import FACTOR, GAIN, HALVINGS
+from forestcoll.compile.search import FACTOR, HALVINGS, SURE
 from forestcoll.execute import cpu
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
@@ -111,8 +111,8 @@ def test_ranges_leave_no_gap_and_have_nearly_the_fastest(
         times = [contest.time(i, size) for i in range(len(some))]
         mine = next(times[r.index] for r in ranges if r.low <= size <= r.high)
         if min(times) < NEVER:
-            # candidates are left out one after the other, each for less than GAIN
-            assert mine <= min(times) * GAIN ** len(some) * (1 + 1e-9)
+            # candidates are left out one after the other, each for less than SURE
+            assert mine <= min(times) * SURE ** len(some) * (1 + 1e-9)
         size *= FACTOR
 
 

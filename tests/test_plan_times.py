@@ -51,7 +51,7 @@ def test_a_reduce_takes_no_more_thread_blocks_than_make_it_faster() -> None:
     plan = SCHEDULES / "dgx-h100-1" / "reduce.mscclpp.json"
     assert usage(plans.read_plan(plan)).thread_blocks <= 96
     assert min(times.percent(plan, 10**9)) > 98
-    assert min(times.percent(plan, 64 * 10**6)) > 92
+    assert min(times.percent(plan, 64 * 10**6)) > 86
 
 
 def test_the_table_takes_up_what_is_stored_and_measures_the_rest(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_slow_plans_are_listed_with_what_keeps_them_slow() -> None:
         "lists have 64 of 64 steps: no room for shorter chunks |",
         "| mi250: reduce, msccl | - | - | too many chunks |",
     ]
-    assert times.reason(times.Found("x", *figures, 20), "rccl").endswith("more than 1024")
+    assert times.reason(times.Found("x", *figures, 20), "rccl").endswith("more than 512")
     slow = times.Found("x", *figures, 20, protocol="LL128")
     assert (
         times.reason(slow, "rccl") == "LL128 has 93.75 % data, the rest flags; trees fill and drain"

@@ -54,7 +54,7 @@ CALLS = [
     *((plan, SIZE) for plan in PLANS),
     *(("dgx-a100-2/reduce.msccl.xml", size) for size in (10**6, SIZE // 2)),
     ("dgx-a100-1/allreduce.msccl.xml", 65_536),
-    ("dgx-a100-1/broadcast.msccl.xml", 500_000),
+    ("dgx-a100-1/reduce.msccl.xml", 500_000),
     ("mi300x-1/allgather.msccl.xml", 65_536),
     ("mi300x-1/allreduce.mscclpp.json", SIZE),
     ("dgx-a100-2/reduce.mscclpp.json", 65_536),

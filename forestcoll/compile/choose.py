@@ -14,8 +14,8 @@ Which of two plans of a forest is better, `search.Judge.better` says; which plan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import Costs, different_trees
-from forestcoll.compile.problem import Problem
+from forestcoll.compile.problem import Problem, Start
 from forestcoll.compile.request import Request
 from forestcoll.program.sizes import Sizes, is_power, most_chunks
 from forestcoll.program.targets import PlanFormat, Target
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
+    from forestcoll.verify.simulate import Band
 
 
 ENOUGH = Fraction(99, 100)
@@ -63,27 +64,27 @@ Programs = dict[PlanFormat, "Program"]
 class Choice:
     """The forest that was taken, the program of each format, and what there is to say about it.
 
-    `optimum_trees`: the fewest trees per root known to reach the optimum.
+    `optimum_trees`: the fewest trees per root known to reach the optimum. `bands`: of programs that
+    were played for a report already.
     """
 
     forest: Forest
     programs: dict[PlanFormat, Program]
     optimum_trees: int
     notes: list[str]
+    bands: Mapping[PlanFormat, Band] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A forest whose plans fit. `solved`: the same before its weights were rounded, if they were.
+class _Held:
+    """A start whose plans fit. `forest`: its own, be it that weights are rounded.
 
-    `programs`: of one instance. `rings`: its trees are rings, `point` is the optimum's.
+    `programs`: of one instance.
     """
 
-    point: Point
-    solved: Forest
+    start: Start
     forest: Forest
     programs: dict[PlanFormat, Program]
-    rings: bool = False
 
 
 class Chooser:
@@ -114,7 +115,6 @@ class Chooser:
         self._heights: dict[int, int] = {}  # trees per root -> height, of all that was made
         self._tried: dict[int, str] = {}  # trees per root -> why not
         self._odd: dict[int, Forest] = {}  # trees per root -> what serves no powers of two that fit
-        self._made: dict[int, Forest] = {}  # trees per root -> what may be asked for again
         self._relaying = 0  # forests that no plan holds because GPUs that are no ranks relay
 
     def choose(self) -> Choice:
@@ -127,12 +127,11 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            programs, short = self._search(forest, self._lower(forest))
-            notes = [*self._note_trees(forest), *short]
-            return Choice(forest, programs, self._exact().trees, notes)
+            judged = self._judge(forest, self._lower(forest))
+            return self._choice(forest, judged, [])
         quick = self._quick()
         if quick is not None:
-            return self._explain(quick, self._judge(quick.forest, quick.programs))
+            return self._explain(quick, None)
         lowest = self.wishes.lowest
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             candidate = self._first(points, powers)
@@ -199,7 +198,7 @@ class Chooser:
             return Point(self.best.trees_per_root, self.best.algbw, Fraction(1), exact=True)
         return self.front.exact
 
-    def _quick(self) -> _Found | None:
+    def _quick(self) -> _Held | None:
         """For a forest alone without wishes: the optimum, or next to it, if that takes no minutes.
 
         Where the optimum's trees are too many to be searched, or are not found, some capacity is
@@ -212,7 +211,7 @@ class Chooser:
         exact = self._exact()
         try:
             solved = self.forest("auto" if exact.exact else exact.trees, patient=False)
-            return _Found(exact, solved, solved, {})
+            return _Held(_start(exact, solved), solved, {})
         except SlowError:
             self._tried[exact.trees] = "and minutes: --exact"
         near = NEARLY * self.best.algbw
@@ -221,7 +220,7 @@ class Chooser:
                 solved = self.forest(point.trees, near, patient=False)
             except SlowError:
                 continue
-            return _Found(point, solved, solved, {})
+            return _Held(_start(point, solved), solved, {})
         self._tried.clear()
         return None
 
@@ -264,7 +263,7 @@ class Chooser:
                 break
         return [point for *_, point in sorted(forests, key=lambda entry: entry[:3])]
 
-    def _first(self, points: Iterable[Point], powers: bool) -> _Found | None:
+    def _first(self, points: Iterable[Point], powers: bool) -> _Held | None:
         """The first that suits; what surely does not fit costs no try."""
         left = max(FEW, min(TRIES, 4096 // len(self.graph.ranks)))
         for point in points:
@@ -282,27 +281,22 @@ class Chooser:
                 return candidate
         return None
 
-    def _fitting(self, point: Point, powers: bool) -> _Found | None:
+    def _fitting(self, point: Point, powers: bool) -> _Held | None:
         """The point's forest, rounded where it can be, and programs that fit, or None.
 
         `powers`: only where they serve powers of two.
         """
         solved = self._odd.pop(point.trees, None)
         tried = solved is not None  # in its rounded form
-        solved = solved or self._made.get(point.trees) or self.forest_of(point)
+        solved = solved or self.forest_of(point)
         self._heights[point.trees] = solved.height
         refusal = self.wishes.refusal(solved)
         if refusal is None:
             rounded = None if tried else self._round(solved)
-            for forest in [rounded] if powers else [rounded, solved]:
-                if forest is None:
-                    continue
-                try:
-                    return _Found(point, solved, forest, self._lower(forest))
-                except PlanError as error:
-                    refusal = str(error)
-                    if forest is solved:
-                        break
+            held = self._hold(_start(point, solved), [rounded] if powers else [rounded, solved])
+            if isinstance(held, _Held):
+                return held
+            refusal = held
             if powers and rounded is not solved:
                 self._odd[point.trees] = solved
                 return None
@@ -313,6 +307,17 @@ class Chooser:
         if self.wishes.budget.limits and len(self._refused) < FEW:
             self._refused.append(solved)
         return None
+
+    def _hold(self, start: Start, forms: Sequence[Forest | None]) -> _Held | str:
+        """The first of the forms of its forest whose programs fit; else why the last does not."""
+        refusal = ""
+        for number, forest in enumerate(forms):
+            if forest is not None and forest not in forms[:number]:
+                try:
+                    return _Held(start, forest, self._lower(forest))
+                except PlanError as error:
+                    refusal = str(error)
+        return refusal
 
     def _round(self, forest: Forest) -> Forest | None:
         """The forest with weights such that its plans serve powers of two; None: too slow.
@@ -348,140 +353,94 @@ class Chooser:
         kind = PlanError if self.targets else UnsupportedError
         return kind(f"no forest {what}was found that suits; {_words(trees)}: {reason}")
 
-    def _fastest(self, first: _Found) -> tuple[_Found, Judged]:
-        """The first choice; or one whose plans are faster where none is wished for."""
-        from forestcoll.compile import rivals
-
+    def _fastest(self, first: _Held) -> tuple[_Held, Judged | None]:
+        """The first choice; or the start whose plans are fastest, where none is wished for."""
         judged = self._judge(first.forest, first.programs)
-        if not self.wishes.free:
+        if not self.wishes.free or judged is None or not judged.sizes:
             return first, judged
-        if judged.share >= rivals.SURE:
-            return self._try_rings(first, judged)
-        candidate, best = (first, judged) if self.wishes.lowest else self._rounds(first, judged)
-        if best.share >= rivals.SURE:
-            return candidate, self._explain_speed(first, judged, candidate, best)
-        point, n = first.point, len(self.graph.ranks)
-        others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
-        made = ((p, self.forest_of(p)) for p in others if p.trees != point.trees)
-        forests = rivals.distinct(made, first.solved)
-        if self.collective.has_root:
-            alone = [*forests]
-            with self.stage("simulate"):
-                forests = rivals.promising(alone, self.best.algbw, judged.share, self.problem.links)
-        powers, ahead = self._powers(first), False
-        for number, (rival, forest) in enumerate(forests):
-            if best.share >= rivals.SURE or (number >= rivals.LOWERED and not ahead):
-                break
-            self._made[rival.trees] = forest
-            self._clock.subject = f"candidate {number + 2} of {len(others) + 1} at most"
-            if other := self._fitting(rival, powers):
-                theirs = self._judge(other.forest, other.programs)
-                leaner = candidate is not first and theirs.blocks <= best.blocks
-                ahead = theirs.share > (1 if leaner else rivals.GAIN) * best.share
-                candidate, best = (other, theirs) if ahead else (candidate, best)
-        self._clock.subject = ""
-        return candidate, self._explain_speed(first, judged, candidate, best)
+        from forestcoll.compile.rivals import shares, speed_note
+        from forestcoll.compile.search import GAIN, STARTS, climb
 
-    def _explain_speed(
-        self, first: _Found, judged: Judged, candidate: _Found, best: Judged
-    ) -> Judged:
-        """What was found, with a note where it is not the first choice."""
-        from forestcoll.compile.rivals import speed_note
+        powers = all(Sizes.of(program).powers for program in first.programs.values())
+        starts, tried = self._starts(first, judged), [shares(first.forest)]
+        left = enumerate(starts, 2)
 
-        if candidate is not first:
-            trees = first.point.trees
-            ours = "rings" if candidate.rings else _words(candidate.point.trees)
-            option = "--exact" if candidate.rings and first.point.exact else f"--trees {trees}"
-            best.notes.append(speed_note(ours, best, _words(trees), judged, option))
-        return best
-
-    def _rounds(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
-        """The first choice; or rings whose plans are faster, be they below the optimum."""
-        from forestcoll.compile import rivals
-
-        candidate, best = first, judged
-        least = rivals.RING_GAIN * judged.share
-        with self.stage("solve"):
-            forests = rivals.rings_of(
-                self.graph, self.collective, self.best, self.problem.name, least
-            )
-        for forest in forests:
-            other = self._fit_rings(forest, self._powers(first))
-            if other:
-                theirs = self._judge(other.forest, other.programs)
-                leaner = theirs.blocks <= best.blocks
-                if theirs.share > (rivals.RING_GAIN if leaner else rivals.GAIN) * best.share:
-                    candidate, best = other, theirs
-        return candidate, best
-
-    def _try_rings(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
-        """The first choice; or rings where a mesh has some whose plans are faster."""
-        from forestcoll.compile import rivals
-
-        candidate, best = first, judged
-        if judged.share * rivals.RING_GAIN < 1 and not self.wishes.lowest:
-            with self.stage("solve"):
-                rings = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
-            other = rings and self._fit_rings(rings, self._powers(first))
-            if other:
-                theirs = self._judge(other.forest, other.programs)
-                faster = theirs.share > rivals.RING_GAIN * judged.share
-                if faster and theirs.blocks <= judged.blocks:
-                    candidate, best = other, theirs
-        return candidate, self._explain_speed(first, judged, candidate, best)
-
-    def _fit_rings(self, solved: Forest, powers: bool) -> _Found | None:
-        """Rings, rounded where they can be, with programs that fit, or None."""
-        rounded = self._round(solved)
-        for forest in [rounded] if powers else [rounded, solved]:
-            if forest is not None:
-                try:
-                    programs = self._lower(forest)
-                    return _Found(self._exact(), solved, forest, programs, rings=True)
-                except PlanError:
+        def offers(best: tuple[_Held, Judged]) -> Iterator[tuple[_Held, Judged]]:
+            """Of the starts that are left those that fit, STARTS at most."""
+            lowered = 0
+            for number, (most, start) in left:
+                if lowered == STARTS or most <= GAIN * best[1].share:
+                    return
+                self._clock.subject = f"candidate {number} of {len(starts) + 1} at most"
+                rounded = self._round(start.forest)
+                held = self._hold(start, [rounded] if powers else [rounded, start.forest])
+                if isinstance(held, str) or shares(held.forest) in tried:
                     continue
-        return None
+                tried.append(shares(held.forest))
+                lowered += 1
+                if theirs := self._judge(held.forest, held.programs):
+                    yield held, theirs
 
-    def _powers(self, candidate: _Found) -> bool:
-        """Whether all its plans serve powers of two."""
-        return all(Sizes.of(program).powers for program in candidate.programs.values())
+        taken, best = climb((first, judged), offers, lambda a, b: a[1].is_faster(b[1]))
+        self._clock.subject = ""
+        if taken is not first:
+            point, option = first.start.point, "--exact"
+            if point is not None and (taken.start.point is not None or not point.exact):
+                option = f"--trees {point.trees}"
+            best.notes.append(speed_note(taken.start.name, best, first.start.name, judged, option))
+        return taken, best
 
-    def _explain(self, candidate: _Found, judged: Judged) -> Choice:
+    def _starts(self, first: _Held, judged: Judged) -> list[tuple[float, Start]]:
+        """Other starts that may be faster, with the share that each may reach."""
+        from forestcoll.compile import rivals
+        from forestcoll.compile.search import FAR, GAIN
+
+        starts: list[Start] = []
+        if not self.wishes.lowest:
+            with self.stage("solve"):
+                starts += rivals.rings_of(self.problem, self.best, judged)
+        if judged.slowest < FAR:
+            least = GAIN * judged.share
+            points = rivals.points(self.front, self._exact(), self.problem, least)
+            starts += [_start(p, self.forest_of(p)) for p in points if p != first.start.point]
+        return rivals.promising(starts, judged, self.problem.links)
+
+    def _explain(self, candidate: _Held, judged: Judged | None) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
-        point, forest = candidate.point, candidate.forest
-        programs = judged.programs
-        notes = [*self._note_trees(forest), *judged.notes]
-        exact = self._exact()
-        if candidate.solved.plain_algbw < self.best.algbw and not candidate.rings:
+        start, forest = candidate.start, candidate.forest
+        notes, exact = [], self._exact()
+        if start.forest.plain_algbw < self.best.algbw and start.point is not None:
             why = self._tried.get(exact.trees)
-            share = percent(self._share(candidate.solved))
+            share = percent(start.forest.algbw / self.best.algbw)
             notes.append(
-                f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
+                f"{start.name}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} per root"
                 + (f" ({why})" if why else "")
             )
-        if programs:
-            notes += self._sizes(candidate, programs)
+        if judged:
+            notes += self._sizes(candidate, judged.programs)
         cost = Costs(self.wishes.budget, self._roomy, self._plan).words(
-            candidate.solved.plain_algbw, self.best.algbw, self._refused
+            start.forest.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
             notes.append(cost)
-        return Choice(forest, programs, exact.trees, notes)
+        return self._choice(forest, judged, notes)
 
-    def _sizes(self, candidate: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
+    def _choice(self, forest: Forest, judged: Judged | None, notes: list[str]) -> Choice:
+        notes = [*self._note_trees(forest), *(judged.notes if judged else []), *notes]
+        plans = (judged.programs, judged.bands) if judged else ({}, {})
+        return Choice(forest, plans[0], self._exact().trees, notes, plans[1])
+
+    def _sizes(self, candidate: _Held, programs: Mapping[PlanFormat, Program]) -> list[str]:
         """What rounding did, or why plans serve no powers of two."""
 
         odd = [p for p in programs.values() if not Sizes.of(p).powers]
-        if candidate.forest is not candidate.solved:
-            exact = self.wishes.min_percent is None and candidate.point == self._exact()
-            option = "--exact" if exact else f"--trees {candidate.point.trees}"
-            return [why_rounded(candidate.forest, candidate.solved, option)]
+        point, solved = candidate.start.point, candidate.start.forest
+        if candidate.forest is not solved:
+            exact = self.wishes.min_percent is None and point in (None, self._exact())
+            option = "--exact" if exact or point is None else f"--trees {point.trees}"
+            return [why_rounded(candidate.forest, solved, option)]
         return [why_odd(Sizes.of(odd[0]))] if odd and not self.wishes.exact else []
-
-    def _share(self, forest: Forest) -> Fraction:
-        """Of the optimum."""
-        return forest.algbw / self.best.algbw
 
     def _note_trees(self, forest: Forest) -> list[str]:
         if not self.wishes.compact or forest.group is not None:
@@ -511,26 +470,22 @@ class Chooser:
         with self.stage("lower"):
             return {form: self._plan(forest, target) for form, target in self.targets.items()}
 
-    def _search(self, forest: Forest, programs: Programs) -> tuple[Programs, list[str]]:
-        """The fastest programs that these lead to, and where thread blocks do not suffice."""
-        if self.wishes.instances != "auto" or not programs:
-            return programs, []
-        from forestcoll.compile.search import search
+    def _judge(self, forest: Forest, programs: Programs) -> Judged | None:
+        """The fastest programs that these lead to, with what they reach; None: there are none."""
+        if not programs:
+            return None
+        from forestcoll.compile import rivals
 
-        best, notes = {}, []
+        plain = self.wishes.instances != "auto"
         with self.stage("lower"):
-            for form, program in programs.items():
-                best[form], note = search(forest, self.targets[form], program)
-                notes += [note] if note else []
-        return best, notes
+            return rivals.judge(
+                forest, programs, self.targets, self.best.algbw, self.problem.links, plain=plain
+            )
 
-    def _judge(self, forest: Forest, programs: Programs) -> Judged:
-        """The fastest programs that these lead to, with what they reach."""
-        from forestcoll.compile.rivals import judge
 
-        programs, short = self._search(forest, programs)
-        with self.stage("simulate"):
-            return judge(forest, programs, short, self.best.algbw, self.problem.links)
+def _start(point: Point, forest: Forest) -> Start:
+    """That of the front's forest of so many trees per root."""
+    return Start(forest, _words(point.trees), point)
 
 
 def _words(trees: int) -> str:

@@ -15,11 +15,25 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from forestcoll.graph.capacity_graph import CapacityGraph, Relays
+    from forestcoll.schedule.forest import Forest
     from forestcoll.schedule.latency import Latencies
     from forestcoll.solver import Optimum
+    from forestcoll.solver.front import Point
     from forestcoll.topology import Topology
 
 Shares = Sequence[int | str] | Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A forest that a search begins with, before its weights are rounded.
+
+    `name`: what notes call it. `point`: the front's of as many trees per root, if it is of those.
+    """
+
+    forest: Forest
+    name: str
+    point: Point | None = None
 
 
 @dataclass(frozen=True)  # no slots: a cached property needs a place

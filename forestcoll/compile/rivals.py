@@ -1,222 +1,201 @@
-"""Rivals: other forests than the one that links and limits speak for, where its plans are slow.
+"""Rivals: other starts of the search than the forest that links and limits speak for.
 
 The optimum of the links may be the wrong forest for plans: dozens of unequal trees per root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
-chain of many hops. So plans are simulated, and where they stay far behind the optimum a few other
-forests are made too, and plans of the most promising: rings, and other numbers of trees per root.
-Where they come near it, a mesh may have rings that reach all of it.
+chain of many hops. So where its plans stay behind the optimum, other forests are starts too: rings,
+and other numbers of trees per root. What no plan of a start is faster than is quickly told: its
+bytes over the links, and its hops. That puts starts in order, and most are never lowered.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from statistics import fmean, geometric_mean
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.compile.problem import Problem, Start
+from forestcoll.compile.search import (
+    GAIN,
+    LEAST,
+    LONG,
+    LONGER,
+    TREES,
+    Bound,
+    Candidate,
+    Judge,
+    bound_of,
+    fastest,
+    is_faster,
+)
 from forestcoll.graph.kernel import _kernel
-from forestcoll.program import Collective
-from forestcoll.schedule.forest import Forest, Path
-from forestcoll.verify import simulate
 
 if TYPE_CHECKING:
-    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program import Program
-    from forestcoll.program.targets import PlanFormat
+    from forestcoll.program.targets import PlanFormat, Target
+    from forestcoll.schedule.forest import Forest, Path
     from forestcoll.schedule.latency import Latencies
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
     from forestcoll.verify.simulate import Band
 
-SURE: Final = 0.9
-"""Share of the optimum from which on no other forest is looked for."""
-GAIN: Final = 1.03
-"""How many times as fast another forest's plans have to be: as the first choice's, or as those of
-one found since that takes fewer thread blocks."""
-TREES: Final = (1, 2, 4, 8, 16)
-"""Trees a root of forests that are looked at."""
-LOWERED: Final = 2
-"""Forests whose plans are made at most, but for those after one that was the fastest so far."""
-PIECES: Final = 16
-"""Pieces of each tree where forests are compared: few, for what a plan makes of them is rougher."""
-RING_GAIN: Final = 1.002
-"""How many times as fast plans of rings have to be, in no more thread blocks."""
-RING_RANKS: Final = 16
-"""Ranks up to which rings are looked for: so many are packed at once (baselines/order.py)."""
 
-
-def size_of(collective: Collective) -> int:
-    """Bytes for which forests are compared, at most: with a root a share is passed on often."""
-    return 64 * 10**6 if collective.has_root else simulate.SIZE
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judged:
-    """A forest's plans as they are written, with their bands.
+    """The plans of a start that a search came to, and notes where they lack thread blocks.
 
-    `share`: what they reach of the optimum under the worse of both rules, on an average of the
-    formats' times.
+    `best`: GB/s of the optimum.
     """
 
-    programs: dict[PlanFormat, Program]
+    plans: Mapping[PlanFormat, tuple[Judge, Candidate]]
     notes: list[str]
-    bands: Mapping[PlanFormat, Band] = field(default_factory=dict)
-    share: float = 1.0
+    best: Fraction
+
+    @cached_property
+    def programs(self) -> dict[PlanFormat, Program]:
+        """Those that are written."""
+        return {form: judge.program_of(one) for form, (judge, one) in self.plans.items()}
+
+    @cached_property
+    def share(self) -> float:
+        """What they reach of the optimum, on an average of formats and calls."""
+        return self._average(Judge.time)
+
+    def most_share(self, bound: Bound) -> float:
+        """What plans that links bound so reach of it at most."""
+        return self._average(lambda judge, _, size: judge.least(bound, size))
+
+    def _average(self, time: Callable[[Judge, Candidate, int], float]) -> float:
+        """Bytes over microseconds at the optimum, over `time`: of formats and calls alike."""
+        times = [
+            [1000 * time(judge, one, size) * float(self.best) / size for size in self.sizes]
+            for judge, one in self.plans.values()
+        ]
+        return 1 / fmean(map(geometric_mean, times))
 
     @property
-    def size(self) -> int:
-        """Bytes of the call that was simulated."""
-        return next(iter(self.bands.values())).size
+    def slowest(self) -> float:
+        """What the slowest call reaches of the optimum."""
+        return min(map(self.algbw, self.sizes)) / float(self.best)
 
     @property
-    def call(self) -> str:
-        """`"64 MB"`, `"1024 KiB"`: that size for people."""
-        whole = self.size % 10**6 == 0
-        return f"{self.size // 10**6} MB" if whole else f"{self.size >> 10} KiB"
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the calls that are played."""
+        return min(judge.sizes for judge, _ in self.plans.values())
+
+    def is_faster(self, other: Judged) -> bool:
+        """Whether it is, by as much as its thread blocks ask for, and no call much slower."""
+        slowed = max(other.algbw(size) / self.algbw(size) for size in self.sizes)
+        gain = self.share / other.share
+        return slowed <= LONGER and is_faster(gain, self.blocks / other.blocks)
 
     @property
     def blocks(self) -> int:
         """Thread blocks of the rank that has most, of the plan that takes most."""
-        ranks = (rank for program in self.programs.values() for rank in program.ranks)
-        return max(len(rank.thread_blocks) for rank in ranks)
+        return max(judge.blocks(one) for judge, one in self.plans.values())
 
     @property
-    def least(self) -> float:
+    def bands(self) -> dict[PlanFormat, Band]:
+        """Those of a report, as far as the search has played them."""
+        played = ((form, judge.bands.get((one, LONG))) for form, (judge, one) in self.plans.items())
+        return {form: band for form, band in played if band is not None}
+
+    def algbw(self, size: int) -> float:
         """GB/s of the slowest plan."""
-        return min(band.least for band in self.bands.values())
+        return min(size / judge.time(one, size) / 1000 for judge, one in self.plans.values())
 
 
 def judge(
     forest: Forest,
-    programs: dict[PlanFormat, Program],
-    notes: list[str],
+    programs: Mapping[PlanFormat, Program],
+    targets: Mapping[PlanFormat, Target],
     best: Fraction,
     links: Latencies | None,
+    *,
+    plain: bool = False,
 ) -> Judged:
-    """The plans with what they reach of `best` GB/s. Not simulated beyond `simulate.RANKS`.
-
-    With the links' latencies, which tell chains of many hops from stars; without a root as much as
-    without them, as the search that made the plans counts.
-    """
-    if not programs or forest.n > simulate.RANKS:
-        return Judged(programs, notes)
-    size = min(simulate.longest(p, size_of(forest.collective)) for p in programs.values())
-    bands = {
-        form: simulate.band(program, forest, size, links=links, options=simulate.LINKS_ALONE)
-        for form, program in programs.items()
-    }
-    counted = [*bands.values()]
-    if not forest.collective.has_root and links is not None:
-        counted += [
-            simulate.band(program, forest, size, options=simulate.LINKS_ALONE)
-            for program in programs.values()
-        ]
-    times = [1 / band.share(best) for band in counted]
-    return Judged(programs, notes, bands, len(times) / sum(times))
+    """The fastest programs that these lead to; or these as they are (`plain`)."""
+    judges = {form: Judge(forest, targets[form], p, links) for form, p in programs.items()}
+    plans = {form: (one, one.start if plain else fastest(one)) for form, one in judges.items()}
+    notes = [] if plain else [one.note(taken) for one, taken in plans.values()]
+    return Judged(plans, [note for note in notes if note], best)
 
 
 def speed_note(ours: str, taken: Judged, theirs: str, first: Judged, option: str) -> str:
     """Why `ours` were taken in place of `theirs`, the first choice; `option` asks for those."""
+
+    def speeds(side: Judged) -> str:
+        return " and ".join(f"{side.algbw(size):.1f}" for size in taken.sizes)
+
+    calls = (f"{s >> 10} KiB" if s % 10**6 else f"{s // 10**6} MB" for s in taken.sizes)
     return (
-        f"{ours} for speed: simulated at {taken.call} with signals that take no time, plans of "
-        f"them reach {taken.least:.1f} GB/s, of {theirs} {first.least:.1f} ({option})"
+        f"{ours} for speed: simulated at {' and '.join(calls)}, plans of them reach "
+        f"{speeds(taken)} GB/s, of {theirs} {speeds(first)} ({option})"
     )
 
 
-def points(front: Front, exact: Point, collective: Collective, n: int, share: float) -> list[Point]:
-    """Numbers of trees per root whose links allow more than GAIN times `share` of the optimum.
+def points(front: Front, exact: Point, problem: Problem, share: float) -> list[Point]:
+    """Numbers of trees per root whose links allow more than `share` of the optimum.
 
-    Few first: without a root it is thread blocks that wait for each other, and few trees have few.
-    With a root `promising` says which are worth a plan. Among them is the optimum in more trees: in
-    as many as there are other ranks each can be a star behind a switch.
+    Few first: thread blocks wait for each other, and few trees have few. With a root the optimum in
+    more trees is among them: in as many as there are other ranks each can be a star behind a
+    switch.
     """
-    by_trees = {k: front.point(k) for k in TREES}
-    if collective.has_root:
-        for k in (exact.trees * times for times in (2, 4, 8, n - 1)):
-            by_trees[k] = front.point(k)
-    by_trees.pop(exact.trees, None)
-    return [point for point in by_trees.values() if float(point.share) > GAIN * share]
+    whole = (2, 4, 8, len(problem.graph.ranks) - 1) if problem.collective.has_root else ()
+    more = (exact.trees * times for times in whole)
+    by_trees = {k: front.point(k) for k in (*TREES, *more) if k != exact.trees}
+    return [point for point in by_trees.values() if float(point.share) > share]
 
 
-def distinct(
-    forests: Iterable[tuple[Point, Forest]], first: Forest
-) -> Iterator[tuple[Point, Forest]]:
-    """Those with other trees than `first` and those before them, or with other shares of the data.
-
-    Twice as many trees per root may be each tree twice.
-    """
-    seen = [_shares(first)]
-    for point, forest in forests:
-        shares = _shares(forest)
-        if shares not in seen:
-            seen.append(shares)
-            yield point, forest
-
-
-def _shares(forest: Forest) -> dict[tuple[int, tuple[Path, ...]], Fraction]:
-    """Of each tree its part of all the data."""
+def shares(forest: Forest) -> dict[tuple[int, tuple[Path, ...]], Fraction]:
+    """Of each tree its part of all the data: twice as many trees may be each tree twice."""
     total = sum(tree.weight for tree in forest.trees)
-    shares: dict[tuple[int, tuple[Path, ...]], Fraction] = defaultdict(Fraction)
+    parts: dict[tuple[int, tuple[Path, ...]], Fraction] = defaultdict(Fraction)
     for tree in forest.trees:
-        shares[tree.root, tree.edges] += Fraction(tree.weight, total)
-    return shares
+        parts[tree.root, tree.edges] += Fraction(tree.weight, total)
+    return parts
 
 
 def promising(
-    forests: Iterable[tuple[Point, Forest]], best: Fraction, share: float, links: Latencies | None
-) -> Iterator[tuple[Point, Forest]]:
-    """The forests with a root that are worth a plan, the fastest first.
-
-    Their trees alone reach more than GAIN times `share` of `best` GB/s.
-    """
-    fast: list[tuple[float, int, int, Point, Forest]] = []
-    for point, forest in forests:
-        size = size_of(forest.collective)
-        reached = simulate.forest_band(forest, size, links=links, pieces=PIECES).least
-        if reached / float(best) > GAIN * share:
-            fast.append((-reached, forest.height, point.trees, point, forest))
-    ordered = sorted(fast, key=lambda entry: entry[:3])
-    return ((point, forest) for *_, point, forest in ordered)
+    starts: Iterable[Start], judged: Judged, links: Latencies
+) -> list[tuple[float, Start]]:
+    """Those that may be faster and use links enough, each with the share that it may reach: most
+    first."""
+    enough = (start for start in starts if start.forest.plain_algbw >= LEAST * judged.best)
+    reached = [(judged.most_share(bound_of(start.forest, links)), start) for start in enough]
+    fast = [entry for entry in reached if entry[0] > GAIN * judged.share]
+    return sorted(fast, key=lambda entry: -entry[0])  # stable: few trees first
 
 
-def rings(graph: CapacityGraph, collective: Collective, best: Optimum, name: str) -> Forest | None:
-    """Rings through a mesh that reach the optimum of an allreduce, or None where there are none.
-
-    Everybody does the same at the same time, so that no link waits when a call begins and ends.
-    """
-    from forestcoll.solver.baselines.order import boxes_of
-
-    n = len(graph.ranks)
-    if not collective.two_phases or graph.n > n or n > RING_RANKS:
-        return None
-    # each ring leaves every set of ranks, so none is looked for where that is too narrow; but rings
-    # inside boxes may also be joined by a narrower one between them
-    first, *others = graph.ranks
-    width, _ = _kernel.least_flow(graph.n, graph.tail, graph.head, graph.capacity, first, others)
-    narrow = width * graph.unit * n < 2 * (n - 1) * best.algbw
-    if narrow and len(boxes_of(graph)) == 1:
-        return None
-    return next(iter(rings_of(graph, collective, best, name, 1)), None)
-
-
-def rings_of(
-    graph: CapacityGraph, collective: Collective, best: Optimum, name: str, least: float
-) -> list[Forest]:
-    """Sets of rings as libraries use them that reach `least` of the optimum, the fastest first.
+def rings_of(problem: Problem, best: Optimum, judged: Judged) -> Iterator[Start]:
+    """Sets of rings as libraries use them, the fastest first, where they may be faster.
 
     Everybody has but one to send to and one to receive from in each, so plans of many ranks behind
-    one switch have thread blocks enough. None with a root: there chains fill and run dry.
+    one switch have thread blocks enough, and in a mesh no link waits when a call begins and ends.
+    None with a root: there chains fill and run dry.
     """
     from forestcoll.solver.baselines import by_name
+    from forestcoll.solver.baselines.order import boxes_of
 
+    graph, collective = problem.graph, problem.collective
     if collective.has_root:
-        return []
+        return
+    n, (first, *others) = len(graph.ranks), graph.ranks
+    hops, algbw = (n - 1) * len(collective.phases), best.algbw
+    # each ring leaves every set of ranks; rings inside boxes may be joined by a narrower one
+    if len(boxes_of(graph)) == 1:
+        sides = graph.n, graph.tail, graph.head, graph.capacity, first, others
+        algbw = min(algbw, _kernel.least_flow(*sides)[0] * graph.unit * Fraction(n, hops))
+    bound = Bound(algbw, hops, hops * min(problem.links.values(), default=Fraction(0)))
+    if judged.most_share(bound) <= GAIN * judged.share:
+        return
     try:
         forests = by_name("rings").forests(graph, collective)
     except UnsupportedError:
-        return []
-    slowest = Fraction(least) * best.algbw
-    fast = [forest for forest in forests if forest.plain_algbw >= slowest]
-    return [replace(forest, name=name, bound=best.bound) for forest in fast]
+        return
+    for forest in forests:
+        yield Start(replace(forest, name=problem.name, bound=best.bound), "rings")

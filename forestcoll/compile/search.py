@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower import UNIT_BYTES, Usage, lower, usage
@@ -30,25 +30,34 @@ from forestcoll.program.check import check_slices
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target, message_slots, runtime_on
 from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Band
 
 # --- what the search is tuned by: the rows of scripts/benchmarks/frozen.json
 
 SHORT: Final = 64 * 10**6
 LONG: Final = 10**9
 """Bytes of the calls that count, each as much."""
-LOWERINGS: Final = 10
-"""Programs of a forest that are lowered at most, ..."""
-RANKS: Final = 64
-"""... and ranks up to which they are played: more take seconds."""
-SURE: Final = 1.015
-"""Cost up to which nothing else is tried, or of a long call up to which work is not spread."""
-GAIN: Final = 1.01
-"""How many times as fast a candidate has to be, ..."""
+LOWERINGS: Final = 6
+"""Programs of a forest that are lowered at most."""
+FAR: Final = 0.9
+"""Share of the optimum that both calls reach, or other forests are solved for, ..."""
+TREES: Final = (1, 2, 4, 8, 16)
+"""... of so many trees a root."""
+LEAST: Final = Fraction(95, 100)
+"""Share of the optimum that the links of another forest allow at least."""
+STARTS: Final = 2
+"""Starts of a search that are lowered in turn without being faster than all before."""
+LONGER: Final = 1.04
+"""How many times as long one call may take of a start that is faster on an average."""
+SURE: Final = 1.01
+"""Cost up to which nothing else is tried, or of a long call up to which work is not spread; how
+many times as fast a plan of a set has to be to be one."""
+GAIN: Final = 1.004
+"""How many times as fast a candidate has to be, or as slow it may be in fewer thread blocks, ..."""
 MORE: Final = 0.058
 """... or that power of how many times as many thread blocks it takes: 4 % for twice as many."""
-ALIKE: Final = 1.005
-"""How many times as slow it may be in fewer."""
 LOADED: Final = 1.1
 """How many times as fast, where thread blocks have more to move than they are counted for; how
 many times as slow, where they have less. Their rates are known no better."""
@@ -57,7 +66,7 @@ CROWDED: Final = 1.06
 """Cost of a short call from which on slices are shortened, and full lists get thread blocks."""
 FLUENT: Final = 1.03
 """Cost of a short call for which trees are cut finer, ..."""
-FINEST: Final = 62_500
+FINEST: Final = 125_000
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
 OPERATIONS: Final = 160_000
 ROOTED_OPERATIONS: Final = 80_000
@@ -65,12 +74,8 @@ ROOTED_OPERATIONS: Final = 80_000
 of several forests are cut."""
 SUMS: Final = 128_000
 """Operations of all ranks at most where sums have thread blocks of their own."""
-SLICES: Final = (2**17, 2**16)
-SHORTEST: Final = (3 * 2**14, 2**15)
-"""Bytes of shorter slices, and of the shortest; ..."""
-DELAYED: Final = simulate.Options(signal=0.0, latency=0.5)
-"""... these have to be faster with so many microseconds a link, too: a signal goes
-once, a read there and back."""
+SLICES: Final = (2**17, 2**16, 3 * 2**14, 2**15)
+"""Bytes of shorter slices."""
 ROUNDS: Final = 2**16 - 1
 """Slices of a pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
 MANY: Final = 64
@@ -98,32 +103,46 @@ class Candidate:
     adders: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What links allow: GB/s; hops one after the other, and microseconds over links in all."""
+
+    algbw: Fraction
+    hops: int
+    latency: Fraction
+
+
 class Judge:
     """Lowers and plays the candidates of a forest, each once, and compares them.
 
-    `first`: the program of `start`, cut in no parts but those asked for. `lowered`: programs so
-    far. `refusals`: why the target does not hold a candidate.
+    `first`: the program of `start`, cut in no parts but those asked for. `links`: latencies; with
+    them calls are played as reports have them. `bands`: those so far. `lowered`: so many programs.
+    `refusals`: why the target does not hold a candidate.
     """
 
-    def __init__(self, forest: Forest, target: Target, first: Program) -> None:
-        self.forest, self.target, self.first = forest, target, first
+    def __init__(
+        self, forest: Forest, target: Target, first: Program, links: Latencies | None = None
+    ) -> None:
+        self.forest, self.target, self.first, self.links = forest, target, first, links
         self.start = Candidate(int(first.extra.get("instances", "1")))
         self.fifo = first.style == "fifo"
         bulk = first.protocol == bulk_protocol(forest, target)
-        self.plays = bulk and forest.n <= RANKS
+        self.plays = bulk and forest.n <= simulate.RANKS
         self.served = Sizes.of(first)
         self.trees = layout(forest).trees
         self.lowered = 1
         self.refusals: dict[Candidate, str] = {}
         self._programs: dict[Candidate, Program | None] = {self.start: first}
-        self._times: dict[tuple[Candidate, int, simulate.Options], float] = {}
+        self.bands: dict[tuple[Candidate, int], Band] = {}
         self._facts: dict[Candidate, tuple[Work, Usage]] = {}
-        algbw = 1000 * float(forest.plain_algbw)  # bytes a microsecond
+        played = (SHORT, LONG) if forest.n <= simulate.RANKS else ()
+        self.sizes = tuple(sorted({simulate.longest(first, size) for size in played}))
+        self._wire = Fraction(1)
         if self.fifo:
             runtime = runtime_on(first, forest.name)
-            algbw /= float(runtime.messages.wire(first.protocol))
+            self._wire = runtime.messages.wire(first.protocol)
             self.message, _ = message_slots(first, runtime)
-        self._algbw = algbw
+        self._bound = bound_of(forest, links)
 
     def program(self, one: Candidate) -> Program | None:
         """The candidate's program; None where the target cannot hold it, or LOWERINGS are over."""
@@ -157,8 +176,7 @@ class Judge:
         """The work of its hardest thread blocks, and what it takes of the target."""
         whole = replace(one, unit_bytes=UNIT_BYTES)
         if whole not in self._facts:
-            program = self.program(whole)
-            assert program is not None
+            program = self.program_of(whole)
             self._facts[whole] = hardest(self.forest, program), usage(program)
         return self._facts[whole]
 
@@ -170,31 +188,46 @@ class Judge:
         """How many times as many thread blocks as it has its work takes, at least 1."""
         return max(Fraction(1), self.facts(one)[0].ratio)
 
-    def stretch(
-        self, one: Candidate, size: int, options: simulate.Options = simulate.LINKS_ALONE
-    ) -> float:
-        """The time of a call as a multiple of what its bytes take links, under the worse rule."""
-        if not self.plays:
-            return 1.0
-        if self.fifo or size == SHORT:
-            time = self._time(one, size, options)
-        else:  # pipelines go on as they began
-            short, twice = (self._time(one, k * SHORT, options) for k in (1, 2))
-            time = short + (twice - short) * (size - SHORT) / SHORT
-        return max(1.0, time * self._algbw / size)
+    def stretch(self, one: Candidate, size: int) -> float:
+        """The time of a call as a multiple of the least that links allow, under the worse rule."""
+        return max(1.0, self.time(one, size) / self.least(self._bound, size)) if self.plays else 1.0
 
-    def _time(self, one: Candidate, size: int, options: simulate.Options) -> float:
-        key = (one, size, options)
-        if key not in self._times:
-            program = self.program(one)
-            assert program is not None
-            band = simulate.band(program, self.forest, size, options=options)
-            self._times[key] = max(band.fifo, band.fair)
-        return self._times[key]
+    def least(self, bound: Bound, size: int) -> float:
+        """Microseconds of a call at least, of plans like the first one."""
+        hop = simulate.DEFAULTS.hop((self.first.style, self.first.protocol))
+        rate = 1000 * bound.algbw / self._wire  # bytes a microsecond
+        return float(size / rate + bound.latency) + bound.hops * hop
 
-    def cost(self, one: Candidate, options: simulate.Options = simulate.LINKS_ALONE) -> float:
+    def time(self, one: Candidate, size: int) -> float:
+        """Microseconds of a call under the worse rule; pipelines go on as they began."""
+        if not self.fifo and size > 2 * SHORT:
+            short, twice = (self.time(one, k * SHORT) for k in (1, 2))
+            return short + (twice - short) * (size - SHORT) / SHORT
+        band = self.band(one, size)
+        return max(band.fifo, band.fair)
+
+    def band(self, one: Candidate, size: int) -> Band:
+        """A call of so many bytes, played."""
+        if (one, size) not in self.bands:
+            program = self.program_of(one)
+            self.bands[one, size] = simulate.band(program, self.forest, size, links=self.links)
+        return self.bands[one, size]
+
+    def program_of(self, one: Candidate) -> Program:
+        """The program of a candidate that there is."""
+        program = self.program(one)
+        assert program is not None
+        return program
+
+    def note(self, one: Candidate) -> str:
+        """That its thread blocks do not suffice, and why there are no more; or ""."""
+        if self.first.protocol == "LL":
+            return ""
+        return shortage(self.facts(one)[0], self.target, _reason(self, one))
+
+    def cost(self, one: Candidate) -> float:
         """The mean stretch of both calls; no less than what thread blocks are overloaded by."""
-        mean = math.sqrt(self.stretch(one, SHORT, options) * self.stretch(one, LONG, options))
+        mean = math.sqrt(self.stretch(one, SHORT) * self.stretch(one, LONG))
         load = float(self.load(one))
         return max(mean, load) if load > 2 else mean
 
@@ -203,15 +236,24 @@ class Judge:
         if self.program(one) is None:
             return False
         less = self.load(best) - self.load(one)
-        slack = LOADED if less > 0 else ALIKE
+        slack = LOADED if less > 0 else GAIN
         if math.sqrt(self.stretch(one, SHORT)) > slack * self.cost(best):  # whatever the long call
             return False
         gain, more = self.cost(best) / self.cost(one), self.blocks(one) / self.blocks(best)
-        if one.unit_bytes < min(best.unit_bytes, SLICES[-1]):
-            gain = min(gain, self.cost(best, DELAYED) / self.cost(one, DELAYED) * GAIN)
         if less:
             return gain * LOADED > 1 if less > 0 else gain >= LOADED
-        return gain >= max(GAIN, more**MORE) or (more < 1 and gain * ALIKE >= 1)
+        return is_faster(gain, more) or (more < 1 and gain * GAIN >= 1)
+
+
+def bound_of(forest: Forest, links: Latencies | None) -> Bound:
+    """What no plan of the forest is faster than."""
+    hops = forest.height * len(forest.collective.phases)
+    return Bound(forest.plain_algbw, hops, latency(forest, links) if links else Fraction(0))
+
+
+def is_faster(gain: float, more: float) -> bool:
+    """The rule: `gain` times as fast is better in `more` times as many thread blocks."""
+    return gain > GAIN and gain >= more**MORE
 
 
 # --- actions
@@ -227,18 +269,13 @@ def add_blocks(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 
 
 def shorten_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """Shorter slices, where a short call is slow."""
+    """Shorter slices, where a short call is slow; not so many that 32 bits tell more bytes."""
     shorter = [unit for unit in SLICES if unit < one.unit_bytes]
-    if shorter and judge.stretch(one, SHORT) > SLOW:
-        yield replace(one, unit_bytes=shorter[0])
-
-
-def shorten_further(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """The shortest slices, unless a call of all bytes that 32 bits tell had too many of them."""
-    shorter = [unit for unit in SHORTEST if unit < one.unit_bytes <= SLICES[-1]]
-    program = judge.program(one)
-    slow = judge.stretch(one, SHORT) > SLOW
-    if slow and shorter and program and counts_rounds(program, shorter[0]):
+    if (
+        shorter
+        and judge.stretch(one, SHORT) > SLOW
+        and counts_rounds(judge.program_of(one), shorter[0])
+    ):
         yield replace(one, unit_bytes=shorter[0])
 
 
@@ -349,12 +386,13 @@ def _most(judge: Judge, one: Candidate) -> Fraction:
     return Fraction(chunks, judge.served.chunks) * judge.start.instances / one.instances
 
 
+T = TypeVar("T")
 Action = Callable[[Judge, Candidate], Iterator[Candidate]]
 SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
 """What gives links thread blocks enough."""
 ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
     "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals),
-    "onesided": (add_blocks, shorten_slices, join_parts, spread_work, shorten_further),
+    "onesided": (add_blocks, shorten_slices, join_parts, spread_work),
 }
 """All actions of a style, in the order in which they are tried."""
 
@@ -364,28 +402,39 @@ def search(
     target: Target,
     program: Program,
     actions: Sequence[Action] | None = None,
+    links: Latencies | None = None,
 ) -> tuple[Program, str]:
     """The best program that actions lead to, and a note where thread blocks do not suffice, or "".
 
-    `program`: the forest's, all of whose trees stay whole. `actions`: others are left out.
+    `program`: the forest's, all of whose trees stay whole. The others: see `fastest`, `Judge`.
+    """
+    judge = Judge(forest, target, program, links)
+    best = fastest(judge, actions)
+    return judge.program_of(best), judge.note(best)
+
+
+def fastest(judge: Judge, actions: Sequence[Action] | None = None) -> Candidate:
+    """The best candidate that actions lead to. `actions`: others are left out.
+
     Deterministic. Programs of protocol LL are for few bytes and stay as they are; those of a
     protocol that is not for much data, or of many ranks, only get more thread blocks.
     """
-    if program.protocol == "LL":
-        return program, ""
-    judge = Judge(forest, target, program)
-    known = ACTIONS[program.style] if judge.plays else (add_blocks,)
-    known = tuple(action for action in known if actions is None or action in actions)
-    best: Candidate = judge.start
-    after: Candidate | None = best
-    while after and (judge.load(after) > 1 or judge.cost(after) > SURE):
+    known = ACTIONS[judge.first.style] if judge.plays else (add_blocks,)
+
+    def offers(best: Candidate) -> Iterator[Candidate]:
+        if judge.first.protocol != "LL" and (judge.load(best) > 1 or judge.cost(best) > SURE):
+            for action in known:
+                if actions is None or action in actions:
+                    yield from action(judge, best)
+
+    return climb(judge.start, offers, judge.better)
+
+
+def climb(best: T, offers: Callable[[T], Iterator[T]], better: Callable[[T, T], bool]) -> T:
+    """The loop that chooses: takes the first offer that is better, and asks anew, until none is."""
+    while (after := next((one for one in offers(best) if better(one, best)), None)) is not None:
         best = after
-        tried = (one for action in known for one in action(judge, best))
-        after = next((one for one in tried if judge.better(one, best)), None)
-    best = after or best
-    taken = judge.program(best)
-    assert taken is not None
-    return taken, shortage(judge.facts(best)[0], target, _reason(judge, best))
+    return best
 
 
 def _reason(judge: Judge, one: Candidate) -> str:

@@ -155,7 +155,8 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
         with clock.stage("solve"):
             forest, best = prefer_switches(problem, forest, best)
     programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}
-    done = _finish(problem, forest, best, programs, targets, clock, request)
+    bands = {f: b for f, b in choice.bands.items() if programs[f] is choice.programs[f]}
+    done = _finish(problem, forest, best, programs, targets, clock, request, bands)
     notes = [*left_out, *narrowed, *choice.notes, *done.notes, *plan_notes(programs)]
     return replace(done, notes=notes)
 
@@ -209,6 +210,7 @@ def _finish(
     targets: Mapping[PlanFormat, Target],
     clock: Clock,
     request: Request,
+    played: Mapping[PlanFormat, Band] | None = None,
 ) -> Synthesis:
     """The forest checked, it and its programs written, each plan verified and simulated."""
     from forestcoll.schedule import certificate, forest_file
@@ -236,7 +238,7 @@ def _finish(
         latency(forest, problem.links),
         forest_notes(forest, best, plain=not programs),
         needs=_usages(programs),
-        bands=_bands(problem, forest, programs, clock),
+        bands=_bands(problem, forest, programs, clock, played or {}),
         in_switches=other.algbw if other is not None and other.algbw > forest.algbw else None,
     )
 
@@ -246,8 +248,12 @@ def _bands(
     forest: Forest,
     programs: Mapping[PlanFormat, Program],
     clock: Clock,
+    played: Mapping[PlanFormat, Band],
 ) -> dict[Format, Band]:
-    """What programs reach in simulated time, or the forest alone; nothing where that is long."""
+    """What programs reach in simulated time, or the forest alone; nothing where that is long.
+
+    `played`: what is known already.
+    """
     from forestcoll.verify import simulate
 
     with clock.stage("simulate"):
@@ -256,7 +262,7 @@ def _bands(
             return {} if alone is None else {"forest": alone}
         bands: dict[Format, Band] = {}
         for form, program in programs.items():
-            band = simulate.plan_band(program, forest, problem.links)
+            band = played.get(form) or simulate.plan_band(program, forest, problem.links)
             if band is not None:
                 bands[form] = band
         return bands

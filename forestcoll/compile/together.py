@@ -177,7 +177,7 @@ def synthesize(
     done, programs, notes = _choose(asked, trees, instances, targets, clock)
     notes = [*left_out, *notes]
     if instances == "auto":
-        notes += _fill(done, programs, targets, clock)
+        notes += _fill(done, programs, targets, asked.links, clock)
     with clock.stage("check"):
         for forest in done.forests:
             certificate.check(forest)
@@ -262,6 +262,7 @@ def _fill(
     done: Together,
     programs: Programs,
     targets: dict[PlanFormat, Target],
+    links: Latencies,
     clock: Clock,
 ) -> list[str]:
     """Gives each program the instances that keep its group's links busy; where they do not, why."""
@@ -271,7 +272,7 @@ def _fill(
     with clock.stage("lower"):
         for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
             for form, target in targets.items():
-                of_group[form], note = search(forest, target, of_group[form], SPREADING)
+                of_group[form], note = search(forest, target, of_group[form], SPREADING, links)
                 if note:
                     notes.setdefault(note, []).append(g)
     return [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends
-from forestcoll.compile.search import FACTOR, GAIN, HALVINGS, LONG, NEAR, RANKS
+from forestcoll.compile.search import FACTOR, HALVINGS, LONG, NEAR, SURE
 from forestcoll.plans import mscclpp
 from forestcoll.program.sizes import Sizes
 from forestcoll.schedule.forest import Forest
@@ -71,7 +71,7 @@ class Contest:
         self.candidates, self.notes, self.refused = candidates, dict[int, str](), ""
         self._lower, self._clock, self._tries = lower, clock, tries
         self._topology, self._rules, self._options = topology, rules, options
-        self._played = len(topology.gpus) <= RANKS
+        self._played = len(topology.gpus) <= simulate.RANKS
         self._programs: dict[int, Program | None] = {}
         self._timings: dict[tuple[int, int], list[Timing]] = {}
 
@@ -122,7 +122,7 @@ class Contest:
     def fastest(self, size: int, without: Collection[int] = ()) -> int | None:
         """The fastest of those that are looked at; None where none serves the size.
 
-        Others have to be GAIN times as fast as those that are looked at before them.
+        Others have to be SURE times as fast as those that are looked at before them.
         """
         best, fastest = NEVER, None
         tried: dict[Kind, set[Fraction]] = defaultdict(set)
@@ -130,12 +130,12 @@ class Contest:
             line, others = self.candidates[i].line.time(size), tried[self.candidates[i].kind]
             asked = isinstance(self.candidates[i].origin, Other)
             over = (len(others - {line}) >= self._tries and not asked) or i in without
-            if over or GAIN * self.least(i, size) >= best:
+            if over or SURE * self.least(i, size) >= best:
                 continue
             time = self.time(i, size)
             if time < NEVER:
                 others.add(line)
-            if GAIN * time < best:
+            if SURE * time < best:
                 best, fastest = time, i
         return fastest
 
@@ -159,7 +159,7 @@ class Contest:
         """Who is fastest where from `low` to `high` bytes; no range begins above `reach`.
 
         No gap, no overlap; the last plan may serve less. A candidate is left out where others are
-        nowhere GAIN times as slow. PlanError where there is no plan.
+        nowhere SURE times as slow. PlanError where there is no plan.
         """
         sizes = [low]
         while sizes[-1] < reach:
@@ -171,7 +171,7 @@ class Contest:
                 return [Range(low, high, self._nearest(low, reach))]
             worth = {i: self._worth(i, winners) for i in winners.values()}
             least = min(worth, key=lambda i: (worth[i], i))
-            if worth[least] >= GAIN:
+            if worth[least] >= SURE:
                 break
             out.add(least)
         begins: list[tuple[int, int]] = []
@@ -198,7 +198,7 @@ class Contest:
     def _worth(self, i: int, winners: dict[int, int]) -> float:
         """How many times as fast candidate `i` is as those that are the fastest next to it.
 
-        Where that is most; or somewhere GAIN times.
+        Where that is most; or somewhere SURE times.
         """
         pairs = list(pairwise(winners.values()))
         others = {*(a for a, b in pairs if b == i), *(b for a, b in pairs if a == i)} - {i}
@@ -206,7 +206,7 @@ class Contest:
         for size in own[len(own) // 2 :] + own[: len(own) // 2]:
             times = [self.time(other, size) for other in others]
             worth = max(worth, min(times, default=NEVER) / self.time(i, size))
-            if worth >= GAIN:
+            if worth >= SURE:
                 break
         return worth
 

@@ -37,7 +37,7 @@ from forestcoll.compile.plan_set.values import (
 )
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
-from forestcoll.compile.search import RANKS, TRIES
+from forestcoll.compile.search import TRIES
 from forestcoll.lower.rounds import Rounds, lower_rounds, rounds_of
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
@@ -45,6 +45,7 @@ from forestcoll.program.sizes import Sizes, is_power
 from forestcoll.program.targets import MSCCL, PlanFormat, Target
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.verify import simulate
 from forestcoll.verify.simulate import KINDS
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class _Maker:
             best = problem.optimum()
         chooser = Chooser(problem, {}, Request(budget=request.budget), best, self.clock)
         forests = self._forests(chooser, tuple(self.targets.values()))
-        if problem.collective.two_phases and len(problem.graph.ranks) <= RANKS:
+        if problem.collective.two_phases and len(problem.graph.ranks) <= simulate.RANKS:
             self.rounds = list(rounds_of(problem.name, problem.graph))
         in_switch = None if other is None else other.algbw
         return forests, best.bound.algbw, self._name_root(problem), in_switch
@@ -159,9 +160,10 @@ class _Maker:
         self, request: Request, collective: Collective, graph: CapacityGraph, root: int | None
     ) -> None:
         """Reads the plans that are to take part."""
-        if request.others and len(graph.ranks) > RANKS:
+        if request.others and len(graph.ranks) > simulate.RANKS:
             raise UnsupportedError(
-                f"--with: over {RANKS} ranks plans are not simulated, so none is known to be faster"
+                f"--with: over {simulate.RANKS} ranks plans are not simulated, so none is known to "
+                "be faster"
             )
         told = collective, root
         with self.clock.stage("read"):
@@ -319,7 +321,7 @@ class _Maker:
             return fill(source, target, self.topology.name, protocol)
         program = lower(source, target, instances=self.instances, protocol=protocol)
         if self.auto:
-            program, note = search(source, target, program)
+            program, note = search(source, target, program, links=self.topology.latencies())
         return serve_place(program, self._calls(program)), note
 
     def _calls(self, program: Program) -> Place | None:

@@ -194,19 +194,20 @@ def of_baseline(
         program = lower_nvls(forests[0], MSCCLPP)
         return Fixed((Plan("mscclpp-json, NVLS", program, forests[0]),))
 
+    topology, links = player.topology, player.topology.latencies()
+
     def make(candidate: Candidate) -> tuple[Program, str]:
         forest, protocol = candidate.origin, candidate.protocol
         assert isinstance(forest, Forest)
         error = None
         for target in (RCCL, MSCCL) if candidate.kind[0] == "fifo" else (MSCCLPP,):
             try:
-                return search(forest, target, lower(forest, target, protocol=protocol))
+                return search(forest, target, lower(forest, target, protocol=protocol), links=links)
             except PlanError as refusal:
                 error = error or refusal
         assert error is not None
         raise error
 
-    topology, links = player.topology, player.topology.latencies()
     candidates, names = [], []
     for own in kept:
         forest = replace(own, name=topology.name)  # which says whose GPUs and library it is for

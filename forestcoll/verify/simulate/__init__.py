@@ -47,7 +47,6 @@ from forestcoll.verify.simulate.result import LinkUse, Span, Timing
 from forestcoll.verify.simulate.simulation import (
     BOTH,
     DEFAULTS,
-    LINKS_ALONE,
     MOST_BYTES,
     PIECES,
     run,
@@ -60,7 +59,6 @@ __all__ = [
     "DEFAULTS",
     "HOP",
     "KINDS",
-    "LINKS_ALONE",
     "MOST_BYTES",
     "PIECES",
     "RANKS",

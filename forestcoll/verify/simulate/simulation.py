@@ -19,9 +19,7 @@ MOST_BYTES = 2**50
 PIECES = 64
 """Pieces of each tree of a forest alone."""
 DEFAULTS = Options()
-"""What every report is made with."""
-LINKS_ALONE = Options(signal=0.0)
-"""What plans are chosen by: bandwidths, latencies and messages, whatever runtimes add."""
+"""What plans are chosen by, and every report is made with."""
 BOTH: tuple[Rule, ...] = ("fifo", "fair")
 """What links do in practice lies between these."""
 
