@@ -84,7 +84,7 @@ class Coder:
         """
         routes = []
         for one, weight in self.fabric.ways(source, target):
-            way = self.fabric.answer(one.stages) if reads else replace(one, lead=after)
+            way = self.fabric.answer(one.stages) if reads else Way(one.stages, one.latency, after)
             routes.append((self.route(way), weight))
         return routes
 
@@ -99,10 +99,9 @@ class Coder:
 
     def latency(self, source: int, target: int) -> float:
         """Microseconds that a signal from one rank to another takes."""
-        ways = [replace(one, lead=0.0) for one, _ in self.fabric.ways(source, target)]
-        for way in ways:
+        for way, _ in (ways := self.fabric.ways(source, target)):
             self.route(way)
-        return max(way.latency for way in ways)
+        return max(way.latency for way, _ in ways)
 
     def round_trip(self, source: int, target: int) -> float:
         """Microseconds from a read's request at the target to the first byte of its answer."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 
 from forestcoll.common.errors import PlanError, TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Program
 from forestcoll.schedule.forest import Forest
-from forestcoll.schedule.routes import Pair, Path, Routes, routes
+from forestcoll.schedule.routes import Pair, Path, routes
 from forestcoll.topology import Topology
 from forestcoll.verify.simulate.options import RULES, Options, Rule
 
@@ -33,6 +34,10 @@ class Way:
     stages: Stages
     latency: float
     lead: float = 0.0
+
+
+_routes = lru_cache(4)(routes)
+"""Of the forests that are looked at in turn: each is played dozens of times."""
 
 
 class Fabric:
@@ -57,7 +62,7 @@ class Fabric:
         self.set_rule(rule)
         self.latencies = _latencies(graph, latencies, topology, options)
         self._signal = signal
-        self._routes: Routes = routes(graph, forest)
+        self._routes = _routes(graph, forest)
         self._ways: dict[Path, Way] = {}
 
     def set_rule(self, rule: Rule | None) -> None:
