@@ -209,7 +209,10 @@ def _cycle(ranks: tuple[int, ...], usable: set[tuple[int, int]]) -> tuple[int, .
     out: dict[int, list[int]] = {u: [] for u in ranks}
     for u, v in sorted(usable):
         out[u].append(v)
-    if any(not heads for heads in out.values()):
+    import networkx as nx  # it takes long to import, and is for baselines alone
+
+    # where all ways lead through one rank there is none, which the search would not find out
+    if not (all(out.values()) and nx.is_biconnected(nx.Graph(usable))):
         return None
     first, path, used = ranks[0], [ranks[0]], {ranks[0]}
     stack = [iter(_fewest_first(out, first, used))]
