@@ -183,7 +183,7 @@ BUDGETS: dict[str, int] = {
     "solver": 76_250,
     "verify": 55_150,
     "plans": 36_600,
-    "lower": 26_400,
+    "lower": 26_550,
     "compile": 34_200,
     "study": 19_500,
     "execute": 84_100,

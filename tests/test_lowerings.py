@@ -265,7 +265,7 @@ def test_rounds_become_programs_that_are_right(name: str, target: Target) -> Non
 
 def test_rounds_have_their_limits() -> None:
     rounds = next(rounds_of("star", capacity_graph(catalog.load("star", {"gpus": "20"}))))
-    with pytest.raises(PlanError, match=r"rank 0 \(gpu0\) needs 20 thread blocks, rccl holds 8; "):
+    with pytest.raises(PlanError, match=r"rank 0 \(gpu0\) needs 42 thread blocks, rccl holds 8; "):
         lower_rounds(rounds, RCCL.on(8))
 
 

@@ -123,7 +123,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     other = replace(program, out_of_place=False)
     refuse("does not serve calls in place and out of place", "msccl-xml", other)
     refuse(
-        ".* needs 4 thread blocks, rccl within the budget holds 3; ",
+        ".* needs 10 thread blocks, rccl within the budget holds 3; ",
         "msccl-xml",
         program,
         budget={"blocks": 3},

@@ -40,6 +40,8 @@ from forestcoll.program import (
 from forestcoll.program.targets import Target
 from forestcoll.solver.baselines.shapes import paths
 
+PARTS = 4
+"""Parts of the data over connections: each is added up by a thread block of its own."""
 Waits = tuple[tuple[int, int], ...]
 """(thread block, step) of the rank."""
 
@@ -105,8 +107,10 @@ def lower_rounds(rounds: Rounds, target: Target) -> Program:
     hint = "trees take fewer thread blocks"
     title = f"allreduce in rounds of {' x '.join(map(str, rounds.sizes))} ranks on {rounds.name}"
     limits = Limits(target, title, names, 1, hint)
-    layout = Layout(Collective.ALLREDUCE, n, 1, (0,) * n + (1,), ())
-    if target.style == "fifo":
+    fifo = target.style == "fifo"
+    chunks = PARTS if fifo else 1
+    layout = Layout(Collective.ALLREDUCE, n, chunks, (0,) * n + (chunks,), ())
+    if fifo:
         ranks = tuple(_program(rank, groups, limits) for rank in range(n))
         check_ranks(ranks, limits)
     else:
@@ -116,35 +120,45 @@ def lower_rounds(rounds: Rounds, target: Target) -> Program:
 
 
 def _program(rank: int, rounds: Sequence[Groups], limits: Limits) -> RankProgram:
-    """What a rank does over connections: a thread block a peer, which sends and then receives.
+    """What a rank does over connections: for each peer a thread block receives, another sends.
 
-    The last block adds up in scratch, and copies to the output at last. By then it has waited for
-    whatever each peer sent, which was received after all own sends: in place the output is what
-    those read.
+    The last ones add up a part of the data each, in scratch, and copy it to the output at last. By
+    then they have waited for all sends of that part, too: in place the output is what those read.
     """
-    own, used = Ref(Buffer.INPUT, 0, 1), 0
-    blocks: list[ThreadBlock] = []
-    sums: list[Instruction] = []
-    adder = sum(len(groups[rank]) - 1 for groups in rounds)
+    block = {peer: k for k, peer in enumerate(p for g in rounds for p in g[rank] if p != rank)}
+    sends: list[list[Instruction]] = [[] for _ in block]
+    takes: list[list[Instruction]] = [[] for _ in block]
+    adders = []
+    for k in range(PARTS):
+        own, told = Ref(Buffer.INPUT, k, 1), Waits()
+        sums: list[Instruction] = []
+        for groups in rounds:
+            parts: list[tuple[Ref, Waits]] = []
+            for peer in groups[rank]:
+                if peer == rank:
+                    parts.append((own, ()))
+                    continue
+                b = block[peer]
+                slot = Ref(Buffer.SCRATCH, b * PARTS + k, 1)
+                sends[b].append(Instruction(Op.SEND, (own,), after=told))
+                takes[b].append(Instruction(Op.RECV, dst=(slot,)))
+                parts.append((slot, ((b, k), (len(block) + b, k))))
+            if parts[0][0] == own:  # nothing is added to what is sent; two may change places
+                parts[:2] = parts[1::-1]
+            own, waits = parts[0]
+            for part, after in parts[1:]:
+                sums.append(Instruction(Op.REDUCE, (part,), (own,), after=waits + after))
+                waits = ()
+            told = ((2 * len(block) + k, len(sums) - 1),)
+        copy = Instruction(Op.COPY, (own,), (Ref(Buffer.OUTPUT, k, 1),))
+        adders.append(ThreadBlock((*sums, copy)))
     lanes = -(-len(rounds[0]) // limits.target.channel_blocks)
-    for groups in rounds:
-        told = ((adder, len(sums) - 1),) if sums else ()
-        parts: list[tuple[Ref, Waits]] = []
-        for peer in groups[rank]:
-            if peer == rank:
-                parts.append((own, ()))
-                continue
-            parts.append((Ref(Buffer.SCRATCH, used, 1), ((len(blocks), 1),)))
-            send = Instruction(Op.SEND, (own,), after=told)
-            recv = Instruction(Op.RECV, dst=(parts[-1][0],))
-            blocks.append(ThreadBlock((send, recv), peer, peer, (rank + peer) % lanes))
-            used += 1
-        if parts[0][0] == own:  # nothing is added to what is sent; two parts may change places
-            parts[:2] = parts[1::-1]
-        own, waits = parts[0]
-        for part, after in parts[1:]:
-            sums.append(Instruction(Op.REDUCE, (part,), (own,), after=waits + after))
-            waits = ()
-    copy = Instruction(Op.COPY, (own,), (Ref(Buffer.OUTPUT, 0, 1),))
-    blocks.append(ThreadBlock((*sums, copy)))
-    return RankProgram(tuple(blocks), 1, 1, used)
+    blocks = [
+        ThreadBlock(tuple(takes[b]), recv=peer, channel=(rank + peer) % lanes)
+        for peer, b in block.items()
+    ]
+    blocks += [
+        ThreadBlock(tuple(sends[b]), send=peer, channel=(rank + peer) % lanes)
+        for peer, b in block.items()
+    ]
+    return RankProgram((*blocks, *adders), PARTS, PARTS, len(block) * PARTS)
