@@ -255,15 +255,19 @@ def validate(
 
 
 def stranger(forest: Forest, folder: Path, *options: object) -> None:
-    """The forest contract's own checker, which shares nothing with the package, agrees.
+    """The forest contract's own checker agrees, where it is at hand: it lies outside."""
+    if CHECKER.exists():
+        file = folder / "forest.json"
+        file.write_text(forest_file.dumps(forest), encoding="utf-8")
+        ask_stranger(file, *options)
 
-    It lies outside of the project: nothing is asked where it is not at hand. It runs in this
-    process, as a hundred starts of Python would take longer than all that it checks.
+
+def ask_stranger(file: Path, *options: object) -> str:
+    """What that checker, which shares nothing with the package, says of a file that is right.
+
+    It runs in this process, as a hundred starts of Python would take longer than all that it
+    checks.
     """
-    if not CHECKER.exists():
-        return
-    file = folder / "forest.json"
-    file.write_text(forest_file.dumps(forest), encoding="utf-8")
     with (
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(StringIO()) as said,
@@ -273,6 +277,7 @@ def stranger(forest: Forest, folder: Path, *options: object) -> None:
         patch.setattr("sys.argv", [str(CHECKER), str(file), *map(str, options)])
         runpy.run_path(str(CHECKER))
     assert said.getvalue().startswith("OK "), said.getvalue()
+    return said.getvalue()
 
 
 needs_stranger = pytest.mark.skipif(
