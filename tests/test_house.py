@@ -184,7 +184,7 @@ BUDGETS: dict[str, int] = {
     "verify": 55_150,
     "plans": 36_600,
     "lower": 26_550,
-    "compile": 34_200,
+    "compile": 34_240,
     "study": 19_500,
     "execute": 84_100,
     "ui": 91_000,

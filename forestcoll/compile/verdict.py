@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ForestCollError, ForestError
-from forestcoll.solver.alltoall.file import looks_like_one
-from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.topology.numbers import decimal, percent
 
 if TYPE_CHECKING:
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from forestcoll.program.targets import PlanFormat
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver.alltoall.flows import Optimum
+    from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.topology import Topology
     from forestcoll.verify import Verified
 
@@ -52,14 +51,14 @@ def verify_text(text: str, source: str) -> Verdict:
         return verify_forest(text, source)[1]
     if _looks_like_groups(text):
         return _verify_groups(text, source)
-    if looks_like_one(text):
+    if _looks_like_alltoall(text):
         return _verify_alltoall(text, source)
     return _verify_plan(text, source)
 
 
 def is_plan(text: str) -> bool:
     """Whether a text is to be taken for a plan: neither forest, groups nor all-to-all file."""
-    others = (looks_like_forest, _looks_like_groups, looks_like_one)
+    others = (looks_like_forest, _looks_like_groups, _looks_like_alltoall)
     return not any(look(text) for look in others)
 
 
@@ -70,6 +69,14 @@ def looks_like_forest(text: str) -> bool:
 
 def _looks_like_groups(text: str) -> bool:
     return '"forestcoll.groups/' in text[:4096]
+
+
+def _looks_like_alltoall(text: str) -> bool:
+    if '"forestcoll.alltoall/' not in text[:4096]:  # most files: none of the solver is loaded
+        return False
+    from forestcoll.solver.alltoall.file import looks_like_one
+
+    return looks_like_one(text)
 
 
 def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
@@ -202,6 +209,8 @@ def _verify_groups(text: str, source: str) -> Verdict:
 
 def _how(exchange: Optimum | Routes) -> str:
     """What brings every rank what it is sent."""
+    from forestcoll.solver.alltoall.routes import Routes
+
     if isinstance(exchange, Routes):
         units = "1 unit" if exchange.units == 1 else f"{exchange.units} units"
         listed = f"{len(exchange.routes)} paths"
@@ -217,6 +226,7 @@ def _how(exchange: Optimum | Routes) -> str:
 
 def _verify_alltoall(text: str, source: str) -> Verdict:
     from forestcoll.solver.alltoall import file
+    from forestcoll.solver.alltoall.routes import Routes
 
     exchange, name, bound = file.loads(text, source)
     demand, graph = exchange.demand, exchange.demand.graph

@@ -158,7 +158,6 @@ def _file(
 ) -> Entry:
     """What is proven of one file, said; a plan for `target` is added to `together`."""
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.execute.deploy.plans import offer
     from forestcoll.plans.lint import lint
 
     with ExitStack() as stack, show_progress(f"verifying {source}"):
@@ -170,6 +169,8 @@ def _file(
         else:
             report = lint(text, source, target, told=told, sms=sms)
             if target is not None and report.program is not None:
+                from forestcoll.execute.deploy.plans import offer
+
                 together.append(offer(source, text, HOLDS[target], report.program))
     if not is_plan:
         return _say_forest(source, verdict, forest, shown)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forestcoll.lower import usage
 from forestcoll.plans.lint import Finding, Report, Severity
 from forestcoll.plans.rule_catalogue import SEVERITIES
 from forestcoll.program.sizes import Sizes
-from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.study.predict import figures_of_file
 from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import (
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.program.targets import PlanFormat
     from forestcoll.schedule.forest import Forest
+    from forestcoll.solver.alltoall.routes import Routes
 
 ENDS = "us at from", "GB/s at to"
 """Columns of what is simulated."""
@@ -206,6 +205,8 @@ def set_model(rows: Iterable[Row]) -> Fact:
 
 def plans(rows: Sequence[Row]) -> Rows:
     """A line a plan; without the columns of what is simulated where nothing is."""
+    from forestcoll.solver.alltoall.routes import Routes
+
     noun = "units" if isinstance(rows[0].made_from, Routes) else "trees"
     heads = ["plans", "from", "to", "protocol", "hops", noun, "links", *ENDS, "blocks", "multiple"]
     return grid(heads, [_cells(row) for row in rows], right=(1, 2, 4, 5, 6, 7, 8, 9))
@@ -226,6 +227,9 @@ def simulation_rows(rows: Iterable[Row]) -> list[dict[str, object]]:
 
 
 def _cells(row: Row) -> list[object]:
+    from forestcoll.lower import usage
+    from forestcoll.solver.alltoall.routes import Routes
+
     source = row.made_from
     shape: tuple[object, object, str] = "", "", ""
     if isinstance(source, Routes):
