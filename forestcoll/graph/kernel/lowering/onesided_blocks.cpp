@@ -20,6 +20,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -147,12 +148,13 @@ class OnesidedBlocks {
   }
 
   // Per rank: steps and channels of each thread block, chunks of scratch, and semaphores.
-  std::vector<std::tuple<std::vector<std::pair<nb::object, nb::object>>, Chunks, int>> program(Chunks unit_bytes) {
+  auto program(Chunks unit_bytes) {
     require(!blocks_.empty(), "nothing has been dealt out");
-    std::vector<std::tuple<std::vector<std::pair<nb::object, nb::object>>, Chunks, int>> ranks;
+    using Written = std::vector<std::pair<nb::object, nb::object>>;
+    std::vector<std::tuple<Written, Chunks, int>> ranks;
     const nb::object unit = nb::cast(unit_bytes);
     for (int rank = 0; rank < problem_.ranks(); ++rank) {
-      std::vector<std::pair<nb::object, nb::object>> own;
+      Written own;
       for (const Block& block : blocks_[rank]) own.push_back(write(block, unit));
       ranks.emplace_back(std::move(own), pipelines_->scratch[rank], pipelines_->semaphores[rank]);
     }
@@ -328,8 +330,7 @@ class OnesidedBlocks {
     for (std::size_t number = 0; number < classes_.size(); ++number)
       for (const auto& [place, work] : classes_[number])
         for (const int lane : work.lanes) ends_.push_back(ends(static_cast<int>(number), place, lane));
-    std::sort(ends_.begin(), ends_.end());
-    ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
+    ends_ = sorted(std::move(ends_));
   }
 
   // The kind, far or near, peer and index of a lane's channel. The n-th from i to j is the n-th from j to i.
@@ -347,8 +348,7 @@ class OnesidedBlocks {
     std::vector<std::tuple<bool, int, int>> own;
     for (const auto& [number, place] : block)
       for (const int lane : classes_[number].at(place).lanes) own.push_back(channel(number, place, lane));
-    std::sort(own.begin(), own.end());
-    own.erase(std::unique(own.begin(), own.end()), own.end());
+    own = sorted(std::move(own));
     const auto inside = std::count_if(own.begin(), own.end(), [](const auto& c) { return !std::get<0>(c); });
     Shakes shakes;
     std::vector<std::pair<const Pipe*, std::size_t>> pipes;  // with the number of its work
@@ -362,10 +362,7 @@ class OnesidedBlocks {
         for (const int lane : work.shakes[kind]) shakes[kind].push_back(number_of[lane]);
       for (const int pipe : work.pipes) pipes.emplace_back(&pipelines_->pipes[pipe], numbers.size() - 1);
     }
-    for (Ints& some : shakes) {
-      std::sort(some.begin(), some.end());
-      some.erase(std::unique(some.begin(), some.end()), some.end());
-    }
+    for (Ints& some : shakes) some = sorted(std::move(some));
     std::stable_sort(pipes.begin(), pipes.end(), [](const auto& a, const auto& b) { return a.first->key < b.first->key; });
 
     std::vector<nb::object> steps;

@@ -40,7 +40,6 @@
 
 #include "pipelines.hpp"
 
-#include <algorithm>
 #include <iterator>
 #include <numeric>
 
@@ -56,10 +55,11 @@ void unite(Ints& set, const Ints& more) {
   set.swap(both);
 }
 
-Ints sorted(Ints numbers) {
-  std::sort(numbers.begin(), numbers.end());
-  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-  return numbers;
+// Ranks in the order in which `rank` serves them: the next one first, then round. Were all to begin with
+// rank 0, the links to it would be full while the others idle.
+void turn(Ints& ranks, int rank) {
+  std::sort(ranks.begin(), ranks.end());
+  std::rotate(ranks.begin(), std::upper_bound(ranks.begin(), ranks.end(), rank), ranks.end());
 }
 
 // The same place at another rank.
@@ -103,7 +103,7 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
     if (tree.parent[child] >= 0) tree.children[tree.parent[child]].push_back(child);
   for (const int rank : tree.order) {
     Ints& children = tree.children[rank];
-    std::rotate(children.begin(), std::upper_bound(children.begin(), children.end(), rank), children.end());
+    turn(children, rank);
     std::array<Ints, 2> kinds;  // of another box, of the own
     for (const int child : children) kinds[problem.near(rank, child)].push_back(child);
     std::array<int, 2> peers = {static_cast<int>(kinds[0].size()), static_cast<int>(kinds[1].size())};
@@ -112,19 +112,14 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
     std::vector<Ints>& groups = tree.groups[rank];
     if (apart == Apart::all || (apart == Apart::inner && rank != tree.root)) {
       groups = batches(children, 1);
-    } else if (!wide) {
-      if (!children.empty()) groups.push_back(children);
     } else {
       for (const int kind : {1, 0}) {
-        const std::vector<Ints> parts = batches(kinds[kind], most);
+        const std::vector<Ints> parts = batches(kinds[kind], wide ? most : n);
         groups.resize(std::max(groups.size(), parts.size()));
         for (std::size_t place = 0; place < parts.size(); ++place)
           groups[place].insert(groups[place].end(), parts[place].begin(), parts[place].end());
       }
-      for (Ints& group : groups) {
-        std::sort(group.begin(), group.end());
-        std::rotate(group.begin(), std::upper_bound(group.begin(), group.end(), rank), group.end());
-      }
+      for (Ints& group : groups) turn(group, rank);
     }
     tree.further[rank] = tree.group_count - 1;
     for (std::size_t place = 0; place < groups.size(); ++place)

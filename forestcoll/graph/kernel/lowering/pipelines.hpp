@@ -1,6 +1,7 @@
 // What ranks repeat, slice by slice, for trees (MSCCL++): pipelines.cpp says how.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <tuple>
@@ -11,6 +12,14 @@ namespace forestcoll::onesided {
 
 using Ints = std::vector<int>;
 using Chunks = std::int64_t;
+
+// As a set: ascending, each once.
+template <class Item>
+std::vector<Item> sorted(std::vector<Item> items) {
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  return items;
+}
 
 enum Buffer : int { input, output, scratch };
 enum class Op {
