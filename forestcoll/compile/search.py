@@ -63,7 +63,7 @@ LOADED: Final = 1.1
 many times as slow, where they have less. Their rates are known no better."""
 SLOW: Final = 1 / 0.9
 CROWDED: Final = 1.06
-"""Cost of a short call from which on slices are shortened, and full lists get thread blocks."""
+"""Cost of a short call from which on full lists get thread blocks."""
 FLUENT: Final = 1.03
 """Cost of a short call for which trees are cut finer, ..."""
 FINEST: Final = 125_000
@@ -269,14 +269,10 @@ def add_blocks(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 
 
 def shorten_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """Shorter slices, where a short call is slow; not so many that 32 bits tell more bytes."""
-    shorter = [unit for unit in SLICES if unit < one.unit_bytes]
-    if (
-        shorter
-        and judge.stretch(one, SHORT) > SLOW
-        and counts_rounds(judge.program_of(one), shorter[0])
-    ):
-        yield replace(one, unit_bytes=shorter[0])
+    """Shorter slices; not so many that 32 bits tell more bytes."""
+    shorter = next((unit for unit in SLICES if unit < one.unit_bytes), None)
+    if shorter and counts_rounds(judge.program_of(one), shorter):
+        yield replace(one, unit_bytes=shorter)
 
 
 def join_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
