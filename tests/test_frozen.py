@@ -48,7 +48,9 @@ def test_what_is_gone_or_differs_is_said() -> None:
     }
 
 
-ROW = frozen.Row("a row", "100", "100", (650.0, 10200.0), 10300.0, (8, 64), (98.5, 98.0), plan="1")
+ROW = frozen.Row(
+    "a row", "100", "100", (650.0, 10200.0), (660.0, 10300.0), (8, 64), (98.5, 98.0), plan="1"
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ ROW = frozen.Row("a row", "100", "100", (650.0, 10200.0), 10300.0, (8, 64), (98.
     [
         (replace(ROW, us=(656.0, 10300.0), blocks=(7, 56), plan="2"), []),
         (replace(ROW, us=(657.0, 10200.0), plan="2"), ["times"]),
-        (replace(ROW, shown=10410.0, blocks=(8, 65)), ["shown", "blocks"]),
+        (replace(ROW, shown=(660.0, 10410.0), blocks=(8, 65)), ["shown", "blocks"]),
         (replace(ROW, forest="3", low=True), ["forests", "bars"]),
         (frozen.Row("a row", refused="forestcoll: error: no"), ["refusals"]),
     ],

@@ -11,11 +11,12 @@ that runs this script, if not said), whose package it measures. So nothing here 
 package is made inside. Rows that a store holds are not measured again; a store belongs to one state
 of the package's sources, and another state begins a new one.
 
-`compare` holds each row against the frozen one: its times at most 1 % longer, no more thread
-blocks, the same forest to the byte, its bars still reached, the same refusal. The exit code is 1
-where one of these is broken and not allowed. Plans that are the frozen ones to the byte are not
-played again; `--play` plays them too, for changes to the simulator. Seconds are of processors;
-those frozen are of one machine, so `--beside` runs another version's PYTHON next to each row.
+`compare` holds each row against the frozen one: its times at most 1 % longer, over links alone and
+as reports print them, no more thread blocks, the same forest to the byte, its bars still reached in
+printed times, the same refusal. The exit code is 1 where one of these is broken and not allowed.
+Plans that are the frozen ones to the byte are not played again; `--play` plays them too, for
+changes to the simulator. Seconds are of processors; those frozen are of one machine, so `--beside`
+runs another version's PYTHON next to each row.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ FROZEN = Path(__file__).with_name("frozen.json")
 COLLECTIVES = ("allgather", "reduce-scatter", "allreduce", "broadcast", "reduce")
 TARGETS = {"msccl": "msccl-xml", "rccl": "msccl-xml", "mscclpp": "mscclpp-json"}
 BARS = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
-"""Percent of the optimum that a plan has to reach at 1 GB, ..."""
+"""Percent of the optimum that a plan has to reach at 1 GB in printed times, ..."""
 BAR_SHORT = 85
 """... and at 64 MB."""
 SHORT, LONG = 64 * 10**6, 10**9
+SIZES = ("64 MB", "1 GB")
 LIMIT = 1800.0
 """Seconds after which a command is stopped."""
 SLOWER = Fraction(101, 100)
 """Times of before that a plan may take."""
 RULES = {
-    "times": "rows slower than 99 % of before",
-    "shown": "rows slower than that at 1 GB as the command says it, with latencies",
+    "times": "rows slower than 99 % of before over links alone",
+    "shown": "rows slower than that as reports print it",
     "blocks": "rows with more thread blocks",
     "forests": "forests that differ",
     "bars": "rows below their bars that were not",
@@ -155,16 +157,17 @@ class Row:
 
     `algbw`: GB/s that links allow the plan, a fraction; `best`: the most that any forest reaches
     whose GPUs copy and add. `us`: microseconds at SHORT and LONG, the worse of fair links and of
-    two draws of links in order, without what a runtime adds; of a plan set with it. `blocks`: most
-    thread blocks of a rank, and of all ranks together. `share`: percent of `best` at both sizes.
-    `low`: whether that is below the bars. `forest`, `plan`: hashes of the files (of routes, too).
+    two draws of links in order, without what a runtime adds. `shown`: those with it, as reports
+    print them, the worse rule; empty of a frozen row that has not been played so. `blocks`: most
+    thread blocks of a rank, and of all ranks together. `share`: percent of `best` at both sizes, of
+    `shown`. `low`: whether that is below the bars. `forest`, `plan`: hashes of the files.
     """
 
     key: str
     algbw: str = ""
     best: str = ""
     us: tuple[float, ...] = ()
-    shown: float = 0.0
+    shown: tuple[float, ...] = ()
     blocks: tuple[int, ...] = ()
     share: tuple[float, ...] = ()
     low: bool = False
@@ -228,62 +231,72 @@ def measured(words: tuple[str, ...], python: str, known: Row | None) -> Row:
             algbw = max(figures["index"]["forests"], key=lambda f: Fraction(f["algbw"]))["algbw"]
         best = figures.get("plain_bound") or figures["bound"]
         if known is not None and known.plan == plan and known.forest == forest:
-            times = known.us
+            times, shown = known.us, known.shown
         else:
-            times = _played(python, folder, words, played, figures)
-    share = tuple(round(100 * size / us / 1e3 / Fraction(best), 2) for size, us in _sized(times))
+            times, shown = _played(python, folder, words, played, figures)
+    share = tuple(
+        round(100 * size / us / 1e3 / Fraction(best), 2)
+        for size, us in zip((SHORT, LONG), shown, strict=False)
+    )
     collective = words[words.index("-c") + 1]
     plain = words[-1] in TARGETS and collective in BARS
     low = plain and any(a < b for a, b in zip(share, (BAR_SHORT, BARS[collective]), strict=True))
-    shown = _shown(figures)
     return Row(key, algbw, best, times, shown, blocks, share, low, forest, plan, seconds)
 
 
-def _shown(figures: dict[str, Any]) -> float:
-    """Microseconds at LONG that the command states, the worse of both rules; 0: none."""
-    told = [plan.get("simulated") for plan in figures.get("plans", {}).values()]
-    times = [one[rule]["time_us"] for one in told if one for rule in ("fair", "in_order")]
-    return round(max(times, default=0.0), 3)
-
-
-def _sized(times: Sequence[float]) -> Iterator[tuple[int, float]]:
-    return zip((SHORT, LONG), times, strict=False)
+Times = tuple[float, ...]
+BARE = ("--signal", "0", "--latency", "0")
+DRAWN = ("--rule", "in-order", "--seed", "1")
 
 
 def _played(
     python: str, folder: Path, words: tuple[str, ...], files: list[Path], figures: dict[str, Any]
-) -> tuple[float, ...]:
-    """Microseconds at SHORT and LONG: of the plan, of the slowest group, of a set's right plans."""
-    if "index" not in figures:
-        bare = ("--signal", "0", "--latency", "0")
-        each = [_times(python, folder, file, (SHORT, LONG), *bare) for file in files]
-        return tuple(max(times) for times in zip(*each, strict=True))
-    where = words[: words.index("-c")]
-    served = [plan for runtime in figures["index"]["runtimes"] for plan in runtime["plans"]]
-    times: list[float] = []
-    for size in (SHORT, LONG):
-        (plan,) = [p for p in served if p["min_bytes"] <= size <= p["max_bytes"]]
-        times += _times(python, folder, folder / "out" / plan["file"], (size,), *where)
-    return tuple(times)
+) -> tuple[Times, Times]:
+    """`us` and `shown`: of the plan, of the slowest group, of a set's right plans.
+
+    A plan on some of a machine's GPUs has that machine's latencies nowhere but in its report: there
+    they count as 0.
+    """
+    partial = any(word in words for word in ("--without", "--ranks", "--groups"))
+    where = () if partial else words[: words.index("-c")]
+    by_size: list[tuple[int, Path]] = []
+    if "index" in figures:
+        plans = [plan for runtime in figures["index"]["runtimes"] for plan in runtime["plans"]]
+        for size in (SHORT, LONG):
+            (plan,) = [p for p in plans if p["min_bytes"] <= size <= p["max_bytes"]]
+            by_size.append((size, folder / "out" / plan["file"]))
+
+    def times(*runs: Sequence[str]) -> Times:
+        if by_size:
+            each = [_times(python, folder, file, (size,), runs) for size, file in by_size]
+            return tuple(time for (time,) in each)
+        return _slowest(_times(python, folder, file, (SHORT, LONG), runs) for file in files)
+
+    bare = (*where, *BARE)
+    return times(bare, (*bare, *DRAWN)), times(where)
 
 
-DRAWS = (("fair", "0"), ("in-order", "0"), ("in-order", "1"))
+def _slowest(each: Iterable[Times]) -> Times:
+    return tuple(map(max, zip(*each, strict=True)))
 
 
 def _times(
-    python: str, folder: Path, plan: Path, sizes: Sequence[int], *options: str
-) -> tuple[float, ...]:
-    """Microseconds at each size, under the worst of DRAWS."""
-    worst = [0.0] * len(sizes)
-    more = [*options, *(word for size in sizes for word in ("--size", str(size)))]
-    for rule, seed in DRAWS:
-        fixed = ("--rule", rule, "--seed", seed, "--links", "0", "--json")
-        used = forestcoll(python, folder, "time", str(plan), *more, *fixed)
+    python: str, folder: Path, plan: Path, sizes: Sequence[int], runs: Iterable[Sequence[str]]
+) -> Times:
+    """Microseconds at each size, the worst of fair links, and of links in order, of all `runs`."""
+    each = []
+    for options in runs:
+        more = (word for size in sizes for word in ("--size", str(size)))
+        used = forestcoll(
+            python, folder, "time", str(plan), *more, "--links", "0", "--json", *options
+        )
         if used.code:
             raise SystemExit(f"time {plan.name}: exit {used.code}\n{used.err}")
-        for k, timing in enumerate(json.loads(used.out)["timings"]):
-            worst[k] = max(worst[k], timing["time_us"])
-    return tuple(round(time, 3) for time in worst)
+        timings = [t for t in json.loads(used.out)["timings"] if t["rule"] != "by link"]
+        each.append(
+            tuple(max(t["time_us"] for t in timings if t["size"] == size) for size in sizes)
+        )
+    return tuple(round(time, 3) for time in _slowest(each))
 
 
 def store_of(python: str) -> Path:
@@ -304,7 +317,7 @@ def read(store: Path) -> dict[str, Row]:
         return {}
     lines = [line.rstrip(",") for line in store.read_text(encoding="utf-8").splitlines()]
     values = [json.loads(line) for line in lines if line.startswith("{")]
-    tuples = {"us", "blocks", "share"}
+    tuples = {"us", "shown", "blocks", "share"}
     return {
         one["key"]: Row(**{k: tuple(v) if k in tuples else v for k, v in one.items()})
         for one in values
@@ -355,16 +368,15 @@ def broken(before: Row, after: Row) -> Iterator[tuple[str, str]]:
         if after.refused or not before.refused:
             yield "refusals", f"{before.refused or 'a plan'} -> {after.refused or 'a plan'}"
         return
-    for size, old, new in zip(("64 MB", "1 GB"), before.us, after.us, strict=False):
-        if new > float(SLOWER) * old:
-            yield "times", f"{size}: {old} -> {new} us, {100 * old / new:.1f} %"
-    if after.shown > float(SLOWER) * before.shown:
-        yield "shown", f"{before.shown} -> {after.shown} us"
+    for rule, was, now in (("times", before.us, after.us), ("shown", before.shown, after.shown)):
+        for size, old, new in zip(SIZES, was, now, strict=False):
+            if new > float(SLOWER) * old:
+                yield rule, f"{size}: {old} -> {new} us, {100 * old / new:.1f} %"
     if any(new > old for old, new in zip(before.blocks, after.blocks, strict=False)):
         yield "blocks", f"{before.blocks} -> {after.blocks}"
     if before.forest != after.forest:
         yield "forests", f"{before.algbw} -> {after.algbw} GB/s"
-    if after.low and not before.low:
+    if after.low and before.share and not before.low:
         yield "bars", f"{before.share} -> {after.share} %"
 
 
@@ -397,13 +409,15 @@ def _sums(pairs: list[tuple[Row, Row]], asked: argparse.Namespace) -> None:
     gained = [new.key for old, new in pairs if old.refused and not new.refused]
     if gained:
         print("plans where there was none:", *gained, sep="\n  ")
-    for k, size in enumerate(("64 MB", "1 GB")):
-        ratios = [old.us[k] / new.us[k] for old, new in both if old.us and new.us]
-        if ratios:
-            print(
-                f"sum of time before / after at {size}: {sum(ratios):.3f} of {len(ratios)}, "
-                f"least {min(ratios):.3f}, most {max(ratios):.3f}"
-            )
+    for times, words in (("us", "over links alone"), ("shown", "as printed")):
+        for k, size in enumerate(SIZES):
+            sides = [(getattr(old, times), getattr(new, times)) for old, new in both]
+            ratios = [old[k] / new[k] for old, new in sides if old and new]
+            if ratios:
+                print(
+                    f"sum of time before / after at {size} {words}: {sum(ratios):.3f} of "
+                    f"{len(ratios)}, least {min(ratios):.3f}, most {max(ratios):.3f}"
+                )
     blocks = [sum(one.blocks[1] for one in side) for side in zip(*both, strict=True)]
     print(f"thread blocks in all: {' -> '.join(map(str, blocks))}")
     low = [sum(one.low for one in side) for side in zip(*pairs, strict=True)]
