@@ -84,7 +84,7 @@ FACTOR: Final = 4
 HALVINGS: Final = 2
 """Sizes for which a plan set's plans are played are so many times apart; so often the border of
 two plans is sought halfway between two of them."""
-TRIES: Final = 2
+TRIES: Final = 3
 """Candidates of a protocol that are played for a size, ..."""
 NEAR: Final = 1.05
 """... those with few trees first whose estimate is no more times the least."""

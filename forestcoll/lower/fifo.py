@@ -322,7 +322,14 @@ def _own_blocks(work: _Work, pairs: Pairs) -> tuple[list[list[Ports]], dict[Port
         owner[Port(src, True, dst, channel)] = connection
         owner[Port(dst, False, src, channel)] = connection
     blocks: list[list[Ports]] = [[] for _ in range(work.layout.n)]
-    for port in sorted(owner):  # receivers first: they are what others wait for
+
+    def place(port: Port) -> tuple[int, bool, int, int]:
+        away = port.peer - port.rank if port.sends else port.rank - port.peer
+        return port.rank, port.sends, away % work.layout.n, port.channel
+
+    # Receivers first: they are what others wait for. Then by distance: blocks begin in this order,
+    # and not all ranks are to begin with the same one.
+    for port in sorted(owner, key=place):
         blocks[port.rank].append((port,))
     return blocks, owner
 

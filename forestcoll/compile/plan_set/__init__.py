@@ -1,9 +1,9 @@
 """Plan sets: one plan for each range of sizes, and an index that says which one serves what.
 
 estimate   how long a plan takes for how many bytes by its links alone
+candidates what plans may be made from: forests and routes, of ours and of others
 contest    whose plan is fastest where, by simulated times
 others     plans of anybody's that take part
-exchange   an all-to-all's routes, and ways that others take
 make       topology -> plans for all sizes
 index      the index file: what is served, and what is not
 claims     what the index says, beside what is so

@@ -1,8 +1,9 @@
 """From a topology to plans for all sizes: low trees and LL for few bytes, the best for many.
 
-The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees per root, and the optimum; of
-an all-to-all the ways of others and the optimum's routes (`exchange`); each with every protocol of
-the runtime. Which is fastest where is simulated (`contest`); only those are proven and written.
+The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees per root, the optimum, and
+what others do; of an all-to-all the ways of others and the optimum's routes (`candidates`); each
+with every protocol of the runtime. Which is fastest where is simulated (`contest`); only those are
+proven and written.
 
 A runtime passes over a plan whose chunks do not divide the data, and most sizes are powers of two:
 forests whose plans serve none are candidates with rounded weights too, and are left out as they are
@@ -23,9 +24,14 @@ from forestcoll.compile.budget import different_trees
 from forestcoll.compile.choose import Chooser
 from forestcoll.compile.formats import Place, seat, serve_place, write_plan
 from forestcoll.compile.optimum import in_switches
+from forestcoll.compile.plan_set.candidates import (
+    best_program,
+    candidates_of,
+    find_ways,
+    forests_of_others,
+    round_forests,
+)
 from forestcoll.compile.plan_set.contest import Contest, Range, ends_of, largest_call
-from forestcoll.compile.plan_set.estimate import line_of
-from forestcoll.compile.plan_set.exchange import find_ways
 from forestcoll.compile.plan_set.others import Other, read_other
 from forestcoll.compile.plan_set.values import (
     LARGEST,
@@ -38,7 +44,7 @@ from forestcoll.compile.plan_set.values import (
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
 from forestcoll.compile.search import TRIES
-from forestcoll.lower.rounds import Rounds, lower_rounds, rounds_of
+from forestcoll.lower.rounds import Rounds, rounds_of
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
 from forestcoll.program.sizes import Sizes, is_power
@@ -46,12 +52,10 @@ from forestcoll.program.targets import MSCCL, PlanFormat, Target
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import simulate
-from forestcoll.verify.simulate import KINDS
 
 if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.topology import Topology
-    from forestcoll.verify.simulate.options import Kind
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
 """Trees per root of the candidates, besides the optimum's."""
@@ -190,7 +194,7 @@ class _Maker:
         return root
 
     def _forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
-        """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
+        """The lowest trees, some a root, the optimum, and others'; rounded too; none twice."""
         from forestcoll.schedule import certificate
         from forestcoll.solver.shallow.lowest import central, pack_lowest
 
@@ -209,10 +213,11 @@ class _Maker:
                 same = exact.trees == trees and exact.exact
                 forests.append(chooser.forest("auto" if same else trees))
                 best = algbw
+        if len(problem.graph.ranks) <= simulate.RANKS:
+            with self.clock.stage("baselines"):
+                forests += forests_of_others(problem, chooser.best)
         with self.clock.stage("round"):
-            forests += [
-                rounded for f in forests if (rounded := self._round(f, targets)) is not None
-            ]
+            forests += round_forests(forests, targets, self.instances)
         most = self.budget.trees
         kept: list[Forest] = []
         for forest in forests:
@@ -221,16 +226,6 @@ class _Maker:
             if forest not in kept and (most is None or different_trees(forest) <= most):
                 kept.append(forest)
         return kept
-
-    def _round(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
-        """The forest in few chunks that serve powers of two, where there is such a one."""
-        from forestcoll.compile.choose import ENOUGH, round_forest
-
-        try:
-            least = ENOUGH * forest.plain_algbw
-            return round_forest(forest, least, targets, self.instances, "LL") if targets else None
-        except PlanError:  # GPUs that are no ranks relay
-            return None
 
     # --- plans
 
@@ -289,13 +284,8 @@ class _Maker:
                 f"{_gbs(most)} of {_gbs(fastest)} GB/s: what is faster serves no power of two; "
                 f"synthesize {option}without --sizes makes it"
             )
-        name, links = self.topology.name, self.topology.latencies()
-        return [
-            Candidate(source, kind, line_of(source, kind, links, name))
-            for source in [*kept, *self.rounds, *self.others]
-            for kind in KINDS
-            if kind[0] == target.style and _has(source, kind)
-        ]
+        wanted = [*kept, *self.rounds, *self.others]
+        return candidates_of(wanted, (target.style,), self.topology)
 
     def _chunks(self, source: Forest | Routes) -> int:
         """Of a plan, for each part of the data."""
@@ -306,22 +296,10 @@ class _Maker:
         return layout(source, self.instances).chunks // source.collective.parts(source.n)
 
     def _lower(self, target: Target, candidate: Candidate) -> tuple[Program, str]:
-        """The best program of a candidate, and why it keeps no links busy, or ""."""
-        from forestcoll.compile.search import search
-        from forestcoll.lower import lower
-        from forestcoll.lower.alltoall.filling import fill
-
-        source, protocol, note = candidate.origin, candidate.protocol, ""
-        assert source is not None
-        if isinstance(source, Rounds):
-            return lower_rounds(source, target), note
-        if isinstance(source, Other):
-            return source.program, note
-        if isinstance(source, Routes):
-            return fill(source, target, self.topology.name, protocol)
-        program = lower(source, target, instances=self.instances, protocol=protocol)
-        if self.auto:
-            program, note = search(source, target, program, links=self.topology.latencies())
+        """The best program of a candidate, as the set's calls are, and a note or ""."""
+        program, note = best_program(candidate, target, self.topology, self.instances, self.auto)
+        if not isinstance(candidate.origin, Forest):
+            return program, note
         return serve_place(program, self._calls(program)), note
 
     def _calls(self, program: Program) -> Place | None:
@@ -380,13 +358,6 @@ def check_range(program: Program, target: Target, low: int, high: int) -> None:
             f"{sizes.chunks} chunks of the best plan for them; ask for a range with one, such as "
             f"--sizes {low}:{-(-low // least) * least}"
         )
-
-
-def _has(source: Forest | Routes | Rounds | Other, kind: Kind) -> bool:
-    """Whether programs of that style and protocol are made from it: rounds are in LL alone."""
-    if isinstance(source, Other):
-        return (source.program.style, source.program.protocol) == kind
-    return kind[1] == "LL" or not isinstance(source, Rounds)
 
 
 def _list_others(candidates: Sequence[Candidate], ranges: Sequence[Range]) -> Iterator[str]:

@@ -26,12 +26,9 @@ Ends = tuple[Band, Band]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What programs of a style and protocol are made from, with the estimate of its plan.
+    """What programs of a style and protocol are made from, with the estimate of its plan."""
 
-    Without an origin its programs are lowered from flows of an all-to-all.
-    """
-
-    origin: Forest | Routes | Rounds | Other | None
+    origin: Forest | Routes | Rounds | Other
     kind: Kind
     line: Line
 

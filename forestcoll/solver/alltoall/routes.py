@@ -153,7 +153,7 @@ def rate_of(graph: CapacityGraph, load: dict[int, Fraction], units: int) -> Frac
 def check(routes: Routes) -> Fraction:
     """The algbw in GB/s, once every pair is known to have all its units; else ForestError.
 
-    Only for an all-to-all among all ranks. A path may not visit a node twice.
+    Only for an all-to-all among all ranks. A path may not visit a GPU twice.
     """
     graph, group = routes.graph, routes.group
     if routes.demand.matrix is not None or routes.demand.groups:
@@ -163,7 +163,8 @@ def check(routes: Routes) -> Fraction:
     have: dict[tuple[int, int], int] = defaultdict(int)
     for route in routes.routes:
         path = route.path
-        if len(path) < 2 or len(set(path)) < len(path) or not {path[0], path[-1]} <= ranks:
+        gpus = [v for v in path if graph.gpu[v]]
+        if len(path) < 2 or len({*gpus}) < len(gpus) or not {path[0], path[-1]} <= ranks:
             raise ForestError(
                 f"routes: {[graph.names[v] for v in path]} is no path from a rank to another"
             )

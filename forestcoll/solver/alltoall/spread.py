@@ -255,7 +255,7 @@ def routes_over(best: Optimum, flows: Sequence[Flow], units: int = 1) -> Routes:
     """The same as listed routes. Where no switches lead from rank to rank, others pass on.
 
     Raises InfeasibleError where a hop has no way at all, ForestError where the flows do not give
-    every pair its units, or one would pass a node twice.
+    every pair its units.
     """
     from forestcoll.schedule.routes import routes
 
@@ -265,7 +265,10 @@ def routes_over(best: Optimum, flows: Sequence[Flow], units: int = 1) -> Routes:
     for flow in flows:
         path = [graph.ranks[flow.ranks[0]]]
         for hop in pairwise(flow.ranks):
-            path += ways[hop][1:]
+            for node in ways[hop][1:]:
+                if graph.gpu[node] and node in path:  # it was here before: it stays
+                    del path[path.index(node) :]
+                path.append(node)
         listed[tuple(path)] += flow.count
     result = Routes(best, None, units, tuple(Route(*pair) for pair in listed.items()))
     check(result)

@@ -21,6 +21,7 @@ from typing import Final
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.routes import routes
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.fold import fold
 from forestcoll.solver.alltoall.reference_routes import orbit_loads
@@ -72,8 +73,10 @@ class Exchange:
         return len(graph.ranks) / _time(graph, [*first, *then])
 
     def hops(self, graph: CapacityGraph) -> int:
-        """Sends of a block that wait for one another, at most."""
-        return max(len(flow.ranks) - 1 for flow in self.flows(graph))
+        """Sends of a block that wait for one another, at most; GPUs on its way send it on."""
+        ways = routes(graph).ways
+        passed = {hop: sum(graph.gpu[node] for node in way[1:]) for hop, way in ways.items()}
+        return max(sum(passed[hop] for hop in pairwise(flow.ranks)) for flow in self.flows(graph))
 
 
 def _time(graph: CapacityGraph, shares: Sequence[Mapping[Hop, Fraction]]) -> Fraction:

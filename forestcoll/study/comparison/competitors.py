@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,38 +17,43 @@ from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedErro
 from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.common.text_file import read_text
 from forestcoll.compile import plan_set
-from forestcoll.compile.formats import seat
+from forestcoll.compile.formats import seat, targets_of
+from forestcoll.compile.plan_set.candidates import (
+    best_program,
+    candidates_of,
+    forests_of,
+    round_forests,
+)
 from forestcoll.compile.plan_set.contest import Contest
-from forestcoll.compile.plan_set.estimate import Line, line_of
+from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.values import Candidate
-from forestcoll.compile.search import search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import lower
-from forestcoll.lower.alltoall.lowering import lower_flows
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program, Style
-from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, PlanFormat, Target, library_on
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import MSCCL, MSCCLPP, PlanFormat, Target, sms_of
 from forestcoll.schedule.forest import Forest, check
 from forestcoll.solver.alltoall.demand import uniform
-from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.spread import routes_over
 from forestcoll.solver.baselines import Baseline
 from forestcoll.solver.baselines.alltoall import Exchange
 from forestcoll.study.comparison.race import Plan, Player
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
-from forestcoll.verify.simulate import KINDS, Timing
+from forestcoll.verify.simulate import Timing
 
 if TYPE_CHECKING:
     from forestcoll.common.clock import Progress
     from forestcoll.verify.simulate.options import Kind
 
-FORESTS = 3
-"""Forests of a baseline that take part: the fastest, and the lowest."""
-OF_EXCHANGES: dict[Style, Target] = {"fifo": MSCCL, "onesided": MSCCLPP}
-FORMAT_OF: dict[Style, PlanFormat] = {style: t.format for style, t in OF_EXCHANGES.items()}
+BARE: Kind = ("fifo", "Simple")
+"""Whose messages loads of links without plans are counted with."""
+FORMAT_OF: dict[Style, PlanFormat] = {t.style: t.format for t in (MSCCL, MSCCLPP)}
 
 
 class Source(Shape):
@@ -71,7 +75,8 @@ class Fixed:
     def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """Those that serve the size."""
         for plan in self.plans:
-            if plan.low <= size <= plan.high:
+            fits = plan.program is None or fits_size(plan.program, size)
+            if plan.low <= size <= plan.high and fits:
                 yield plan, player.timings(plan, size)
 
     def least(self, size: int) -> float:
@@ -87,9 +92,19 @@ class Theirs:
     names: Sequence[str]
     plans: dict[int, Plan] = field(default_factory=dict)
 
+    def fastest(self, size: int) -> int | None:
+        """The number of the candidate whose plan is taken for the size, if one serves it."""
+        without: set[int] = set()
+        while (i := self.contest.fastest(size, without)) is not None:
+            program = self.contest.program(i)
+            if program is not None and fits_size(program, size):
+                return i
+            without.add(i)
+        return None
+
     def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """The fastest that serves the size."""
-        i = self.contest.fastest(size)
+        i = self.fastest(size)
         if i is None:
             return
         if i not in self.plans:
@@ -103,6 +118,15 @@ class Theirs:
     def least(self, size: int) -> float:
         """By the links alone."""
         return min(self.contest.least(i, size) for i in range(len(self.names)))
+
+
+def fits_size(program: Program, size: int) -> bool:
+    """Whether a runtime takes the plan for powers of two, or for calls of just so many bytes.
+
+    With six rings the data have parts that no power of two divides: the runtime passes over them.
+    """
+    sizes = Sizes.of(program)
+    return sizes.powers or sizes.serves(size)
 
 
 # --- ours
@@ -156,7 +180,9 @@ def _in_switch(topology: Topology, collective: Collective, root: int | None) -> 
 def links_of_ours(topology: Topology) -> Fixed:
     """What links allow the optimum's routes of an all-to-all, without plans."""
     routes = route(solve(uniform(topology)))
-    return Fixed((Plan("links alone", None, None, rate=routes.algbw, hops=routes.hops),))
+    line = line_of(routes, BARE, topology.latencies(), topology.name)
+    latency = float(line.latency)
+    return Fixed((Plan("links alone", None, None, rate=routes.algbw, latency=latency),))
 
 
 def trees_of_ours(topology: Topology, collective: Collective, root: int | None) -> Fixed:
@@ -180,76 +206,77 @@ def of_baseline(
 
     Its library is that of the machine. Raises UnsupportedError where it does not serve that.
     """
-    forests: list[Forest] = []
-    for forest in baseline.forests(graph, collective, root):
+    kept = forests_of(baseline, graph, collective, root)
+    for forest in kept:
         check(forest)
-        if all(forest.trees != other.trees for other in forests):
-            forests.append(forest)
-    lowest = min(forests, key=lambda forest: forest.height)
-    kept = forests[: 1 if alone else FORESTS]
-    kept += [lowest] if all(lowest is not forest for forest in kept) else []
     if alone:
-        return Fixed(tuple(Plan(forest.name, None, forest) for forest in kept))
+        lowest = min(kept, key=lambda forest: forest.height)
+        few = dict.fromkeys(map(id, (kept[0], lowest)))
+        return Fixed(tuple(Plan(f.name, None, f) for f in kept if id(f) in few))
     if baseline.in_switch:
-        program = lower_nvls(forests[0], MSCCLPP)
-        return Fixed((Plan("mscclpp-json, NVLS", program, forests[0]),))
-
-    topology, links = player.topology, player.topology.latencies()
-
-    def make(candidate: Candidate) -> tuple[Program, str]:
-        forest, protocol = candidate.origin, candidate.protocol
-        assert isinstance(forest, Forest)
-        error = None
-        for target in (RCCL, MSCCL) if candidate.kind[0] == "fifo" else (MSCCLPP,):
-            try:
-                return search(forest, target, lower(forest, target, protocol=protocol), links=links)
-            except PlanError as refusal:
-                error = error or refusal
-        assert error is not None
-        raise error
-
-    candidates, names = [], []
-    for own in kept:
-        forest = replace(own, name=topology.name)  # which says whose GPUs and library it is for
-        for kind in _kinds(graph, topology.name, RCCL, MSCCLPP):
-            line = line_of(forest, kind, links, topology.name, player.options)
-            candidates.append(Candidate(forest, kind, line))
-            names.append(own.name)
-    return Theirs(player.contest(candidates, make), names)
+        program = lower_nvls(kept[0], MSCCLPP)
+        return Fixed((Plan("mscclpp-json, NVLS", program, kept[0]),))
+    targets = _targets(graph, player.topology.name).values()
+    rounded = [forest for forest in round_forests(kept, targets) if forest not in kept]
+    # their names say whose GPUs and library they are for
+    named = [replace(forest, name=player.topology.name) for forest in (*kept, *rounded)]
+    return _theirs(named, [forest.name for forest in (*kept, *rounded)], graph, player)
 
 
 def of_exchange(
-    record: Exchange, graph: CapacityGraph, player: Player, alone: bool = False
+    record: Exchange,
+    graph: CapacityGraph,
+    best: Optimum | None,
+    player: Player,
 ) -> Source:
     """A baseline of an all-to-all; what plans cannot say, or are not asked to, as loads of links.
 
-    Raises UnsupportedError where the baseline does not serve the machine.
+    `best`: the optimum of the same; None: without plans. Raises UnsupportedError where the baseline
+    does not serve the machine, InfeasibleError where its blocks have no way.
     """
-    rate, hops, name = record.rate(graph), record.hops(graph), player.topology.name
-    if record.lowered and not alone:
-        flows = record.flows(graph)
-
-        def make(candidate: Candidate) -> tuple[Program, str]:
-            target, title = OF_EXCHANGES[candidate.kind[0]], f"{record.name} on {name}"
-            return lower_flows(graph, flows, 1, target, title, candidate.protocol), ""
-
-        candidates = []
-        for kind in _kinds(graph, name, MSCCL, MSCCLPP):
-            wire = library_on(name).messages.wire(kind[1])
-            waits = Fraction(int(100 * player.options.hop(kind)), 100) * (hops - 1)
-            candidates.append(Candidate(None, kind, Line(waits, rate / wire)))
-        contest = player.contest(candidates, make)
-        if any(contest.program(i) is not None for i in range(len(candidates))):
-            return Theirs(contest, [""] * len(candidates))
-    return Fixed((Plan("links alone", None, None, rate=rate, hops=hops),))
+    rate, latency = record.rate(graph), record.hops(graph) * player.options.hop(BARE)
+    if best is not None:
+        routes = routes_over(best, record.flows(graph))
+        if record.lowered:
+            source = _theirs([routes], [""], graph, player)
+            if any(source.contest.program(i) is not None for i in range(len(source.names))):
+                return source
+        topology = player.topology
+        line = line_of(routes, BARE, topology.latencies(), topology.name, player.options)
+        latency = float(line.latency)
+    return Fixed((Plan("links alone", None, None, rate=rate, latency=latency),))
 
 
-def _kinds(graph: CapacityGraph, machine: str, *targets: Target) -> list[Kind]:
-    """Styles and protocols of the runtimes that take the ranks as boxes hold them."""
-    by_format = {target.format: target for target in targets}
-    seated, _ = seat(by_format, graph, machine, any_target=True)
-    styles = {target.style for target in seated.values()}
-    return [kind for kind in KINDS if kind[0] in styles]
+def _targets(graph: CapacityGraph, machine: str) -> dict[PlanFormat, Target]:
+    """The runtimes that take the ranks as boxes hold them."""
+    targets, _ = seat(targets_of(FORMATS, "any", sms_of(machine)), graph, machine, any_target=True)
+    return targets
+
+
+def _theirs(
+    sources: Sequence[Forest | Routes],
+    names: Sequence[str],
+    graph: CapacityGraph,
+    player: Player,
+) -> Theirs:
+    """Plans of forests or routes in the styles of the runtimes that take the ranks."""
+    machine = player.topology.name
+    by_style = {target.style: target for target in _targets(graph, machine).values()}
+
+    def make(candidate: Candidate) -> tuple[Program, str]:
+        target = by_style[candidate.kind[0]]
+        try:
+            return best_program(candidate, target, player.topology)
+        except PlanError as refusal:
+            try:
+                return best_program(candidate, MSCCL.on(sms_of(machine)), player.topology)
+            except PlanError:
+                raise refusal from None
+
+    candidates = candidates_of(sources, by_style, player.topology, player.options)
+    kinds = len(candidates) // len(sources)
+    each = [name for name in names for _ in range(kinds)]
+    return Theirs(player.contest(candidates, make), each)
 
 
 # --- files

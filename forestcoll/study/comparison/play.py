@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from forestcoll.compile.problem import parse_collective, parse_root
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import baselines
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange
 from forestcoll.solver.baselines.alltoall import by_name as exchange_by_name
 from forestcoll.study.comparison import competitors
@@ -34,7 +37,7 @@ FACTOR = 4
 RANKS = 64
 """Ranks up to which plans are made; above, trees are compared alone."""
 OLD = "old plan"
-COUNTED = "what has no plan is counted: bytes over the fullest link, and a hop's announcements"
+COUNTED = "what has no plan is counted: bytes over the fullest link, and the longest way's latency"
 QUICKLY = (
     "quick: of a baseline one plan for each runtime; where the links alone make it slower than "
     "another baseline there is no plan, but the most that they allow, marked <"
@@ -205,10 +208,15 @@ class _Maker:
 
     def _theirs(self, record: baselines.Baseline | Exchange) -> Source:
         if isinstance(record, Exchange):
-            return competitors.of_exchange(record, self.graph, self.player, self.alone)
+            return competitors.of_exchange(record, self.graph, self._best_exchange, self.player)
         return competitors.of_baseline(
             record, self.graph, self.collective, self.root, self.player, self.alone
         )
+
+    @cached_property
+    def _best_exchange(self) -> Optimum | None:
+        """The optimum of an all-to-all, where plans are compared."""
+        return None if self.alone else solve(uniform(self.here))
 
     def add_file(self, path: Path) -> None:
         """A plan or forest of somebody's."""

@@ -29,7 +29,7 @@ class Plan:
     """Something that can be played. `forest`: whose ways its transfers take; `label`: for people.
 
     Without a program it is the forest alone, or where there is none the loads of links: `rate` GB/s
-    of algbw, after `hops` messages that wait for one another. `proven`: whether its program is.
+    of algbw, after `latency` microseconds of the longest way. `proven`: whether its program is.
     """
 
     label: str
@@ -38,7 +38,7 @@ class Plan:
     low: int = 1
     high: int = 2**62
     rate: Fraction | None = None
-    hops: int = 0
+    latency: float = 0.0
     proven: bool = False
 
     @property
@@ -86,7 +86,7 @@ class Player:
         topology, options = self.topology, self.options
         if plan.rate is not None:
             graph = CapacityGraph.from_topology(topology)
-            time = size / float(plan.rate) / 1000 + options.hop(("fifo", plan.protocol)) * plan.hops
+            time = size / float(plan.rate) / 1000 + plan.latency
             ranks = len(graph.ranks)
             return [bare_timing(time, size, r, Collective.ALLTOALL, ranks) for r in self.rules]
         if plan.program is not None:

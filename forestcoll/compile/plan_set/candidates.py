@@ -1,0 +1,148 @@
+"""Candidates: what plans may be made from, of ours and of others, and the best program of each.
+
+Others' forests are the fastest ones and the lowest of each baseline. Of an all-to-all: the ways of
+others; and the optimum's routes, with one unit of every pair, and with as many as come near it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.compile.choose import ENOUGH, round_forest
+from forestcoll.compile.plan_set.estimate import line_of
+from forestcoll.compile.plan_set.others import Other
+from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.lower.alltoall.lowering import write_out
+from forestcoll.lower.rounds import Rounds, lower_rounds
+from forestcoll.program.sizes import is_power
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.spread import routes_over
+from forestcoll.solver.baselines import BASELINES, Baseline
+from forestcoll.solver.baselines.alltoall import EXCHANGES
+from forestcoll.verify.simulate import DEFAULTS, KINDS, Options
+
+if TYPE_CHECKING:
+    from forestcoll import solver
+    from forestcoll.compile.problem import Problem
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.program import Collective, Program, Style
+    from forestcoll.program.targets import Target
+    from forestcoll.solver.alltoall.flows import Optimum
+    from forestcoll.topology import Topology
+    from forestcoll.verify.simulate.options import Kind
+
+Source = Forest | Routes | Rounds | Other
+FORESTS: Final = 3
+"""Forests of a baseline that take part: so many of the fastest, and the lowest."""
+
+
+def forests_of(
+    baseline: Baseline, graph: CapacityGraph, collective: Collective, root: int | None
+) -> list[Forest]:
+    """The forests of a baseline that take part, the fastest first; errors as `forests`."""
+    forests: list[Forest] = []
+    for forest in baseline.forests(graph, collective, root):
+        if all(forest.trees != other.trees for other in forests):
+            forests.append(forest)
+    lowest = min(forests, key=lambda forest: forest.height)
+    kept = forests[:FORESTS]
+    return kept if any(lowest is forest for forest in kept) else [*kept, lowest]
+
+
+def forests_of_others(problem: Problem, best: solver.Optimum) -> Iterator[Forest]:
+    """The forests of all baselines whose GPUs copy and add, with the bound of the optimum."""
+    for baseline in BASELINES.values():
+        with suppress(UnsupportedError):
+            if not baseline.in_switch:
+                own = forests_of(baseline, problem.graph, problem.collective, problem.root)
+                yield from (replace(f, name=problem.name, bound=best.bound) for f in own)
+
+
+def round_forests(
+    forests: Iterable[Forest], targets: Collection[Target], instances: int = 1
+) -> Iterator[Forest]:
+    """The forests in few chunks that serve powers of two, where there are such."""
+    for forest in [*forests] if targets else []:
+        with suppress(PlanError):  # GPUs that are no ranks relay
+            least = ENOUGH * forest.plain_algbw
+            rounded = round_forest(forest, least, targets, instances, "LL")
+            if rounded is not None:
+                yield rounded
+
+
+def find_ways(best: Optimum) -> Iterator[Routes]:
+    """The routes that plans of an all-to-all may be made from, none twice."""
+    ways: list[Routes] = []
+    for exchange in EXCHANGES.values():
+        with suppress(ForestCollError):  # no boxes, or no way
+            if exchange.lowered:
+                ways.append(routes_over(best, exchange.flows(best.demand.graph)))
+    fastest = route(best, powers=True)
+    ways.append(fastest)
+    ways += [route(best, k) for k in _fewer(fastest.units)]
+    seen: set[object] = set()
+    for one in ways:
+        carried = one.units, frozenset(write_out(one))
+        if carried not in seen:
+            seen.add(carried)
+            yield one
+
+
+def _fewer(units: int) -> list[int]:
+    """Units a pair beside those of the routes that come nearest to the optimum."""
+    powers = [k for k in (1, 2, 4, MOST_UNITS) if k <= units]
+    return [1] if is_power(units) and units > 1 else powers if units > 1 else []
+
+
+def candidates_of(
+    sources: Iterable[Source],
+    styles: Collection[Style],
+    topology: Topology,
+    options: Options = DEFAULTS,
+) -> list[Candidate]:
+    """Each source in each protocol of the styles that programs of it are in."""
+    links = topology.latencies()
+    return [
+        Candidate(source, kind, line_of(source, kind, links, topology.name, options))
+        for source in sources
+        for kind in KINDS
+        if kind[0] in styles and _has(source, kind)
+    ]
+
+
+def _has(source: Source, kind: Kind) -> bool:
+    """Whether programs of that style and protocol are made from it: rounds are in LL alone."""
+    if isinstance(source, Other):
+        return (source.program.style, source.program.protocol) == kind
+    return kind[1] == "LL" or not isinstance(source, Rounds)
+
+
+def best_program(
+    candidate: Candidate, target: Target, topology: Topology, instances: int = 1, tuned: bool = True
+) -> tuple[Program, str]:
+    """The best program of a candidate, and why it keeps no links busy, or "".
+
+    `tuned`: in as many instances as links ask for, else in just so many. Raises PlanError where the
+    target holds none.
+    """
+    from forestcoll.compile.search import search
+    from forestcoll.lower import lower
+    from forestcoll.lower.alltoall.filling import fill
+
+    source, protocol = candidate.origin, candidate.protocol
+    if isinstance(source, Routes):
+        return fill(source, target, topology.name, protocol)
+    if isinstance(source, Rounds):
+        return lower_rounds(source, target), ""
+    if isinstance(source, Other):
+        return source.program, ""
+    program = lower(source, target, instances=instances, protocol=protocol)
+    if not tuned:
+        return program, ""
+    return search(source, target, program, links=topology.latencies())

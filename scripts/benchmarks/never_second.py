@@ -1,0 +1,158 @@
+"""Our plan sets beside every baseline, over the catalogue up to 32 ranks: the cells that are lost.
+
+    python scripts/benchmarks/never_second.py [--only MACHINE] [--collective C] [--sizes SIZES]
+                                              [--jobs N] [--json FILE] [--write]
+
+A cell is a machine (its default, and two boxes), a collective, a size from 1 KiB to 1 GiB and a
+rule of links. It is lost where ours takes over 1 % more simulated time, with the plan that our set
+has for the size, than a baseline's plan; and than a baseline that is counted on the links, without
+a plan, over 5 % more. `--write` puts the tables into docs/reference/plan-times.md. The exit code is
+1 where a cell is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from catalogue import machines
+from times import ROOT, put
+
+import forestcoll
+from forestcoll.program import Collective
+from forestcoll.study.comparison import Comparison, parse_sizes
+from forestcoll.topology import Topology, catalog
+
+PLACE = "never-second"
+"""Of the page: `<!-- never-second -->` begins it."""
+SIZES = "1K:1G"
+RANKS = 32
+LOST = 1.01
+LOST_TO_LINKS = 1.05
+"""How many times as long ours takes where a cell is lost, to a plan and to what has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A cell. `times`: how many times as long ours takes; `plan`, `ours`: which plans."""
+
+    size: int
+    rule: str
+    by: str
+    times: float
+    plan: str
+    ours: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A machine and a collective: cells in all, those that are lost, seconds of the processor."""
+
+    machine: str
+    collective: str
+    cells: int
+    lost: tuple[Lost, ...]
+    seconds: float
+
+
+def lost_cells(comparison: Comparison) -> Iterator[Lost]:
+    """The cells of a comparison in which a baseline is faster, with the one that is most."""
+    for rule in comparison.rules:
+        for size in comparison.sizes:
+            ours = comparison.cell("forestcoll", size, rule)
+            rest = [c for c in comparison.cells if (c.size, c.rule) == (size, rule) and c.plan]
+            lost = []
+            for cell in rest:
+                times = ours.time / cell.time if ours is not None else float("inf")
+                if times > (LOST_TO_LINKS if cell.plan == "links alone" else LOST):
+                    plan = "" if ours is None else ours.plan
+                    lost.append(Lost(size, rule, cell.name, round(times, 3), cell.plan, plan))
+            if lost:
+                yield max(lost, key=lambda cell: cell.times)
+
+
+def measure(topology: Topology, collective: Collective, sizes: Sequence[int]) -> Row:
+    """The row of a machine and a collective."""
+    begin = time.process_time()
+    comparison = forestcoll.compare(topology, collective, sizes=sizes, quick=True)
+    cells = len(comparison.rules) * len(comparison.sizes)
+    lost = tuple(lost_cells(comparison))
+    return Row(topology.name, collective, cells, lost, round(time.process_time() - begin, 1))
+
+
+def words(size: int) -> str:
+    """`"64 KiB"`."""
+    power = (size.bit_length() - 1) // 10
+    return f"{size >> 10 * power} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """How many cells each machine has lost, and each lost cell."""
+    collectives = list(dict.fromkeys(row.collective for row in rows))
+    lines = [f"| machine | {' | '.join(collectives)} |", "|---" * (1 + len(collectives)) + "|"]
+    for machine in dict.fromkeys(row.machine for row in rows):
+        own = {row.collective: row for row in rows if row.machine == machine}
+        counts = [f"{len(own[c].lost)} of {own[c].cells}" if c in own else "" for c in collectives]
+        lines.append(f"| {machine} | {' | '.join(counts)} |")
+    lost, cells = sum(len(row.lost) for row in rows), sum(row.cells for row in rows)
+    lines += ["", f"{lost} of {cells} cells are lost{':' if lost else '.'}", ""]
+    if lost:
+        lines += [
+            "| machine | collective | size | links | to | ours takes | its plan | our plan |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+    for row in rows:
+        for cell in row.lost:
+            links = {"fair": "fair", "fifo": "in order"}[cell.rule]
+            lines.append(
+                f"| {row.machine} | {row.collective} | {words(cell.size)} | {links} | {cell.by} "
+                f"| {cell.times:.2f} times as long | {cell.plan} | {cell.ours or 'none'} |"
+            )
+    return "\n".join(lines).rstrip("\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], help="a machine, or its full name")
+    parser.add_argument("--collective", action="append", choices=[*map(str, Collective)])
+    parser.add_argument("--sizes", type=parse_sizes, default=SIZES, help="as those of compare")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="all rows")
+    parser.add_argument("--write", action="store_true", help="into plan-times.md")
+    asked = parser.parse_args()
+    wanted = [
+        (topology, collective)
+        for name, settings in machines(RANKS)
+        for topology in [catalog.load(name, settings)]
+        for collective in Collective
+        if not asked.only or {name, topology.name} & {*asked.only}
+        if not asked.collective or collective in asked.collective
+    ]
+    rows: dict[int, Row] = {}
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        jobs = {pool.submit(measure, *one, asked.sizes): k for k, one in enumerate(wanted)}
+        for number, job in enumerate(as_completed(jobs), 1):
+            row = rows[jobs[job]] = job.result()
+            text = f"{row.machine} {row.collective}: {len(row.lost)} of {row.cells} lost"
+            counted = f"[{number}/{len(jobs)}] {text}, {row.seconds:.1f} s"
+            print(counted, file=sys.stderr, flush=True)
+    ordered = [rows[k] for k in sorted(rows)]
+    text = table(ordered)
+    print(text)
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(row) for row in ordered], indent=1) + "\n")
+    if asked.write:
+        put(ROOT / "docs" / "reference" / "plan-times.md", PLACE, text)
+    return 1 if any(row.lost for row in ordered) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
