@@ -216,7 +216,7 @@ def test_plans_say_what_they_take() -> None:
     words_ += f", {needs.instances} instances" if needs.instances > 1 else ""
     words_ += f", scratch {float(needs.scratch):.2f} of the input"
     assert f"{words_}; in place" in text
-    one_box = synthesize(catalog.load("dgx-a100"), "allreduce", formats=("mscclpp-json",))
+    one_box = synthesize(catalog.load("dgx-a100"), "allgather", formats=("mscclpp-json",))
     several = one_box.needs["mscclpp-json"].instances
     assert several > 1
     assert f", {several} instances" in draw(synthesis.schedule(one_box, {}, {}))
