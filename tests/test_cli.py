@@ -291,7 +291,7 @@ def test_stages_say_what_and_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     topology = load("ring", {"gpus": "4"})
     plan_set.make(topology, "allgather", 1 << 16, 1 << 20, progress=lambda s, _: told.append(s))
-    assert "lower, msccl-xml, candidate 1 of 9 at most" in told
+    assert any(text.startswith("lower, msccl-xml, candidate 1 of ") for text in told)
     assert any(text.startswith("write, mscclpp-json") for text in told)
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -184,7 +184,7 @@ BUDGETS: dict[str, int] = {
     "verify": 55_150,
     "plans": 36_600,
     "lower": 26_600,
-    "compile": 34_750,
+    "compile": 34_850,
     "study": 19_650,
     "execute": 84_100,
     "ui": 91_000,

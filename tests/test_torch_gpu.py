@@ -149,5 +149,6 @@ def test_what_goes_wrong_at_one_rank_is_said_at_all(
         assert "elements of torch.int32" in kind
         assert total == "256.0"
         assert closed == "the communicator is closed"
-        assert stuck.startswith("nothing moved for 0.5 s; ")
+        # its thread block may have sent nothing else: then no connection is left to wait at
+        assert "nothing moved for 0.5 s; " in stuck or "receives from rank 1" in stuck
         assert "rank 1" in stuck

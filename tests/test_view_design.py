@@ -264,7 +264,7 @@ def test_rows_of_links_hold_the_bytes_that_crossed_them(show: Show) -> None:
 def test_where_ranks_are_left_away_rows_are_blocks(
     show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forestcoll.ui.view.data.MOST_BARS", 1000)
+    monkeypatch.setattr("forestcoll.ui.view.data.MOST_BARS", 100)
     plan = SCHEDULES / "dgx-a100-1" / "allreduce.msccl.xml"
     opened = show(plan, "--size", "64M")
     opened.press("r")

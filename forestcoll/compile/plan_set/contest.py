@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Final
@@ -180,10 +180,21 @@ class Contest:
             if not begins or i != begins[-1][1]:
                 begins.append((min(size, largest_call(before) + 1) if before else low, i))
             before = self._programs[i]
-        return [
-            Range(start, high if after is None else after[0] - 1, i)
-            for (start, i), after in zip_longest(begins, begins[1:])
-        ]
+        ranges: list[Range] = []
+        for (start, i), after in zip_longest(begins, begins[1:]):
+            end = high if after is None else after[0] - 1
+            if ranges and not self._serves(i, start, end):  # the plan before goes on
+                ranges[-1] = replace(ranges[-1], high=end)
+            else:
+                ranges.append(Range(start, end, i))
+        return ranges
+
+    def _serves(self, i: int, low: int, high: int) -> bool:
+        """Whether a size from `low` to `high` divides into the chunks of the plan of `i`."""
+        program = self._programs[i]
+        assert program is not None
+        least = Sizes.of(program).multiple(1)
+        return high // least * least >= low
 
     def _winners(self, sizes: Sequence[int], without: Collection[int]) -> dict[int, int]:
         """Who is the fastest at which size; also halfway between two where it is not the same."""
