@@ -55,6 +55,7 @@ def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
     return rate, cut
 
 
+@lru_cache(maxsize=4)
 def tightest_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
     """As `least_cut`, where no link leaves the cut too."""
     links, parts = (graph.n, graph.tail, graph.head, graph.capacity), graph.parts

@@ -66,7 +66,7 @@ def find_components(graph: CapacityGraph) -> Iterator[Components]:
     """Ways to see the graph as equal parts, the fewest parts first."""
     ranks = set(graph.ranks)
     links = (graph.n, graph.tail, graph.head)
-    colours = _refine(graph, ())
+    colours = refine(graph, kinds(graph))
     seen: set[tuple[int, ...]] = set()
     divisions = []
     for candidate in _outsides(graph, colours):
@@ -179,13 +179,9 @@ def _outsides(graph: CapacityGraph, colours: Sequence[int]) -> Iterator[list[int
     yield relays
 
 
-def _refine(graph: CapacityGraph, special: Sequence[int]) -> list[int]:
-    """Colours by which nodes differ; `special` nodes have one of their own from the start."""
-    colour = kinds(graph)
-    fresh = max(colour) + 1
-    for i, v in enumerate(special):
-        colour[v] = fresh + i
-    return _kernel.refine_colours(graph.n, graph.tail, graph.head, graph.capacity, colour)
+def refine(graph: CapacityGraph, colours: Sequence[int]) -> list[int]:
+    """Colours by which nodes differ, these and where links lead from each."""
+    return _kernel.refine_colours(graph.n, graph.tail, graph.head, graph.capacity, colours)
 
 
 def _align(
@@ -194,7 +190,7 @@ def _align(
     """The parts with their nodes in matching order, or None where they are not alike."""
     ranks = {labels[v] for v in graph.ranks}
     kept = [label if label in ranks else -1 for label in labels]
-    groups = match_parts(graph, kept, _refine(graph, outside))
+    groups = match_parts(graph, kept, refine(graph, kinds(graph, outside)))
     if len(groups) != 1:
         return None
     in_order: list[list[int]] = groups[0].tolist()
@@ -292,7 +288,7 @@ def _match_by_search(
                 return matching
         return None
 
-    start = _refine(graph, outside)
+    start = refine(graph, kinds(graph, outside))
     return search([start[v] for v in nodes])
 
 

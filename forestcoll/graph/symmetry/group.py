@@ -135,9 +135,14 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
     )
 
 
-def kinds(graph: CapacityGraph) -> list[int]:
-    """Per node a number for what it is: GPU or switch, what it can do, rank with which part."""
+def kinds(graph: CapacityGraph, apart: Sequence[int] = ()) -> list[int]:
+    """Per node a number for what it is: GPU or switch, what it can do, rank with which part.
+
+    Each of the nodes `apart` has a number of its own.
+    """
     numbers: list[int] = _links(graph).kind.tolist()
+    for number, v in enumerate(apart, max(numbers) + 1):
+        numbers[v] = number
     return numbers
 
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
-from forestcoll.graph.symmetry.components import find_translations, match_parts
-from forestcoll.graph.symmetry.group import Image, broken_links, kinds, least_in_orbits, link_images
+from forestcoll.graph.symmetry.components import find_translations, match_parts, refine
+from forestcoll.graph.symmetry.group import Image, broken_links, kinds, least_in_orbits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,12 +90,10 @@ def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Ima
     import numpy as np
 
     apart = np.flatnonzero(outside)
-    links = (graph.n, graph.tail, graph.head)
-    colour = np.asarray(kinds(graph))
     alone = apart if fixed is None else np.append(apart, fixed)
-    colour[alone] = colour.max() + 1 + np.arange(len(alone))
-    colours = _kernel.refine_colours(*links, graph.capacity, colour.tolist())
-    label = np.asarray(_kernel.components(*links, apart.tolist()))
+    colours = refine(graph, kinds(graph, alone.tolist()))
+    label = np.asarray(_kernel.components(graph.n, graph.tail, graph.head, apart.tolist()))
+    kind = np.asarray(kinds(graph))
     groups = [rows for rows in match_parts(graph, label.tolist(), colours) if len(rows) > 1]
     for _ in range(TRIES):
         image = np.arange(graph.n)
@@ -103,16 +101,14 @@ def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Ima
             image[rows] = np.roll(rows, -1, axis=0)
         torn = broken_links(graph, image)
         if not torn.size:
-            if not groups:
-                return None
-            link_images(graph, image, "a rotation")  # kinds of nodes are kept too
-            return tuple(image.tolist())
+            kept = bool(groups) and np.array_equal(kind[image], kind)
+            return tuple(image.tolist()) if kept else None
         ends = np.asarray(graph.tail)[torn], np.asarray(graph.head)[torn]
         loose = np.zeros(graph.n + 1, dtype=bool)  # the last one: parts outside have label -1
         loose[label[np.concatenate(ends)]] = True
         loose[-1] = False
-        kept = [rows[~loose[label[rows[:, 0]]]] for rows in groups]
-        groups = [rows for rows in kept if len(rows) > 1]
+        whole = [rows[~loose[label[rows[:, 0]]]] for rows in groups]
+        groups = [rows for rows in whole if len(rows) > 1]
     return None
 
 
@@ -162,10 +158,8 @@ def fold(graph: CapacityGraph, apart: Sequence[int]) -> Quotient:
     """
     import numpy as np
 
-    colour = np.asarray(kinds(graph))
-    colour[list(apart)] = colour.max() + 1 + np.arange(len(apart))
-    links = (graph.n, graph.tail, graph.head, graph.capacity)
-    cell = np.asarray(_kernel.refine_colours(*links, colour.tolist()))
+    colour = np.asarray(kinds(graph, apart))
+    cell = np.asarray(refine(graph, colour.tolist()))
     count = int(cell.max()) + 1
     if len(np.unique(cell * (colour.max() + 1) + colour)) != count:
         raise ForestError("colours took nodes of different kinds for alike")
