@@ -1,13 +1,14 @@
 """Our plan sets beside every baseline, over the catalogue up to 32 ranks: the cells that are lost.
 
     python scripts/benchmarks/never_second.py [--only MACHINE] [--collective C] [--sizes SIZES]
-                                              [--jobs N] [--json FILE] [--write]
+                                              [--jobs N] [--store FILE] [--again] [--write]
 
 A cell is a machine (its default, and two boxes), a collective, a size from 1 KiB to 1 GiB and a
 rule of links. It is lost where ours takes over 1 % more simulated time, with the plan that our set
 has for the size, than a baseline's plan; and than a baseline that is counted on the links, without
-a plan, over 5 % more. `--write` puts the tables into docs/reference/plan-times.md. The exit code is
-1 where a cell is lost.
+a plan, over 5 % more. What is done is kept in `--store`, a row as it is done, and a later call goes
+on from there; `--again` measures what is asked for anew. The tables are of all that the store has;
+`--write` puts them into docs/reference/plan-times.md. The exit code is 1 where a cell is lost.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from catalogue import machines
-from times import ROOT, put
+from times import ROOT, commit_of_code, put
 
 import forestcoll
 from forestcoll.program import Collective
 from forestcoll.study.comparison import Comparison, parse_sizes
 from forestcoll.topology import Topology, catalog
+from forestcoll.ui.report import words
 
 PLACE = "never-second"
 """Of the page: `<!-- never-second -->` begins it."""
+STORE = ROOT / "build" / "never-second.jsonl"
 SIZES = "1K:1G"
 RANKS = 32
 LOST = 1.01
@@ -52,13 +55,22 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A machine and a collective: cells in all, those that are lost, seconds of the processor."""
+    """A machine and a collective: cells in all, those that are lost, seconds of the processor.
+
+    `commit`: of the code.
+    """
 
     machine: str
     collective: str
     cells: int
     lost: tuple[Lost, ...]
     seconds: float
+    commit: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells it apart."""
+        return self.machine, self.collective, self.cells
 
 
 def lost_cells(comparison: Comparison) -> Iterator[Lost]:
@@ -86,12 +98,6 @@ def measure(topology: Topology, collective: Collective, sizes: Sequence[int]) ->
     return Row(topology.name, collective, cells, lost, round(time.process_time() - begin, 1))
 
 
-def words(size: int) -> str:
-    """`"64 KiB"`."""
-    power = (size.bit_length() - 1) // 10
-    return f"{size >> 10 * power} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
-
-
 def table(rows: Sequence[Row]) -> str:
     """How many cells each machine has lost, and each lost cell."""
     collectives = list(dict.fromkeys(row.collective for row in rows))
@@ -111,10 +117,36 @@ def table(rows: Sequence[Row]) -> str:
         for cell in row.lost:
             links = {"fair": "fair", "fifo": "in order"}[cell.rule]
             lines.append(
-                f"| {row.machine} | {row.collective} | {words(cell.size)} | {links} | {cell.by} "
-                f"| {cell.times:.2f} times as long | {cell.plan} | {cell.ours or 'none'} |"
+                f"| {row.machine} | {row.collective} | {words.size(cell.size)} | {links} "
+                f"| {cell.by} | {cell.times:.2f} times as long | {cell.plan} "
+                f"| {cell.ours or 'none'} |"
             )
     return "\n".join(lines).rstrip("\n")
+
+
+def stored(store: Path) -> dict[tuple[str, str, int], Row]:
+    """What a store holds; of rows of the same the last one counts."""
+    if not store.exists():
+        return {}
+    rows = map(json.loads, store.read_text(encoding="utf-8").splitlines())
+    made = (Row(**row | {"lost": tuple(Lost(**cell) for cell in row["lost"])}) for row in rows)
+    return {row.key: row for row in made}
+
+
+def collect(
+    wanted: Sequence[tuple[Topology, Collective]], sizes: Sequence[int], store: Path, jobs: int
+) -> None:
+    """Measures what is wanted, several at a time, and puts each row into the store."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(jobs) as pool, store.open("a", encoding="utf-8") as file:
+        futures = [pool.submit(measure, *one, sizes) for one in wanted]
+        for number, future in enumerate(as_completed(futures), 1):
+            row = replace(future.result(), commit=commit_of_code())
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+            text = f"{row.machine} {row.collective}: {len(row.lost)} of {row.cells} lost"
+            counted = f"[{number}/{len(futures)}] {text}, {row.seconds:.1f} s"
+            print(counted, file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -125,30 +157,30 @@ def main() -> int:
     parser.add_argument("--collective", action="append", choices=[*map(str, Collective)])
     parser.add_argument("--sizes", type=parse_sizes, default=SIZES, help="as those of compare")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="all rows")
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--again", action="store_true", help="what the store has already, too")
     parser.add_argument("--write", action="store_true", help="into plan-times.md")
     asked = parser.parse_args()
-    wanted = [
-        (topology, collective)
+    cells = 2 * len(asked.sizes)
+    every = {
+        (topology.name, str(collective), cells): (name, topology, collective)
         for name, settings in machines(RANKS)
         for topology in [catalog.load(name, settings)]
         for collective in Collective
+    }
+    rows = stored(asked.store)
+    wanted = [
+        (topology, collective)
+        for key, (name, topology, collective) in every.items()
         if not asked.only or {name, topology.name} & {*asked.only}
         if not asked.collective or collective in asked.collective
+        if asked.again or key not in rows
     ]
-    rows: dict[int, Row] = {}
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        jobs = {pool.submit(measure, *one, asked.sizes): k for k, one in enumerate(wanted)}
-        for number, job in enumerate(as_completed(jobs), 1):
-            row = rows[jobs[job]] = job.result()
-            text = f"{row.machine} {row.collective}: {len(row.lost)} of {row.cells} lost"
-            counted = f"[{number}/{len(jobs)}] {text}, {row.seconds:.1f} s"
-            print(counted, file=sys.stderr, flush=True)
-    ordered = [rows[k] for k in sorted(rows)]
+    collect(wanted, asked.sizes, asked.store, asked.jobs)
+    rows = stored(asked.store)
+    ordered = [rows[key] for key in every if key in rows]
     text = table(ordered)
     print(text)
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(row) for row in ordered], indent=1) + "\n")
     if asked.write:
         put(ROOT / "docs" / "reference" / "plan-times.md", PLACE, text)
     return 1 if any(row.lost for row in ordered) else 0

@@ -212,11 +212,11 @@ def _measured(case: Case) -> Found:
         seconds,
         protocol=program.protocol,
         optimum=best,
-        commit=_commit(),
+        commit=commit_of_code(),
     )
 
 
-def _commit() -> str:
+def commit_of_code() -> str:
     """The version of the code, if git knows one."""
     words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()

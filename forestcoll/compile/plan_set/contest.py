@@ -183,18 +183,13 @@ class Contest:
         ranges: list[Range] = []
         for (start, i), after in zip_longest(begins, begins[1:]):
             end = high if after is None else after[0] - 1
-            if ranges and not self._serves(i, start, end):  # the plan before goes on
+            program = self._programs[i]
+            assert program is not None
+            if ranges and not serves(program, start, end):  # the plan before goes on
                 ranges[-1] = replace(ranges[-1], high=end)
             else:
                 ranges.append(Range(start, end, i))
         return ranges
-
-    def _serves(self, i: int, low: int, high: int) -> bool:
-        """Whether a size from `low` to `high` divides into the chunks of the plan of `i`."""
-        program = self._programs[i]
-        assert program is not None
-        least = Sizes.of(program).multiple(1)
-        return high // least * least >= low
 
     def _winners(self, sizes: Sequence[int], without: Collection[int]) -> dict[int, int]:
         """Who is the fastest at which size; also halfway between two where it is not the same."""
@@ -244,6 +239,12 @@ def largest_call(program: Program) -> int:
     """Bytes of the largest."""
     most = program.max_bytes or LARGEST
     return min(most, mscclpp.largest_size(program)) if program.style == "onesided" else most
+
+
+def serves(program: Program, low: int, high: int) -> bool:
+    """Whether a size from `low` to `high` bytes divides into the plan's chunks."""
+    least = Sizes.of(program).multiple(1)  # bytes of the smallest elements
+    return high // least * least >= low
 
 
 def ends_of(

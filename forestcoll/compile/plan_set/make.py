@@ -31,7 +31,7 @@ from forestcoll.compile.plan_set.candidates import (
     forests_of_others,
     round_forests,
 )
-from forestcoll.compile.plan_set.contest import Contest, Range, ends_of, largest_call
+from forestcoll.compile.plan_set.contest import Contest, Range, ends_of, largest_call, serves
 from forestcoll.compile.plan_set.others import Other, read_other
 from forestcoll.compile.plan_set.values import (
     LARGEST,
@@ -319,9 +319,9 @@ class _Maker:
             self.notes.append(contest.notes[place.index])
         check_range(program, target, place.low, place.high)
         sized = replace(program, min_bytes=place.low, max_bytes=place.high)
-        if not self.write:
-            return Entry(place.low, place.high, candidate, sized, "")
         entry = Entry(place.low, place.high, candidate, sized, "")
+        if not self.write:
+            return entry
         text, other = "", candidate.origin
         if isinstance(other, Other) and sized == program:
             text = other.text
@@ -350,9 +350,9 @@ def last_begin(form: PlanFormat, target: Target, low: int, high: int) -> int:
 
 def check_range(program: Program, target: Target, low: int, high: int) -> None:
     """PlanError where no size of a plan's range divides into its chunks."""
-    sizes = Sizes.of(program)
-    least = sizes.multiple(1)  # bytes of the smallest elements
-    if high // least * least < low:
+    if not serves(program, low, high):
+        sizes = Sizes.of(program)
+        least = sizes.multiple(1)
         raise PlanError(
             f"{target.name}: sizes {low} to {high} bytes hold no multiple of {least} bytes, the "
             f"{sizes.chunks} chunks of the best plan for them; ask for a range with one, such as "
