@@ -14,7 +14,6 @@ import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -36,15 +35,10 @@ if not (KERNEL / "relays").exists():  # an installed package has no sources besi
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "graph" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
 ELSEWHERE = {"module", "tree_scan", "tree_paths", "rehanging", "box_attachments", "routes"}
-ELSEWHERE |= {"local_search"}
+ELSEWHERE |= {"local_search", "pipelines"}
 """Files that need Python, or that the probe does not ask."""
 
-ALONE = ("edge_splitting", "exact")
-"""Files that are compiled by themselves, as they are compiled again with another line; the rest is
-compiled as one, which takes half of the time."""
-REST = "rest"
 FLAGS = ("-std=c++20", "-O0", "--coverage", "-pthread", f"-I{KERNEL}")
-LINKING = ("--coverage", "-pthread")
 
 Line = tuple[str, str]
 """File and text of a line."""
@@ -233,49 +227,29 @@ class Probe:
 
     @staticmethod
     def build(folder: Path, compiler: str) -> None:
-        """What runs, and beside it those with another line each."""
+        """All sources as one, which takes a third of the time; two of them with a net's line."""
         folder.mkdir()
-        sources = sorted(
-            p
-            for p in KERNEL.rglob("*.cpp")
-            if p.stem not in ELSEWHERE and b"nanobind" not in p.read_bytes()
-        )
-        rest = folder / f"{REST}.cpp"
-        together = [*(path for path in sources if path.stem not in ALONE), PROBE]
-        rest.write_text("".join(f'#include "{path}"\n' for path in together))
+        changed = {stem: lines for stem, *lines in (net[:3] for net in NETS.values())}
+        unit = ["#include <cstdlib>", 'const bool in_net = std::getenv("IN_NET") != nullptr;']
+        for source in (*sorted(KERNEL.rglob("*.cpp")), PROBE):
+            if source.stem in ELSEWHERE or b"nanobind" in source.read_bytes():
+                continue
+            if source.stem in changed:
+                old, new = changed[source.stem]
+                text = source.read_text(encoding="utf-8")
+                assert text.count(old) == 1, f"{source.name} has no line '{old}': adapt this test"
+                source = folder / source.name
+                source.write_text(text.replace(old, new), encoding="utf-8")
+            unit.append(f'#include "{source}"')
+        (folder / "unit.cpp").write_text("\n".join(unit))
+        run([compiler, *FLAGS, "-c", "unit.cpp"], folder)
+        run([compiler, "--coverage", "-pthread", "unit.o", "-o", "probe"], folder)
 
-        def compiled(source: Path) -> str:
-            target = folder / f"{source.stem}.o"
-            run([compiler, *FLAGS, "-c", str(source), "-o", str(target)], folder)
-            return target.name
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compiled, [rest, *map(source_of, ALONE)]))
-        run([compiler, *LINKING, *objects, "-o", "probe"], folder)
-        for stem, old, new, *_ in NETS.values():
-            Probe.change(folder, compiler, stem, old, new)
-
-    @staticmethod
-    def change(base: Path, compiler: str, stem: str, old: str, new: str) -> None:
-        """A probe beside the one in `base`, of which one file has another line."""
-        folder = base / stem
-        folder.mkdir()
-        for file in (*base.glob("*.o"), *base.glob("*.gcno")):
-            shutil.copy(file, folder)
-        source = folder / f"{stem}.cpp"
-        text = source_of(stem).read_text(encoding="utf-8")
-        assert text.count(old) == 1, f"{source.name} has no line '{old}' any more: adapt this test"
-        source.write_text(text.replace(old, new), encoding="utf-8")
-        (folder / f"{stem}.o").unlink()
-        run([compiler, *FLAGS, "-c", source.name, "-o", f"{stem}.o"], folder)
-        objects = sorted(file.name for file in folder.glob("*.o"))
-        run([compiler, *LINKING, *objects, "-o", "probe"], folder)
-
-    def answers(self, steps: Sequence[str]) -> list[bool]:
+    def answers(self, steps: Sequence[str], **variables: str) -> list[bool]:
         """What the steps come to; counts start anew."""
-        for old in self.folder.glob("*.gcda"):
-            old.unlink()
-        lines = run([str(self.folder / "probe")], self.folder, "\n".join(steps)).splitlines()
+        (self.folder / "unit.gcda").unlink(missing_ok=True)
+        given = "\n".join(steps)
+        lines = run([str(self.folder / "probe")], self.folder, given, **variables).splitlines()
         for step, line in zip(steps, lines, strict=True):
             if line.endswith("yes"):
                 CHECKS[step.split()[0]](step, line)
@@ -283,28 +257,24 @@ class Probe:
 
     def counts(self, lines: Sequence[Line]) -> dict[Line, int]:
         """How often each line ran since the last `answers`."""
+        told = json.loads(run(["gcov", "--json-format", "--stdout", "unit.gcda"], self.folder))
+        ran: dict[tuple[str, int], int] = defaultdict(int)
+        for file in told["files"]:
+            for line in file["lines"]:
+                at = Path(file["file"]).name, line["line_number"]
+                ran[at] = max(ran[at], line["count"])
         found: dict[Line, int] = {}
-        for stem in {stem for stem, _ in lines}:
-            unit = stem if stem in ALONE else REST
+        for stem, wanted in lines:
             text = source_of(stem).read_text(encoding="utf-8").splitlines()
-            told = run(["gcov", "--json-format", "--stdout", f"{unit}.gcda"], self.folder)
-            ran: dict[int, int] = {}
-            for file in json.loads(told)["files"]:
-                if Path(file["file"]).name == f"{stem}.cpp":
-                    for line in file["lines"]:
-                        number = line["line_number"]
-                        ran[number] = max(ran.get(number, 0), line["count"])
-            for name, wanted in lines:
-                if name == stem:
-                    places = [i for i, line in enumerate(text, 1) if line.strip() == wanted]
-                    assert places, f"{stem}.cpp has no line '{wanted}' any more: adapt this test"
-                    found[name, wanted] = sum(ran.get(place, 0) for place in places)
+            places = [i for i, line in enumerate(text, 1) if line.strip() == wanted]
+            assert places, f"{stem}.cpp has no line '{wanted}' any more: adapt this test"
+            found[stem, wanted] = sum(ran[f"{stem}.cpp", place] for place in places)
         return found
 
 
-def run(command: Sequence[str], folder: Path, given: str = "") -> str:
+def run(command: Sequence[str], folder: Path, given: str = "", **variables: str) -> str:
     # counts go beside the program, wherever it was compiled
-    places = os.environ | {"GCOV_PREFIX": str(folder), "GCOV_PREFIX_STRIP": "99"}
+    places = os.environ | {"GCOV_PREFIX": str(folder), "GCOV_PREFIX_STRIP": "99"} | variables
     done = subprocess.run(
         command, cwd=folder, input=given, capture_output=True, text=True, timeout=200, env=places
     )
@@ -343,14 +313,14 @@ NETS: dict[str, tuple[str, str, str, tuple[str, ...], tuple[Line, ...]]] = {
     "whole-switch proposals come to an end: pair by pair finishes what is left": (
         "edge_splitting",
         "for (bool progress = true; progress;) {",
-        "for (bool progress = false; progress;) {",
+        "for (bool progress = !in_net; progress;) {",
         ("split", "split-plain"),
         (BY_PAIRS,),
     ),
     "crowds get stuck: one arc of one batch at a time finds a way": (
         "exact",
         "if (!progress)",
-        "if (true)",
+        "if (!progress || in_net)",
         ("exact",),
         (ARC_BY_ARC, ARC_REFUSED),
     ),
@@ -379,9 +349,8 @@ def test_ways_out_of_the_kernel(probe: Probe, asked: Asked) -> None:
     assert counts[TIGHTENED] > counts[BOXES_LEFT]  # or no box could be tightened: refused
     said = {(words.split()[0], yes) for words, yes in zip(asked.steps, asked.answers, strict=True)}
     assert {(step, yes) for step in REFUSALS for yes in (False, True)} <= said
-    for name, (stem, _, _, kinds, below) in NETS.items():
+    for name, (*_, kinds, below) in NETS.items():
         steps = [words for words in asked.steps if words.split()[0] in kinds][:80]
         assert len(steps) > 50
-        other = Probe(probe.folder / stem)
-        assert all(other.answers(steps)), name
-        assert min(other.counts(below).values()) > 0, name
+        assert all(probe.answers(steps, IN_NET="1")), name
+        assert min(probe.counts(below).values()) > 0, name
