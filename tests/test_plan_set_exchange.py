@@ -8,6 +8,7 @@ import pytest
 
 from forestcoll.common.errors import PlanError
 from forestcoll.compile import plan_set
+from forestcoll.compile.plan_set.contest import where_of
 from forestcoll.execute import cpu
 from forestcoll.lower.alltoall.filling import fill
 from forestcoll.program import Program
@@ -85,3 +86,16 @@ def test_powers_of_two_are_served_where_they_can_be() -> None:
              for way in [e.candidate.origin for e in plans.entries]
              if isinstance(way, Routes)}  # fmt: skip
     assert units <= {1, 2, 4, 8}
+
+
+def test_plans_run_over_the_ways_of_their_routes() -> None:
+    """Two ways through a dragonfly carry half of a block each; a topology alone has one."""
+    topology = catalog.load("dragonfly")
+    best = solve(uniform(topology))
+    ways = route(best, powers=True)
+    assert (ways.units, ways.algbw) == (2, best.bound)
+    program, _ = fill(ways, RCCL, topology.name, "Simple")
+    size = 2**30
+    apart = simulate.run(program, where_of(ways, topology), size, rule="fifo", links=topology)
+    alone = simulate.run(program, topology, size, rule="fifo")
+    assert alone.algbw < 0.9 * best.bound < apart.algbw <= best.bound

@@ -80,14 +80,12 @@ ROUNDS: Final = 2**16 - 1
 """Slices of a pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
 MANY: Final = 64
 """Thread blocks of a rank from which on fewer are looked for, be the plan fast or not."""
-FACTOR: Final = 4
-HALVINGS: Final = 2
-"""Sizes for which a plan set's plans are played are so many times apart; so often the border of
-two plans is sought halfway between two of them."""
-TRIES: Final = 3
-"""Candidates of a protocol that are played for a size, ..."""
+FACTOR: Final = 2
+"""Sizes for which plans of a set are played are so many times apart: as tests double them; ..."""
+HALVINGS: Final = 4
+"""... and so often the border of two plans is sought halfway between two of them."""
 NEAR: Final = 1.05
-"""... those with few trees first whose estimate is no more times the least."""
+"""Candidates whose estimate is no more times the least are looked at in order of their trees."""
 PARTED: Final = 8
 """Chunks of the parts of a tree, if it has room: their number need be no power of two."""
 

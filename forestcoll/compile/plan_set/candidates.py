@@ -15,7 +15,7 @@ from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedErro
 from forestcoll.compile.choose import ENOUGH, round_forest
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.others import Other
-from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.compile.plan_set.values import Candidate, Source
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.lower.rounds import Rounds, lower_rounds
 from forestcoll.program.sizes import is_power
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
     from forestcoll.verify.simulate.options import Kind
 
-Source = Forest | Routes | Rounds | Other
 FORESTS: Final = 3
 """Forests of a baseline that take part: so many of the fastest, and the lowest."""
 

@@ -1,27 +1,31 @@
 """Contest: which of a runtime's candidates is fastest at which size, by simulated times.
 
 Every candidate is lowered once and played once a size, as reports are made: over links in order and
-over links that share, of which the worse one counts. An estimate says who is looked at first; whom
-links alone make too slow gets no plan. Who wins is asked for sizes that are a factor apart; borders
-are sought between two of them.
+over links that share. An estimate says who is looked at first; whom links alone make too slow gets
+no plan. A plan is good for a size if it is near the fastest under each of both rules. Sizes are a
+factor apart; borders are sought between two of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.plan_set.others import Other
-from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends
+from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends, Source
 from forestcoll.compile.search import FACTOR, HALVINGS, LONG, NEAR, SURE
+from forestcoll.lower.alltoall.lowering import edges_of
 from forestcoll.plans import mscclpp
 from forestcoll.program.sizes import Sizes
 from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.routes import routes
+from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import simulate
 from forestcoll.verify.simulate import BOTH, DEFAULTS, Options, Rule, Timing, Where
 
@@ -52,7 +56,7 @@ class Contest:
     """Times of candidates, by their numbers.
 
     `tries`: candidates of a style and protocol that are looked at for a size, of those with equal
-    estimates all. `rules`: of links.
+    estimates all; None: as many as there are. `rules`: of links.
     `notes`: of each candidate that has a program, as `lower` says them; `refused`: why the first
     that has none has none.
     """
@@ -64,7 +68,7 @@ class Contest:
         topology: Topology,
         clock: Clock,
         *,
-        tries: int,
+        tries: int | None = None,
         rules: Sequence[Rule] = BOTH,
         options: Options = DEFAULTS,
     ) -> None:
@@ -74,6 +78,7 @@ class Contest:
         self._played = len(topology.gpus) <= simulate.RANKS
         self._programs: dict[int, Program | None] = {}
         self._timings: dict[tuple[int, int], list[Timing]] = {}
+        self._where: dict[int, Where] = {}
 
     def program(self, i: int) -> Program | None:
         """The plan of a candidate, or None where there is no room for it."""
@@ -92,27 +97,41 @@ class Contest:
     def timings(self, i: int, size: int) -> list[Timing]:
         """Those of a candidate that has a program, under each rule."""
         if (i, size) not in self._timings:
-            program, origin = self._programs[i], self.candidates[i].origin
+            program = self._programs[i]
             assert program is not None
-            where = origin if isinstance(origin, Forest) else self._topology
             with self._clock.stage("play"):
                 self._timings[i, size] = simulate.run_each(
-                    program, where, size, self._rules, links=self._topology, options=self._options
+                    program,
+                    self.where(i),
+                    size,
+                    self._rules,
+                    links=self._topology,
+                    options=self._options,
                 )
         return self._timings[i, size]
 
-    def time(self, i: int, size: int) -> float:
-        """Microseconds under the worst rule; NEVER where the plan does not serve the size.
+    def where(self, i: int) -> Where:
+        """What the plan of a candidate runs on."""
+        if i not in self._where:
+            self._where[i] = where_of(self.candidates[i].origin, self._topology)
+        return self._where[i]
+
+    def times(self, i: int, size: int) -> Sequence[float]:
+        """Microseconds under each rule; NEVER where the plan does not serve the size.
 
         By the estimate alone for more than RANKS ranks. From LONG on times are lines over the size.
         """
         program = self.program(i)
         if program is None or not smallest_call(program) <= size <= largest_call(program):
-            return NEVER
+            return [NEVER] * len(self._rules)
         if not self._played:
-            return float(self.candidates[i].line.time(size))
+            return [float(self.candidates[i].line.time(size))] * len(self._rules)
         played = min(size, LONG)
-        return max(timing.time for timing in self.timings(i, played)) * size / played
+        return [timing.time * size / played for timing in self.timings(i, played)]
+
+    def time(self, i: int, size: int) -> float:
+        """Microseconds under the worst rule."""
+        return max(self.times(i, size))
 
     def least(self, i: int, size: int) -> float:
         """Microseconds that no plan of the candidate takes less."""
@@ -120,24 +139,40 @@ class Contest:
         return float(line.least(size) if self._played else line.time(size))
 
     def fastest(self, size: int, without: Collection[int] = ()) -> int | None:
-        """The fastest of those that are looked at; None where none serves the size.
+        """The fastest under the worst rule; None where none that is looked at serves the size."""
+        looked = self._look(size, without)
+        return min(looked, key=lambda i: max(looked[i]), default=None)
 
-        Others have to be SURE times as fast as those that are looked at before them.
-        """
-        best, fastest = NEVER, None
+    def _look(self, size: int, without: Collection[int] = ()) -> dict[int, Sequence[float]]:
+        """The times of those that are looked at: of all whose links may make them the fastest."""
+        best, looked = NEVER, dict[int, Sequence[float]]()
         tried: dict[Kind, set[Fraction]] = defaultdict(set)
         for i in self._order(size):
             line, others = self.candidates[i].line.time(size), tried[self.candidates[i].kind]
             asked = isinstance(self.candidates[i].origin, Other)
-            over = (len(others - {line}) >= self._tries and not asked) or i in without
-            if over or SURE * self.least(i, size) >= best:
+            over = self._tries is not None and len(others - {line}) >= self._tries and not asked
+            if over or i in without or self.least(i, size) >= best:
                 continue
-            time = self.time(i, size)
-            if time < NEVER:
+            times = self.times(i, size)
+            if max(times) < NEVER:
                 others.add(line)
-            if SURE * time < best:
-                best, fastest = time, i
-        return fastest
+                looked[i] = times
+                best = min(best, max(times))
+        return looked
+
+    def _good(self, size: int) -> set[int]:
+        """Those that under no rule take SURE times as long as the fastest under that rule.
+
+        Where there is none, the one that comes nearest to it.
+        """
+        looked = self._look(size)
+        fastest = [min(times) for times in zip(*looked.values(), strict=True)]
+        behind = {
+            i: max(time / best for time, best in zip(times, fastest, strict=True))
+            for i, times in looked.items()
+        }
+        most = max(SURE, min(behind.values(), default=SURE))
+        return {i for i, times in behind.items() if times <= most}
 
     def _order(self, size: int) -> list[int]:
         """By the estimate; of those that are near the best in it, few trees or units come first.
@@ -156,65 +191,59 @@ class Contest:
     # --- ranges
 
     def ranges(self, low: int, reach: int, high: int) -> list[Range]:
-        """Who is fastest where from `low` to `high` bytes; no range begins above `reach`.
+        """Plans from `low` to `high` bytes, as few as are good; no range begins above `reach`.
 
-        No gap, no overlap; the last plan may serve less. A candidate is left out where others are
-        nowhere SURE times as slow. PlanError where there is no plan.
+        No gap, no overlap; the last plan may serve less. PlanError where there is no plan.
         """
-        sizes = [low]
-        while sizes[-1] < reach:
-            sizes.append(min(sizes[-1] * FACTOR, reach))
-        out: set[int] = set()
-        while True:
-            winners = self._winners(sizes, out)
-            if not winners:
-                return [Range(low, high, self._nearest(low, reach))]
-            worth = {i: self._worth(i, winners) for i in winners.values()}
-            least = min(worth, key=lambda i: (worth[i], i))
-            if worth[least] >= SURE:
-                break
-            out.add(least)
-        begins: list[tuple[int, int]] = []
-        before: Program | None = None
-        for size, i in winners.items():
-            if not begins or i != begins[-1][1]:
-                begins.append((min(size, largest_call(before) + 1) if before else low, i))
-            before = self._programs[i]
+        runs = self._runs(low, reach)
+        if not runs:
+            return [Range(low, high, self._nearest(low, reach))]
+        borders = [self._border(before, after) for before, after in pairwise(runs)]
+        starts, ends = [low, *borders], [*(border - 1 for border in borders), high]
         ranges: list[Range] = []
-        for (start, i), after in zip_longest(begins, begins[1:]):
-            end = high if after is None else after[0] - 1
-            program = self._programs[i]
+        for start, end, run in zip(starts, ends, runs, strict=True):
+            program = self._programs[run.index]
             assert program is not None
             if ranges and not serves(program, start, end):  # the plan before goes on
                 ranges[-1] = replace(ranges[-1], high=end)
             else:
-                ranges.append(Range(start, end, i))
+                ranges.append(Range(start, end, run.index))
         return ranges
 
-    def _winners(self, sizes: Sequence[int], without: Collection[int]) -> dict[int, int]:
-        """Who is the fastest at which size; also halfway between two where it is not the same."""
-        looked = {size: self.fastest(size, without) for size in sizes}
+    def _runs(self, low: int, reach: int) -> list[Range]:
+        """Who is good from which to which of the sizes that are FACTOR apart, as long as one is."""
+        runs: list[tuple[int, int, set[int]]] = []
+        sizes = [low]
+        while sizes[-1] < reach:
+            sizes.append(min(sizes[-1] * FACTOR, reach))
+        for size in sizes:
+            first, good = size, self._good(size)
+            if runs and runs[-1][2] & good:
+                first, _, before = runs.pop()
+                good &= before
+            if good:
+                runs.append((first, size, good))
+        return [Range(first, last, min(good, key=self._rank)) for first, last, good in runs]
+
+    def _rank(self, i: int) -> tuple[bool, int, int]:
+        """Of those that are good ours come first, of few trees or units."""
+        candidate = self.candidates[i]
+        return isinstance(candidate.origin, Other), candidate.parts, i
+
+    def _border(self, before: Range, after: Range) -> int:
+        """Where the plan after takes over: where it is behind the other under no rule as far."""
+        first, last = before.high, after.low
         for _ in range(HALVINGS):
-            between = [
-                round((a * b) ** 0.5) for a, b in pairwise(sorted(looked)) if looked[a] != looked[b]
-            ]
-            looked |= {size: self.fastest(size, without) for size in between if size not in looked}
-        return {size: i for size, i in sorted(looked.items()) if i is not None}
-
-    def _worth(self, i: int, winners: dict[int, int]) -> float:
-        """How many times as fast candidate `i` is as those that are the fastest next to it.
-
-        Where that is most; or somewhere SURE times.
-        """
-        pairs = list(pairwise(winners.values()))
-        others = {*(a for a, b in pairs if b == i), *(b for a, b in pairs if a == i)} - {i}
-        worth, own = 0.0, [size for size, winner in winners.items() if winner == i]
-        for size in own[len(own) // 2 :] + own[: len(own) // 2]:
-            times = [self.time(other, size) for other in others]
-            worth = max(worth, min(times, default=NEVER) / self.time(i, size))
-            if worth >= SURE:
-                break
-        return worth
+            middle = math.isqrt(first * last)
+            times = self.times(before.index, middle), self.times(after.index, middle)
+            ratios = [one / other for one, other in zip(*times, strict=True)]
+            if max(ratios) * min(ratios) > 1:
+                last = middle
+            else:
+                first = middle
+        program = self._programs[before.index]
+        assert program is not None
+        return min(last, largest_call(program) + 1)
 
     def _nearest(self, low: int, high: int) -> int:
         """The candidate whose sizes come nearest to those from `low` to `high` bytes."""
@@ -228,6 +257,13 @@ class Contest:
         if not there:
             raise PlanError(self.refused)
         return min(there, key=distance)
+
+
+def where_of(origin: Source | None, topology: Topology) -> Where:
+    """The ways of a forest's trees or of an all-to-all's routes; else a topology's."""
+    if isinstance(origin, Routes):
+        return routes(origin.graph, edges=edges_of(origin))
+    return origin if isinstance(origin, Forest) else topology
 
 
 def smallest_call(program: Program) -> int:

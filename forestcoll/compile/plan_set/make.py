@@ -43,7 +43,6 @@ from forestcoll.compile.plan_set.values import (
 )
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
-from forestcoll.compile.search import TRIES
 from forestcoll.lower.rounds import Rounds, rounds_of
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
@@ -251,7 +250,7 @@ class _Maker:
         candidates = self._candidates(sources, limits)
         lower = partial(self._lower, limits)
         self.clock.subject = form
-        contest = Contest(candidates, lower, self.topology, self.clock, tries=TRIES)
+        contest = Contest(candidates, lower, self.topology, self.clock)
         ranges = contest.ranges(low, reach, high)
         last = contest.program(ranges[-1].index)
         assert last is not None
@@ -328,9 +327,8 @@ class _Maker:
         if not text:
             calls = self._calls(program)
             text = write_plan(sized, form, target, entry.origin, self.clock, calls)
-        where = entry.origin if isinstance(entry.origin, Forest) else self.topology
         with self.clock.stage("play"):
-            ends = ends_of(sized, where, self.topology, place.low, place.high)
+            ends = ends_of(sized, contest.where(place.index), self.topology, place.low, place.high)
         return replace(entry, text=text, ends=ends)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 2**50
 """Bytes that a set reaches up to at most."""
+Source = Forest | Routes | Rounds | Other
+"""What plans are made from."""
 Ends = tuple[Band, Band]
 """Of a plan at the least of its bytes, and at the most."""
 
@@ -28,7 +30,7 @@ Ends = tuple[Band, Band]
 class Candidate:
     """What programs of a style and protocol are made from, with the estimate of its plan."""
 
-    origin: Forest | Routes | Rounds | Other
+    origin: Source
     kind: Kind
     line: Line
 

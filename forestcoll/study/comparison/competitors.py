@@ -24,7 +24,7 @@ from forestcoll.compile.plan_set.candidates import (
     forests_of,
     round_forests,
 )
-from forestcoll.compile.plan_set.contest import Contest
+from forestcoll.compile.plan_set.contest import Contest, where_of
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.synthesize import synthesize
@@ -148,23 +148,24 @@ def ours(
     low, high = max(1, min(sizes) // 2), min(2 * max(sizes), plan_set.LARGEST)
     make = partial(plan_set.make, topology, collective, low, high, progress=progress, write=False)
     if collective.phases:
-        plans = [*_of_set(make(root=root)), *_in_switch(topology, collective, root)]
+        plans = [*_of_set(make(root=root), topology), *_in_switch(topology, collective, root)]
         return Fixed(tuple(plans))
     plans = []
     for form in FORMATS:
         try:
-            plans += _of_set(make(formats=(form,)))
+            plans += _of_set(make(formats=(form,)), topology)
         except PlanError as error:
             notes.append(f"no {form} of ours: {error}")
     return Fixed(tuple(plans)) if plans else links_of_ours(topology)
 
 
-def _of_set(made: plan_set.PlanSet) -> Iterator[Plan]:
+def _of_set(made: plan_set.PlanSet, topology: Topology) -> Iterator[Plan]:
     for plans in made.plans:
         for entry in plans.entries:
             label = f"{plans.format}, {entry.program.protocol}"
             forest = entry.origin if isinstance(entry.origin, Forest) else None
-            yield Plan(label, entry.program, forest, entry.low, entry.high)
+            where = None if forest else where_of(entry.origin, topology)
+            yield Plan(label, entry.program, forest, entry.low, entry.high, where=where)
 
 
 def _in_switch(topology: Topology, collective: Collective, root: int | None) -> Iterator[Plan]:
@@ -330,7 +331,7 @@ def reroute(plan: Plan, graph: CapacityGraph) -> Plan:
     if plan.program is not None and len(graph.ranks) != plan.program.n:
         raise UnsupportedError("the fabric has lost ranks that the plan has")
     if forest is None:
-        return plan
+        return replace(plan, where=None)
     number = {name: node for node, name in enumerate(graph.names)}
     links = set(zip(graph.tail, graph.head, strict=True))
     lost = False

@@ -9,14 +9,13 @@ from fractions import Fraction
 from forestcoll.common.clock import Clock
 from forestcoll.compile.plan_set.contest import Contest, Lower
 from forestcoll.compile.plan_set.values import Candidate
-from forestcoll.compile.search import TRIES
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import usage
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.schedule.forest import Forest
 from forestcoll.topology import Topology
 from forestcoll.verify import simulate, verify
-from forestcoll.verify.simulate import Options, Rule, Timing
+from forestcoll.verify.simulate import Options, Rule, Timing, Where
 
 PIECES = (4, 64)
 """Pieces of each tree where trees are compared alone, at least and at most, ..."""
@@ -26,7 +25,8 @@ TRANSFERS = 100_000
 
 @dataclass(slots=True)
 class Plan:
-    """Something that can be played. `forest`: whose ways its transfers take; `label`: for people.
+    """Something that can be played. `forest`: whose ways its transfers take, or `where`: what else
+    it runs on than the topology; `label`: for people.
 
     Without a program it is the forest alone, or where there is none the loads of links: `rate` GB/s
     of algbw, after `latency` microseconds of the longest way. `proven`: whether its program is.
@@ -40,6 +40,7 @@ class Plan:
     rate: Fraction | None = None
     latency: float = 0.0
     proven: bool = False
+    where: Where | None = None
 
     @property
     def in_switches(self) -> bool:
@@ -76,7 +77,7 @@ class Player:
             lower,
             self.topology,
             Clock(),
-            tries=1 if self.quick else TRIES,
+            tries=1 if self.quick else None,
             rules=self.rules,
             options=self.options,
         )
@@ -90,7 +91,7 @@ class Player:
             ranks = len(graph.ranks)
             return [bare_timing(time, size, r, Collective.ALLTOALL, ranks) for r in self.rules]
         if plan.program is not None:
-            where = plan.forest or topology
+            where = plan.forest or plan.where or topology
             return simulate.run_each(
                 plan.program, where, size, self.rules, links=topology, options=options
             )

@@ -12,12 +12,13 @@ from forestcoll.common.errors import PlanError, TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Program
 from forestcoll.schedule.forest import Forest
-from forestcoll.schedule.routes import Pair, Path, routes
+from forestcoll.schedule.routes import Pair, Path, Routes, routes
 from forestcoll.topology import Topology
 from forestcoll.verify.simulate.options import RULES, Options, Rule
 
-Where = Topology | Forest | CapacityGraph
-"""What a program runs on: a topology; a forest's graph, over the ways of its trees; or a graph."""
+Where = Topology | Forest | CapacityGraph | Routes
+"""What a program runs on: a topology; a forest's graph, over the ways of its trees; a graph; or
+one with the ways of an all-to-all's paths."""
 Latencies = Mapping[tuple[str, str], Fraction]
 """(from, to) -> microseconds over a link, as `Topology.latencies` gives them."""
 Stages = tuple[tuple[int, ...], ...]
@@ -47,7 +48,7 @@ class Fabric:
         self,
         graph: CapacityGraph,
         topology: Topology | None,
-        forest: Forest | None,
+        forest: Forest | Routes | None,
         rule: Rule | None,
         options: Options,
         latencies: Latencies | None = None,
@@ -55,14 +56,14 @@ class Fabric:
     ) -> None:
         self.graph = graph
         named = topology or forest
-        self.machine = "" if named is None else named.name
+        self.machine = getattr(named, "name", "")
         self.number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
         self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s
         self._topology = topology
         self.set_rule(rule)
         self.latencies = _latencies(graph, latencies, topology, options)
         self._signal = signal
-        self._routes = _routes(graph, forest)
+        self._routes = forest if isinstance(forest, Routes) else _routes(graph, forest)
         self._ways: dict[Path, Way] = {}
 
     def set_rule(self, rule: Rule | None) -> None:
@@ -120,7 +121,7 @@ def fabric(
     options: Options,
     links: Topology | Latencies | None = None,
 ) -> Fabric:
-    """The fabric of a topology, of the graph of a forest, whose ways are its trees', or of a graph.
+    """The fabric of a topology, of a graph, or of that of a forest or of routes, over their ways.
 
     `links`: says rules and latencies of a forest's or graph's links, which state none; or the
     latencies.
@@ -129,12 +130,12 @@ def fabric(
     """
     signal = options.hop((program.style, program.protocol))
     stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
-    if isinstance(topology, CapacityGraph):
-        if len(topology.ranks) != program.n:
-            raise PlanError(
-                f"the plan is for {program.n} ranks, its links join {len(topology.ranks)}"
-            )
-        return Fabric(topology, stated, None, rule, options, latencies, signal)
+    if isinstance(topology, CapacityGraph | Routes):
+        ways = topology if isinstance(topology, Routes) else None
+        graph = topology.graph if isinstance(topology, Routes) else topology
+        if len(graph.ranks) != program.n:
+            raise PlanError(f"the plan is for {program.n} ranks, its links join {len(graph.ranks)}")
+        return Fabric(graph, stated, ways, rule, options, latencies, signal)
     if isinstance(topology, Forest):
         forest = topology.expand()
         if forest.n != program.n:
