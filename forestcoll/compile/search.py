@@ -84,8 +84,6 @@ FACTOR: Final = 2
 """Sizes for which plans of a set are played are so many times apart: as tests double them; ..."""
 HALVINGS: Final = 4
 """... and so often the border of two plans is sought halfway between two of them."""
-NEAR: Final = 1.05
-"""Candidates whose estimate is no more times the least are looked at in order of their trees."""
 PARTED: Final = 8
 """Chunks of the parts of a tree, if it has room: their number need be no power of two."""
 

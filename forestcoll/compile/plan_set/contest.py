@@ -9,7 +9,6 @@ factor apart; borders are sought between two of them.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends, Source
-from forestcoll.compile.search import FACTOR, HALVINGS, LONG, NEAR, SURE
+from forestcoll.compile.search import FACTOR, HALVINGS, LONG, SURE
 from forestcoll.lower.alltoall.lowering import edges_of
 from forestcoll.plans import mscclpp
 from forestcoll.program.sizes import Sizes
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from forestcoll.common.clock import Clock
     from forestcoll.program import Program
     from forestcoll.topology import Topology
-    from forestcoll.verify.simulate.options import Kind
 
 MANY: Final = 2**26
 """Bytes at which plans for the largest sizes are looked at: more change little."""
@@ -55,8 +53,7 @@ class Range:
 class Contest:
     """Times of candidates, by their numbers.
 
-    `tries`: candidates of a style and protocol that are looked at for a size, of those with equal
-    estimates all; None: as many as there are. `rules`: of links.
+    `rules`: of links.
     `notes`: of each candidate that has a program, as `lower` says them; `refused`: why the first
     that has none has none.
     """
@@ -68,12 +65,11 @@ class Contest:
         topology: Topology,
         clock: Clock,
         *,
-        tries: int | None = None,
         rules: Sequence[Rule] = BOTH,
         options: Options = DEFAULTS,
     ) -> None:
         self.candidates, self.notes, self.refused = candidates, dict[int, str](), ""
-        self._lower, self._clock, self._tries = lower, clock, tries
+        self._lower, self._clock = lower, clock
         self._topology, self._rules, self._options = topology, rules, options
         self._played = len(topology.gpus) <= simulate.RANKS
         self._programs: dict[int, Program | None] = {}
@@ -146,16 +142,11 @@ class Contest:
     def _look(self, size: int, without: Collection[int] = ()) -> dict[int, Sequence[float]]:
         """The times of those that are looked at: of all whose links may make them the fastest."""
         best, looked = NEVER, dict[int, Sequence[float]]()
-        tried: dict[Kind, set[Fraction]] = defaultdict(set)
-        for i in self._order(size):
-            line, others = self.candidates[i].line.time(size), tried[self.candidates[i].kind]
-            asked = isinstance(self.candidates[i].origin, Other)
-            over = self._tries is not None and len(others - {line}) >= self._tries and not asked
-            if over or i in without or self.least(i, size) >= best:
+        for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
+            if i in without or self.least(i, size) >= best:
                 continue
             times = self.times(i, size)
             if max(times) < NEVER:
-                others.add(line)
                 looked[i] = times
                 best = min(best, max(times))
         return looked
@@ -174,19 +165,14 @@ class Contest:
         most = max(SURE, min(behind.values(), default=SURE))
         return {i for i, times in behind.items() if times <= most}
 
-    def _order(self, size: int) -> list[int]:
-        """By the estimate; of those that are near the best in it, few trees or units come first.
+    def _estimate(self, i: int, size: int) -> tuple[Fraction, tuple[bool, int]]:
+        """Microseconds by the estimate; then by rank."""
+        return self.candidates[i].line.time(size), self._rank(i)
 
-        Plans of anybody's come last: of equals ours is taken.
-        """
-        times = [float(candidate.line.time(size)) for candidate in self.candidates]
-        near = min(times) * (NEAR if self._played else 1)
-
-        def key(i: int) -> tuple[bool, float, int, float, int]:
-            other = isinstance(self.candidates[i].origin, Other)
-            return other, max(near, times[i]), self.candidates[i].parts, times[i], i
-
-        return sorted(range(len(times)), key=key)
+    def _rank(self, i: int) -> tuple[bool, int]:
+        """Of equals ours come before plans of anybody's, and few trees or units first."""
+        candidate = self.candidates[i]
+        return isinstance(candidate.origin, Other), candidate.parts
 
     # --- ranges
 
@@ -223,12 +209,7 @@ class Contest:
                 good &= before
             if good:
                 runs.append((first, size, good))
-        return [Range(first, last, min(good, key=self._rank)) for first, last, good in runs]
-
-    def _rank(self, i: int) -> tuple[bool, int, int]:
-        """Of those that are good ours come first, of few trees or units."""
-        candidate = self.candidates[i]
-        return isinstance(candidate.origin, Other), candidate.parts, i
+        return [Range(first, last, min(sorted(good), key=self._rank)) for first, last, good in runs]
 
     def _border(self, before: Range, after: Range) -> int:
         """Where the plan after takes over: where it is behind the other under no rule as far."""

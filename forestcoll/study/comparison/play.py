@@ -39,8 +39,8 @@ RANKS = 64
 OLD = "old plan"
 COUNTED = "what has no plan is counted: bytes over the fullest link, and the longest way's latency"
 QUICKLY = (
-    "quick: of a baseline one plan for each runtime; where the links alone make it slower than "
-    "another baseline there is no plan, but the most that they allow, marked <"
+    "quick: where the links alone make a baseline slower than another there is no plan of it, but "
+    "the most that they allow, marked <"
 )
 
 Progress = Callable[[str, float], None]

@@ -77,7 +77,6 @@ class Player:
             lower,
             self.topology,
             Clock(),
-            tries=1 if self.quick else None,
             rules=self.rules,
             options=self.options,
         )

@@ -141,8 +141,8 @@ def compare(
     rule: tuple[str, ...] = each("rule", "Of links. Default: fair, and in order."),
     signal: float | None = SIGNAL,
     quick: bool = flag(
-        "Of a baseline one plan for each runtime, and none where its links alone make it slower "
-        "than another: then the most that they allow stands, marked <."
+        "No plan of a baseline where its links alone make it slower than another: the most that "
+        "they allow stands, marked <."
     ),
     plot: str | None = option(None, "A plot as well: FILE.svg or FILE.png.", None, "FILE"),
     dark: bool = flag("The plot for dark pages."),

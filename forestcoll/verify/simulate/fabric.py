@@ -130,12 +130,13 @@ def fabric(
     """
     signal = options.hop((program.style, program.protocol))
     stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
-    if isinstance(topology, CapacityGraph | Routes):
-        ways = topology if isinstance(topology, Routes) else None
-        graph = topology.graph if isinstance(topology, Routes) else topology
+    if isinstance(topology, CapacityGraph):
+        topology = _routes(topology)
+    if isinstance(topology, Routes):
+        graph = topology.graph
         if len(graph.ranks) != program.n:
             raise PlanError(f"the plan is for {program.n} ranks, its links join {len(graph.ranks)}")
-        return Fabric(graph, stated, ways, rule, options, latencies, signal)
+        return Fabric(graph, stated, topology, rule, options, latencies, signal)
     if isinstance(topology, Forest):
         forest = topology.expand()
         if forest.n != program.n:
