@@ -1,6 +1,6 @@
 """Arborescence packing: links that carry whole numbers of trees become trees over real paths.
 
-Preference among forests of one rate: the lowest, then the fewest trees, then least fan-out.
+Preference among forests of one rate: the lowest, then the fewest trees.
 
 Parallel switches: paths that may take any of several are dealt out evenly.
 
@@ -163,39 +163,11 @@ def trim_to_supply(graph: CapacityGraph, supply: list[int]) -> list[int] | None:
 
 
 def prefer(graph: CapacityGraph, ways: Sequence[list[Tree]]) -> list[Tree]:
-    """The lowest of these; of several the one with the fewest trees, then the least `fan_out`.
+    """The lowest of these; of several the one with the fewest trees, of these the first.
 
-    The first of those that are alike in all. Broadcast trees, each list of them a whole forest.
+    Broadcast trees, each list of them a whole forest.
     """
-    if len(ways) == 1:
-        return ways[0]
-    height = [scan(graph, trees)[1] for trees in ways]
-    best = min(zip(height, map(len, ways), strict=True))
-    left = [t for h, t in zip(height, ways, strict=True) if (h, len(t)) == best]
-    return left[0] if len(left) == 1 else min(left, key=lambda trees: fan_out(graph, trees))
-
-
-def fan_out(graph: CapacityGraph, trees: Sequence[Tree]) -> int:
-    """How many copies, at most, a rank sends in one broadcast tree over links slower than its best.
-
-    They leave one after the other, so the last of them waits for all others. A path is as fast as
-    the slowest of its links, a rank's best is the fastest link that leaves it.
-    """
-    capacity = graph.links
-    best = [0] * graph.n
-    for (tail, _), units in capacity.items():
-        best[tail] = max(best[tail], units)
-    slow: dict[Path, bool] = {}
-    most = 0
-    for tree in trees:
-        copies: Counter[int] = Counter()
-        for path in tree.edges:
-            if path not in slow:
-                slow[path] = min(capacity[ends] for ends in pairwise(path)) < best[path[0]]
-            if slow[path]:
-                copies[path[0]] += 1
-        most = max([most, *copies.values()])
-    return most
+    return min(ways, key=lambda trees: (scan(graph, trees)[1], len(trees))) if ways[1:] else ways[0]
 
 
 Link = tuple[int, int]

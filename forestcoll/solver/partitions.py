@@ -1,6 +1,6 @@
-"""Bounds of allreduce: the best of all cuts and of many partitions of the ranks.
+"""Bounds of allreduce: the best of all cuts and of likely partitions of the ranks.
 
-`schedule.certificate` says what a cut or a partition proves, and why; here they are searched for.
+`schedule.certificate` says what a cut or a partition proves, and why; here they are found.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from forestcoll.schedule.forest import Bound
 from forestcoll.solver.task import explain_separation, tightest_cut
 
 Groups = frozenset[frozenset[int]]  # the ranks (nodes) of each part
-WORK = 2_000_000
-"""Links that the search may look at in all, about: some seconds at most, whatever the graph."""
 THRESHOLDS = 24
 """How many of the distinct capacities, largest first, are tried as thresholds for groups."""
 
@@ -26,7 +24,7 @@ THRESHOLDS = 24
 def allreduce_bound(graph: CapacityGraph) -> Bound:
     """The least upper bound of an allreduce's algbw (GB/s) that is found here, with its proof.
 
-    The best of all cuts ("cut", exact) and of many partitions ("partition", a search); reached by
+    The best of all cuts ("cut", exact) and of likely partitions ("partition"); reached by
     reduce-scatter and allgather over the same trees on symmetric machines. A bound for every
     schedule, those that copy and add in the fabric included where the graph's switches can.
     Raises InfeasibleError when some rank cannot reach another.
@@ -35,7 +33,7 @@ def allreduce_bound(graph: CapacityGraph) -> Bound:
         raise UnsupportedError("a collective needs at least two ranks")
     units, cut = _least_cut(graph)
     best = Bound(units * graph.unit, "cut", (cut,))
-    value, parts = _Search(graph, cut).best()
+    value, parts = _Placing(graph).best(_groupings(graph, cut))
     if value < units:
         best = Bound(value * graph.unit, "partition", parts)
     return best
@@ -59,14 +57,11 @@ def _least_cut(graph: CapacityGraph) -> tuple[int, frozenset[int]]:
 # ------------------------------------------------------------------------------ partitions
 
 
-class _Search:
-    """Looks for a good partition: likely groups of ranks first, then merging and splitting them."""
+class _Placing:
+    """Puts switches into the parts of a partition of the ranks, where that proves more."""
 
-    def __init__(self, graph: CapacityGraph, cut: frozenset[int]) -> None:
+    def __init__(self, graph: CapacityGraph) -> None:
         self.graph = graph
-        self.cut = cut
-        self.ranks = frozenset(graph.ranks)
-        self.relays = [v for v in range(graph.n) if v not in self.ranks]
         self.between: list[dict[int, int]] = [defaultdict(int) for _ in range(graph.n)]
         self.into, self.out = [0] * graph.n, [0] * graph.n
         for u, v, units in graph.arcs:
@@ -74,68 +69,16 @@ class _Search:
             self.between[v][u] += units
             self.out[u] += units
             self.into[v] += units
-        self.work = WORK
-        self.known: dict[Groups, Fraction] = {}
 
-    def best(self) -> tuple[Fraction, tuple[frozenset[int], ...]]:
-        """(units, parts) of the best partition found."""
-        family = list(dict.fromkeys(_groupings(self.graph, self.cut)))
-        values = {groups: self.value(groups) for groups in family}
-        groups = min(family, key=lambda g: (values[g], len(g)))
-        groups = self.descend(groups, family)
-        _, labels = self.place(groups)
+    def best(self, family: Iterable[Groups]) -> tuple[Fraction, tuple[frozenset[int], ...]]:
+        """(units, parts) of the best of these partitions; of equal ones that of fewest parts."""
+        placed = ((*self.place(groups), len(groups)) for groups in dict.fromkeys(family))
+        value, labels, _ = min(placed, key=lambda entry: (entry[0], entry[2]))
         parts: dict[int, set[int]] = defaultdict(set)
         for v, label in enumerate(labels):
             if label != OUTSIDE:
                 parts[label].add(v)
-        return self.value(groups), tuple(frozenset(parts[i]) for i in sorted(parts))
-
-    def descend(self, groups: Groups, family: list[Groups]) -> Groups:
-        """`groups`, changed for the better by one move after the other while the work lasts."""
-        while True:
-            for candidate in self.moves(groups, family):
-                if self.work <= 0:
-                    return groups
-                if self.value(candidate) < self.value(groups):
-                    groups = candidate
-                    break
-            else:
-                return groups
-
-    def moves(self, groups: Groups, family: list[Groups]) -> Iterator[Groups]:
-        """Groups joined into one of the family's, split into the family's, or joined two by two."""
-        ordered = sorted(groups, key=min)
-        home = {v: group for group in ordered for v in group}
-        for other in family:
-            pieces: dict[frozenset[int], set[frozenset[int]]] = defaultdict(set)
-            for group in sorted(other, key=min):
-                joined = frozenset(home[v] for v in group)
-                if len(joined) > 1 and sum(map(len, joined)) == len(group) < len(self.ranks):
-                    yield groups - joined | {group}
-                for g in joined:
-                    pieces[g].add(g & group)
-            for g in ordered:
-                if len(pieces[g]) > 1:
-                    yield groups - {g} | pieces[g]
-        for a in ordered if len(ordered) > 2 else ():
-            near = {home[v] for u in a for v in self.neighbours(u) if home[v] is not a}
-            for b in sorted(near, key=min):
-                if min(a) < min(b):
-                    yield groups - {a, b} | {a | b}
-
-    def neighbours(self, u: int) -> Iterator[int]:
-        """Ranks one link from rank u, or two with a switch between."""
-        for v in self.between[u]:
-            if v in self.ranks:
-                yield v
-            else:
-                yield from (w for w in self.between[v] if w in self.ranks)
-
-    def value(self, groups: Groups) -> Fraction:
-        """What the partition proves, in units."""
-        if groups not in self.known:
-            self.known[groups] = self.place(groups)[0]
-        return self.known[groups]
+        return value, tuple(frozenset(parts[i]) for i in sorted(parts))
 
     def place(self, groups: Groups) -> tuple[Fraction, Labels]:
         """(what it proves, labels) with every switch in the part, or in none, where it helps."""
@@ -145,7 +88,6 @@ class _Search:
                 base[v] = i
         m = len(groups)
         options = [base, self.absorb(base, self.into), self.absorb(base, self.out)]
-        self.work -= 3 * len(self.graph.tail) + self.graph.n
         return min((partition_limit(self.graph, labels, m), labels) for labels in options)
 
     def absorb(self, base: Labels, through: list[int]) -> Labels:
@@ -155,7 +97,8 @@ class _Search:
         border, and all that runs between the switch and the part crosses it no longer.
         """
         labels = list(base)
-        queue = list(self.relays)
+        ranks = set(self.graph.ranks)
+        queue = [v for v in range(self.graph.n) if v not in ranks]
         while queue:
             left = []
             for w in queue:
@@ -163,7 +106,6 @@ class _Search:
                 for v, units in self.between[w].items():
                     if labels[v] != OUTSIDE:
                         share[labels[v]] += units
-                self.work -= len(self.between[w])
                 part = max(share, key=lambda i: (share[i], -i), default=OUTSIDE)
                 if part != OUTSIDE and share[part] > through[w]:
                     labels[w] = part
