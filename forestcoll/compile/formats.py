@@ -74,8 +74,8 @@ def seat(
     if not any(target.nics for target in targets.values()):
         return dict(targets), []
     names = [graph.names[node] for node in graph.ranks]
-    number = {node: rank for rank, node in enumerate(graph.ranks)}
-    links = zip(graph.tail, graph.head, strict=True)
+    number = graph.rank_of
+    links = graph.ends
     between = [ends for ends in links if graph.box(ends[0]) != graph.box(ends[1])]
     far = {number[node] for ends in between for node in ends if node in number}
     left: dict[PlanFormat, Target] = {}

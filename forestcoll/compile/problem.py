@@ -119,7 +119,7 @@ def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | N
         if root is not None:
             raise UnsupportedError(f"{collective} has no root: leave --root away")
         return None
-    names = [graph.names[v] for v in graph.ranks]
+    names = list(graph.rank_names)
     if root is None:
         return 0
     if str(root) in names:

@@ -188,7 +188,7 @@ def rings_of(problem: Problem, best: Optimum, judged: Judged) -> Iterator[Start]
     hops, algbw = (n - 1) * len(collective.phases), best.algbw
     # each ring leaves every set of ranks; rings inside boxes may be joined by a narrower one
     if len(boxes_of(graph)) == 1:
-        sides = graph.n, graph.tail, graph.head, graph.capacity, first, others
+        sides = *graph.wires, graph.capacity, first, others
         algbw = min(algbw, _kernel.least_flow(*sides)[0] * graph.unit * Fraction(n, hops))
     bound = Bound(algbw, hops, hops * min(problem.links.values(), default=Fraction(0)))
     if judged.most_share(bound) <= GAIN * judged.share:

@@ -79,7 +79,7 @@ def problem(
     if not groups:
         raise TopologyError("groups: none is given")
     machine = CapacityGraph.from_topology(topology, relays="all").plain
-    number = {name: v for v, name in enumerate(machine.names)}
+    number = machine.node_of
     members = []
     for g, patterns in enumerate(groups):
         try:

@@ -167,10 +167,7 @@ def _facts(graph: CapacityGraph) -> tuple[object, object]:
     """What nodes there are, and what links, whatever their order."""
     nodes = zip(graph.names, graph.gpu, graph.multicast, graph.aggregation, strict=True)
     names = graph.names
-    links = {
-        (names[u], names[v]): capacity * graph.unit
-        for u, v, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True)
-    }
+    links = {(names[u], names[v]): capacity * graph.unit for u, v, capacity in graph.arcs}
     return set(nodes), links
 
 

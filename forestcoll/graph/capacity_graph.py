@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError, did_you_mean
 from forestcoll.topology import Link, Topology, cut_in_words, find_cut, show
@@ -16,6 +16,7 @@ from forestcoll.topology.globs import is_glob, matcher
 from forestcoll.topology.numbers import add, decimal
 
 Relays = Literal["none", "idle", "all"]
+T = TypeVar("T")
 
 CAPACITY_LIMIT = 2**62
 """Sums of capacities, times the number of ranks, stay under this: the kernel is int64."""
@@ -137,7 +138,16 @@ class CapacityGraph:
     @property
     def arcs(self) -> Iterator[tuple[int, int, int]]:
         """(tail, head, capacity) of every link, in order."""
-        return zip(self.tail, self.head, self.capacity, strict=True)
+        return self.along(self.capacity)
+
+    def along(self, values: Iterable[T]) -> Iterator[tuple[int, int, T]]:
+        """(tail, head, value) of every link, in order, where `values` has one for each."""
+        return zip(self.tail, self.head, values, strict=True)
+
+    @property
+    def wires(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """Number of nodes, tails and heads: what the kernel takes of a graph first."""
+        return self.n, self.tail, self.head
 
     @property
     def links(self) -> dict[tuple[int, int], int]:
@@ -148,6 +158,21 @@ class CapacityGraph:
     def numbers(self) -> dict[tuple[int, int], int]:
         """(tail, head) -> the number of the link between the two."""
         return {ends: e for e, ends in enumerate(self.ends)}
+
+    @property
+    def rank_of(self) -> dict[int, int]:
+        """Node -> the number of its rank."""
+        return {node: rank for rank, node in enumerate(self.ranks)}
+
+    @property
+    def rank_names(self) -> tuple[str, ...]:
+        """The names of the ranks, in their order."""
+        return tuple(self.names[v] for v in self.ranks)
+
+    @property
+    def node_of(self) -> dict[str, int]:
+        """Name -> node."""
+        return {name: node for node, name in enumerate(self.names)}
 
     def keep(
         self,
@@ -220,6 +245,10 @@ class CapacityGraph:
             head=self.tail,
         )
 
+    def outside(self, nodes: frozenset[int]) -> frozenset[int]:
+        """All other nodes."""
+        return frozenset(range(self.n)) - nodes
+
     def leaving(self, nodes: frozenset[int]) -> Fraction:
         """GB/s of all links from inside `nodes` to outside, exact."""
         total = sum(c for t, h, c in self.arcs if t in nodes and h not in nodes)
@@ -227,8 +256,7 @@ class CapacityGraph:
 
     def check_connected(self) -> None:
         """Nothing when every rank can send to every other; else `InfeasibleError` with the cut."""
-        names = self.names
-        ranks = tuple(names[rank] for rank in self.ranks)
+        names, ranks = self.names, self.rank_names
         arcs = ((names[t], names[h]) for t, h in self.ends)
         cut = find_cut(names, arcs, ranks)
         if cut is not None:
@@ -236,9 +264,8 @@ class CapacityGraph:
 
     def explain_cut(self, cut: frozenset[int]) -> str:
         """Which ranks cannot reach which, where no link leaves `cut`."""
-        names = self.names
-        inside = frozenset(names[v] for v in cut)
-        return cut_in_words(inside, [names[v] for v in self.ranks], order=names)
+        inside = frozenset(self.names[v] for v in cut)
+        return cut_in_words(inside, self.rank_names, order=self.names)
 
 
 def _arcs(

@@ -66,7 +66,7 @@ def link_graph(graph: CapacityGraph, table: LinkTable) -> nx.DiGraph[Any]:
     import networkx as nx
 
     drawn: nx.DiGraph[Any] = nx.DiGraph()
-    rank = {node: i for i, node in enumerate(graph.ranks)}
+    rank = graph.rank_of
     for node, name in enumerate(graph.names):
         drawn.add_node(name, kind="gpu" if graph.gpu[node] else "switch", rank=rank.get(node))
     for row in table:

@@ -50,7 +50,7 @@ def parity_of(graph: CapacityGraph) -> Parity:
             device[node] = met[graph.box(node)]
             met[graph.box(node)] += 1
     own: dict[int, set[int]] = defaultdict(set)  # planes that a GPU has a link to
-    for tail, head in zip(graph.tail, graph.head, strict=True):
+    for tail, head in graph.ends:
         if head in planes:
             own[tail].add(planes[head])
 
@@ -75,7 +75,7 @@ def planes_of(graph: CapacityGraph) -> dict[int, int]:
     outside = {v for v in range(graph.n) if not graph.gpu[v] and graph.box(v) not in boxes}
     near: dict[int, set[int]] = defaultdict(set)
     entrances = set()
-    for tail, head in zip(graph.tail, graph.head, strict=True):
+    for tail, head in graph.ends:
         if tail in outside and head in outside:
             near[tail].add(head)
             near[head].add(tail)
@@ -262,7 +262,7 @@ def _refuse_relays(forest: Forest) -> None:
 
 
 def _rank_trees(forest: Forest, parity: Parity) -> Iterator[RankTree]:
-    rank_of = {node: rank for rank, node in enumerate(forest.graph.ranks)}
+    rank_of = forest.graph.rank_of
     for number, tree in enumerate(forest.trees):
         parent = [-1] * forest.n
         parities = [-1] * forest.n

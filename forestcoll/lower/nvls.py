@@ -108,9 +108,7 @@ def _enough_blocks(forest: Forest) -> int:
 def _slowest(forest: Forest) -> Fraction:
     """GB/s of the slowest link of a rank."""
     graph, ranks = forest.graph, set(forest.graph.ranks)
-    return graph.unit * min(
-        c for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True) if {t, h} & ranks
-    )
+    return graph.unit * min(c for t, h, c in graph.arcs if {t, h} & ranks)
 
 
 def _check_hops(forest: Forest, title: str) -> None:

@@ -74,7 +74,7 @@ class Links:
 def links_of(forest: Forest, block: Fraction = TREE_RATE, partners: Partners = "shift") -> Links:
     """Returns the links of a forest's graph, and the ways that its trees take."""
     graph = forest.graph
-    number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
+    number = graph.numbers
     ways = {
         pair: tuple(number[step] for step in pairwise(path))
         for pair, path in routes(graph, forest).ways.items()

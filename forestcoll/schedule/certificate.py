@@ -88,7 +88,7 @@ def _check_cut(
     phase = collective.phases[0]
     check_cut([group], collective, WeighedCut(0, phase, part, Fraction(1)), "bound: the cut")
     leaving = graph.leaving(part)
-    entering = graph.leaving(frozenset(range(graph.n)) - part)
+    entering = graph.leaving(graph.outside(part))
     if collective.two_phases:
         return min(leaving, entering)
     crossing = leaving if phase == "broadcast" else entering

@@ -184,9 +184,7 @@ class Forest(Shown):
 
     def _loads(self) -> list[int]:
         """The same with numbers of any size, and with words for a link that is missing."""
-        link = {
-            pair: e for e, pair in enumerate(zip(self.graph.tail, self.graph.head, strict=True))
-        }
+        link = self.graph.numbers
         loads = [0] * len(link)
         for number, tree in enumerate(self.trees):
             copies = self.graph.multicast if tree.phase == "broadcast" else self.graph.aggregation
@@ -266,7 +264,7 @@ def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]
 
 def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup) -> list[Tree]:
     """Every image of each tree, reduce trees first, roots in rank order; equal paths are one."""
-    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    number = graph.rank_of
     elements = tuple(group.elements())
     orbit = _path_orbits(trees, elements)
     rows = [(tree, [(orbit[path], path[0]) for path in tree.edges]) for tree in trees]
@@ -343,9 +341,7 @@ def scan(graph: CapacityGraph, trees: Sequence[Tree], copying: bool = True) -> S
     """
     no = (False,) * graph.n
     wrong, height, loads = _kernel.scan_trees(
-        graph.n,
-        graph.tail,
-        graph.head,
+        *graph.wires,
         graph.ranks,
         graph.multicast if copying else no,
         graph.aggregation if copying else no,

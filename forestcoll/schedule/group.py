@@ -164,8 +164,8 @@ def check_together(done: Together) -> None:
     """ForestError unless every forest reaches the common algbw, and all at once fit the links."""
     fits(done.machine, done.forests, done.algbw)
     for forest, group in zip(done.forests, done.groups, strict=True):
-        expected = tuple(group.graph.names[v] for v in group.graph.ranks)
-        given = tuple(forest.graph.names[v] for v in forest.graph.ranks)
+        expected = group.graph.rank_names
+        given = forest.graph.rank_names
         if given != expected:
             raise ForestError(f"{forest.name} is of other ranks than its group")
         if {tree.phase for tree in forest.trees} != set(done.collective.phases):
@@ -183,7 +183,7 @@ def fits(machine: CapacityGraph, forests: Sequence[Forest], algbw: Fraction) -> 
         if reached < algbw:
             raise ForestError(f"{forest.name} reaches {reached} GB/s, not the common {algbw}")
         graph = forest.graph
-        for u, v, trees in zip(graph.tail, graph.head, forest.loads(), strict=True):
+        for u, v, trees in graph.along(forest.loads()):
             if trees:
                 pair = (graph.names[u], graph.names[v])
                 taken[pair] += Fraction(trees, forest.total) * algbw

@@ -118,7 +118,7 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
     names, n = done.machine.names, done.machine.n
     groups: list[object] = []
     for group, file in zip(done.groups, files, strict=True):
-        ranks = [names[v] for v in group.graph.ranks]
+        ranks = group.graph.rank_names
         rooted = {"root": ranks[group.root]} if done.collective.has_root else {}
         groups.append({"ranks": ranks, **rooted, "forest": file})
     cuts = [

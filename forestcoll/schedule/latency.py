@@ -52,9 +52,7 @@ def latency(forest: Forest, links: Latencies, hop: Fraction = Fraction(0)) -> Fr
             "round them to fewer digits"
         )
     longest = _kernel.longest_ways(
-        graph.n,
-        graph.tail,
-        graph.head,
+        *graph.wires,
         graph.ranks,
         [int(time * unit) for time in own],
         int(hop * unit),

@@ -49,10 +49,7 @@ class Routes:
     def algbw(self, loads: Loads) -> Fraction:
         """GB/s at the links' full speed, for traffic with these shares between ranks."""
         graph = self.graph
-        bandwidth = {
-            (tail, head): graph.bandwidth(e)
-            for e, (tail, head) in enumerate(zip(graph.tail, graph.head, strict=True))
-        }
+        bandwidth = {(tail, head): graph.bandwidth(e) for e, (tail, head) in enumerate(graph.ends)}
         return min(bandwidth[link] / load for link, load in self.link_loads(loads).items())
 
 
@@ -65,7 +62,7 @@ def routes(
 
     `edges`: more paths from rank to rank that are wanted, with their weights.
     """
-    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    number = graph.rank_of
     seen: dict[Pair, Counter[Path]] = defaultdict(Counter)
     for tree in forest.trees if forest is not None else ():
         for path in tree.edges:

@@ -134,7 +134,7 @@ def _find_violation(
     graph: CapacityGraph, capacity: list[int], supply: list[int]
 ) -> frozenset[int] | None:
     """A node set that fewer trees can leave than are rooted in it and wanted outside, or None."""
-    links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
+    links = (*graph.wires, capacity, supply, graph.ranks)
     violated = _kernel.violated(*links)
     return None if violated is None else frozenset(violated[1])
 
@@ -146,4 +146,4 @@ def _trim(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[
     """
     if is_balanced(replace(graph, capacity=tuple(capacity))):
         return capacity
-    return _kernel.trim(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
+    return _kernel.trim(*graph.wires, capacity, supply, graph.ranks)

@@ -254,7 +254,7 @@ class _Phase:
         capacity = self.rates.capacity(trees, algbw, strict)
         require_size(capacity, 1)
         graph, supply = self._graph, self.task.supply(trees)
-        cut = _kernel.violated(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
+        cut = _kernel.violated(*graph.wires, capacity, supply, graph.ranks)
         if cut is not None:
             self._teach(self.rates, frozenset(cut[1]))
         return cut is not None
@@ -284,7 +284,7 @@ class _Phase:
         """Says what must leave `side` (`inside` False: all but `side`), where it is a cut."""
         graph, root, parts = self._graph, self.task.root, self._parts
         if 2 * len(side) > graph.n:
-            side, inside = frozenset(range(graph.n)) - side, not inside
+            side, inside = graph.outside(side), not inside
         held = [parts[v] for v in side if v in parts]
         if len(held) == (len(parts) if inside else 0):
             return

@@ -98,7 +98,7 @@ class _Machine:
         graph, box = self.graph, self.boxes.box
         inner = {
             v: number
-            for t, h, number in zip(graph.tail, graph.head, self.boxes.inner, strict=True)
+            for t, h, number in graph.along(self.boxes.inner)
             if number >= 0
             for v in (t, h)
         }
@@ -193,7 +193,7 @@ class _Machine:
         for v, c, _ in self._outside():
             out[v] += c
         ways: dict[int, set[int]] = defaultdict(set)  # per rank where its data leaves the box
-        for t, h, inner in zip(graph.tail, graph.head, self.boxes.inner, strict=True):
+        for t, h, inner in graph.along(self.boxes.inner):
             if inner < 0 and t in out and graph.gpu[t]:
                 ways[t].add(t)
             elif inner < 0 and h in out and box[t] == box[h]:

@@ -135,7 +135,7 @@ def _ways(
     Nodes of one box count as near: what joins boxes is not spent inside one. Spare links between
     switches make trees lower, or only lead astray: with such links there is a second way, without.
     """
-    links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks, group)
+    links = (*graph.wires, capacity, supply, graph.ranks, group)
     yield _kernel.remove_relays(*links, True)
     ranks = set(graph.ranks)
     if any(t not in ranks and h not in ranks for t, h in graph.ends):
@@ -150,13 +150,13 @@ def _over_paths(
         Tree(root, "broadcast", weight, tuple(map(paths.__getitem__, edges)))
         for root, weight, edges in batches
     ]
-    rank = {node: number for number, node in enumerate(graph.ranks)}
+    rank = graph.rank_of
     return sorted(trees, key=lambda tree: (rank[tree.root], -tree.weight))
 
 
 def trim_to_supply(graph: CapacityGraph, supply: list[int]) -> list[int] | None:
     """Capacities that are balanced at every switch and carry `supply` to all ranks, or None."""
-    links = (graph.n, graph.tail, graph.head, graph.capacity, supply, graph.ranks)
+    links = (*graph.wires, graph.capacity, supply, graph.ranks)
     if _kernel.violated(*links) is not None:
         return None
     return list(graph.capacity) if is_balanced(graph) else _kernel.trim(*links)

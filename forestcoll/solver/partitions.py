@@ -48,7 +48,7 @@ def _least_cut(graph: CapacityGraph) -> tuple[int, frozenset[int]]:
     rate, cut = tightest_cut(graph, 0)
     back, beyond = tightest_cut(graph.reverse(), 0)
     if back < rate:
-        rate, cut = back, frozenset(range(graph.n)) - beyond
+        rate, cut = back, graph.outside(beyond)
     if rate == 0:
         raise explain_separation(graph, cut)
     return int(rate), cut

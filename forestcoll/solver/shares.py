@@ -46,7 +46,7 @@ def with_shares(graph: CapacityGraph, shares: Sequence[int | str] | None) -> Cap
 
 def _read_named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]:
     """The parts of all ranks that `id=amount` entries give."""
-    names = [graph.names[v] for v in graph.ranks]
+    names = graph.rank_names
     amounts: dict[str, int] = {}
     for entry in entries:
         pattern, equals, text = str(entry).rpartition("=")

@@ -58,7 +58,7 @@ def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
 @lru_cache(maxsize=4)
 def tightest_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
     """As `least_cut`, where no link leaves the cut too."""
-    links, parts = (graph.n, graph.tail, graph.head, graph.capacity), graph.parts
+    links, parts = (*graph.wires, graph.capacity), graph.parts
     if len(graph.ranks) < 2:
         raise UnsupportedError("a collective needs at least two ranks")
     if root is None:
@@ -246,9 +246,7 @@ def _trim(task: Task) -> Task | None:
     """
     graph, p, q = task.graph, task.rate.numerator, task.rate.denominator
     capacity = _kernel.trim(
-        graph.n,
-        graph.tail,
-        graph.head,
+        *graph.wires,
         [c * q for c in graph.capacity],
         task.supply(p),
         graph.ranks,

@@ -205,7 +205,7 @@ def link_loads(program: Program, forest: Forest) -> Loads:
     The forest's load from rank i to rank j is the sum of the shares of its trees' edges there.
     Raises PlanError naming the first pair of ranks where the two differ.
     """
-    number = {node: rank for rank, node in enumerate(forest.graph.ranks)}
+    number = forest.graph.rank_of
     if len(number) != program.n:
         raise PlanError(f"the program has {program.n} ranks, the forest {len(number)}")
     weights: dict[tuple[int, int], int] = {}

@@ -177,7 +177,7 @@ def of_plan_and_source(
     except ForestCollError as error:
         raise PlanError(f"no plan of {plan.forest}: {error}") from None
     names = source.graph.names
-    ends = zip(source.graph.tail, source.graph.head, strict=True)
+    ends = source.graph.ends
     links = {(names[u], names[v]): Fraction(0) for u, v in ends}
     line = line_of(made_from, (program.style, program.protocol), links, index.topology)
     yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)

@@ -88,7 +88,7 @@ def _longest_route(routes: Routes, own: Fraction, links: Latencies) -> Fraction:
     graph, orbit = routes.graph, orbit_of(routes.graph, routes.group)
     slowest: dict[int, Fraction] = {}  # of each orbit: images of a path may take any of its links
     number = {}
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         number[u, v] = orbit[e]
         time = links[graph.names[u], graph.names[v]]
         slowest[orbit[e]] = max(time, slowest.get(orbit[e], time))

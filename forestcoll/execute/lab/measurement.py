@@ -261,7 +261,7 @@ def check_paths(
     """
     if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
         raise PlanError(f"the {what} file beside the plan is for another topology")
-    links = set(zip(graph.tail, graph.head, strict=True))
+    links = set(graph.ends)
     for tail, head in used:
         if (tail, head) not in links:
             raise PlanError(

@@ -109,8 +109,7 @@ class Wire:
 def wires(graph: CapacityGraph, scale: Fraction) -> list[Wire]:
     """The graph's links, `scale` bits a second for each GB/s."""
     rates = {
-        (tail, head): int(graph.bandwidth(e) * scale)
-        for e, (tail, head) in enumerate(zip(graph.tail, graph.head, strict=True))
+        (tail, head): int(graph.bandwidth(e) * scale) for e, (tail, head) in enumerate(graph.ends)
     }
     pairs = sorted({(min(pair), max(pair)) for pair in rates})
     return [
@@ -163,7 +162,7 @@ class Network:
         least, most = PACKETS
         self.packet = max(least, min(most, int(slowest * PACKET_SECONDS / 8)))
         self.fds: list[int] = []  # of each node's namespace
-        self._rank = {node: rank for rank, node in enumerate(graph.ranks)}
+        self._rank = graph.rank_of
 
     def __enter__(self) -> Network:
         try:

@@ -65,7 +65,7 @@ class Components:
 def find_components(graph: CapacityGraph) -> Iterator[Components]:
     """Ways to see the graph as equal parts, the fewest parts first."""
     ranks = set(graph.ranks)
-    links = (graph.n, graph.tail, graph.head)
+    links = graph.wires
     colours = refine(graph, kinds(graph))
     seen: set[tuple[int, ...]] = set()
     divisions = []
@@ -121,7 +121,7 @@ def find_translations(graph: CapacityGraph) -> SymmetryGroup | None:
     if graph.n != count:
         return None
     links = graph.links
-    number = {v: i for i, v in enumerate(graph.ranks)}
+    number = graph.rank_of
     sample = set(graph.ranks[:: max(1, count // SAMPLED)])
     near = [pair for pair in links if pair[0] in sample]
     group = None
@@ -181,7 +181,7 @@ def _outsides(graph: CapacityGraph, colours: Sequence[int]) -> Iterator[list[int
 
 def refine(graph: CapacityGraph, colours: Sequence[int]) -> list[int]:
     """Colours by which nodes differ, these and where links lead from each."""
-    return _kernel.refine_colours(graph.n, graph.tail, graph.head, graph.capacity, colours)
+    return _kernel.refine_colours(*graph.wires, graph.capacity, colours)
 
 
 def _align(

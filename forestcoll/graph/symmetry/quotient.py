@@ -92,7 +92,7 @@ def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Ima
     apart = np.flatnonzero(outside)
     alone = apart if fixed is None else np.append(apart, fixed)
     colours = refine(graph, kinds(graph, alone.tolist()))
-    label = np.asarray(_kernel.components(graph.n, graph.tail, graph.head, apart.tolist()))
+    label = np.asarray(_kernel.components(*graph.wires, apart.tolist()))
     kind = np.asarray(kinds(graph))
     groups = [rows for rows in match_parts(graph, label.tolist(), colours) if len(rows) > 1]
     for _ in range(TRIES):

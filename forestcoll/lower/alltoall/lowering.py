@@ -124,7 +124,7 @@ def write_out(routes: Routes) -> Iterator[Flow]:
             f"{routes.total:,} paths are too many for a plan ({MOST_PATHS:,}); "
             "--format routes writes the routes alone"
         )
-    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    number = graph.rank_of
     used: dict[tuple[int, int], int] = defaultdict(int)
     for route in routes.expand():
         stranger = next((v for v in route.path if graph.gpu[v] and v not in number), None)

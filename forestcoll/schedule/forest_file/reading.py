@@ -97,7 +97,7 @@ def fraction(text: str) -> Fraction:
 
 def node_finder(graph: CapacityGraph) -> Callable[..., int]:
     """Returns what finds a node by its name, for words on where in the file that stands."""
-    ids = {name: v for v, name in enumerate(graph.names)}
+    ids = graph.node_of
 
     def find(name: str, where: str = "") -> int:
         if name not in ids:
@@ -110,7 +110,7 @@ def node_finder(graph: CapacityGraph) -> Callable[..., int]:
 def _forest(model: ForestModel) -> Forest:
     graph = replace(graph_of(model.topology, model.ranks), shares=_shares(model))
     node = node_finder(graph)
-    ids = {name: v for v, name in enumerate(graph.names)}
+    ids = graph.node_of
     shares = [fraction(t.share) for t in model.trees]
     for number, share in enumerate(shares):
         if share <= 0:
@@ -168,7 +168,7 @@ def _check_plain_cut(model: BoundModel, forest: Forest) -> None:
         return
     if model.optimum is None or model.cut is None:
         raise ForestError("bound: optimum and cut come together")
-    ids = {name: v for v, name in enumerate(forest.graph.names)}
+    ids = forest.graph.node_of
     cut = frozenset(ids[name] for name in model.cut if name in ids)
     inside = len(cut & set(forest.graph.ranks))
     if len(cut) != len(model.cut) or not 0 < inside < forest.n or not forest.graph.parts_in(cut):

@@ -24,7 +24,7 @@ def dumps(forest: Forest) -> str:
         format=FORMAT,
         collective=forest.collective.value,
         topology=topology_block(forest.name, graph),
-        ranks=[names[v] for v in graph.ranks],
+        ranks=graph.rank_names,
     )
     if graph.shares:
         block["shares"] = {names[v]: s for v, s in zip(graph.ranks, graph.shares, strict=True)}
@@ -74,7 +74,7 @@ def topology_block(name: str, graph: CapacityGraph) -> Block:
     width = {c: json.dumps(str(c * graph.unit)) for c in set(graph.capacity)}
     links = (
         f'{{"src": {names[t]}, "dst": {names[h]}, "bandwidth": {width[c]}}}'
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
+        for t, h, c in graph.arcs
     )
     return Block(name=name, nodes=Rows(nodes, 3), links=Rows(links, 3))
 
@@ -118,6 +118,6 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
 def cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
     """GB/s: N times what crosses the cut, divided by its ranks; with shares, by what they hold."""
     graph = forest.graph
-    rest = frozenset(range(graph.n)) - part
+    rest = graph.outside(part)
     crossing = graph.leaving(rest if forest.collective.reduces else part)
     return crossing * Fraction(sum(graph.parts), graph.parts_in(part))

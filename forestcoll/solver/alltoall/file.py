@@ -56,7 +56,7 @@ def dumps(exchange: Optimum | Routes, name: str) -> str:
         format=FORMAT,
         collective=word(demand),
         topology=topology_block(name, graph),
-        ranks=[names[v] for v in graph.ranks],
+        ranks=graph.rank_names,
     )
     if demand.matrix is not None:
         block["matrix"] = demand.matrix
@@ -128,7 +128,7 @@ def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
     graph = graph_of(model.topology, model.ranks)
     if len(graph.tail) != len(model.topology.links):
         raise ForestError("topology.links: two links lead from one node to the same other")
-    ids = {name: v for v, name in enumerate(graph.names)}
+    ids = graph.node_of
     demand = _demand(model, Demand(graph))
     generators = [] if model.symmetry is None else generators_of(model.symmetry, ids)
     for number, image in enumerate(generators):
@@ -172,7 +172,7 @@ def _read_routes(model: RoutesModel, best: Optimum) -> Routes:
     from forestcoll.schedule.forest_file.reading import generators_of
 
     graph = best.demand.graph
-    ids = {name: v for v, name in enumerate(graph.names)}
+    ids = graph.node_of
     group: SymmetryGroup | AbelianGroup | None = None
     if model.symmetry is not None:
         group = commuting_group(graph, generators_of(model.symmetry, ids))
@@ -212,7 +212,7 @@ def _read_flows(
     from forestcoll.schedule.forest_file.reading import fraction
 
     graph = demand.graph
-    ids = {name: v for v, name in enumerate(graph.names)}
+    ids = graph.node_of
     by_source: dict[int, tuple[int, Flow]] = {}
     for number, given in enumerate(given_flows):
         where = f"flows[{number}]"

@@ -227,7 +227,7 @@ def bound(demand: Demand, folding: Folding, lengths: Sequence[int]) -> Fraction:
             raise ForestError("bound: lengths are negative, or differ between links that are alike")
     room = sum(c * length for c, length in zip(graph.capacity, lengths, strict=True))
     near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for u, v, length in zip(graph.tail, graph.head, lengths, strict=True):
+    for u, v, length in graph.along(lengths):
         near[u].append((v, length))
     need = 0
     for source, images in zip(folding.sources, folding.images, strict=True):

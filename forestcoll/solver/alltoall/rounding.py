@@ -229,7 +229,7 @@ class _Net:
         inf = solver.infinity()
         unit = (1 + NEAR / 100) / float(self.best.rate)
         rows = [solver.Constraint(-inf, room * unit) for room in self.room]
-        links = list(enumerate(zip(graph.tail, graph.head, self.orbit, strict=True)))
+        links = list(enumerate(graph.along(self.orbit)))
         least = min(graph.capacity)
         cost = [1 + NARROW * least / c for c in graph.capacity]
         amounts: list[dict[int, Any]] = []

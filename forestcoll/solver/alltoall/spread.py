@@ -174,7 +174,7 @@ def waits(
     """
     graph = routes.graph
     number = graph.numbers
-    rank = {v: i for i, v in enumerate(graph.ranks)}
+    rank = graph.rank_of
     times = _link_times(routes, matrix)
     order = sorted(range(len(times)), key=lambda e: (times[e], -e))
     place = [0] * len(order)  # fractions are slow to compare for each path
@@ -195,7 +195,7 @@ def _link_times(routes: Routes, matrix: Sequence[Sequence[int]]) -> list[Fractio
     """Nanoseconds that each link is busy."""
     graph = routes.graph
     number = graph.numbers
-    rank = {v: i for i, v in enumerate(graph.ranks)}
+    rank = graph.rank_of
     load = [0] * len(graph.tail)
     for route in routes.routes:
         amount = matrix[rank[route.path[0]]][rank[route.path[-1]]] * route.units
@@ -206,7 +206,7 @@ def _link_times(routes: Routes, matrix: Sequence[Sequence[int]]) -> list[Fractio
 
 def least_time(demand: Demand, boxes: Boxes, matrix: Sequence[Sequence[int]]) -> Fraction:
     """Nanoseconds that nothing beats: what each GPU, and each box, has to send and to take in."""
-    rank = {v: i for i, v in enumerate(demand.graph.ranks)}
+    rank = demand.graph.rank_of
     best = Fraction(0)
     singles = [(v,) for members in boxes.members for v in members]
     for members in (*singles, *boxes.members):

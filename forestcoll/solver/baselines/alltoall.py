@@ -100,7 +100,7 @@ def _loads(graph: CapacityGraph, hops: Phase) -> dict[Hop, Fraction] | None:
     loads = orbit_loads(demand, folding, "direct") or orbit_loads(demand, folding, "shortest")
     if loads is None:
         return None
-    ends = zip(graph.tail, graph.head, folding.link.tolist(), strict=True)
+    ends = graph.along(folding.link.tolist())
     return {(u, v): loads.get(orbit, Fraction(0)) for u, v, orbit in ends}
 
 
@@ -113,7 +113,7 @@ def _inside(graph: CapacityGraph) -> CapacityGraph:
 def _send_by_proxies(graph: CapacityGraph, sends: Phase) -> tuple[list[Hop], list[Hop]]:
     """(hops between ranks that switches join, hops inside boxes to and from the GPU whose NIC does
     it for one that has none). Hops that nobody of the box can do stay as they are."""
-    near, number = neighbours(graph.n, graph.ends), {v: i for i, v in enumerate(graph.ranks)}
+    near, number = neighbours(graph.n, graph.ends), graph.rank_of
     joined = [hops(near, [node], lambda v: not graph.gpu[v]) for node in graph.ranks]
     boxes = by_box(graph, graph.ranks)
     mates = {box: [number[v] for v in held] if box else [] for box, held in boxes.items()}
@@ -147,7 +147,7 @@ def two_level(graph: CapacityGraph) -> list[Flow]:
 
     Raises UnsupportedError unless there are two or more boxes of as many GPUs.
     """
-    number = {v: i for i, v in enumerate(graph.ranks)}
+    number = graph.rank_of
     homes = {box: [number[v] for v in held] for box, held in by_box(graph, graph.ranks).items()}
     if len(homes) < 2 or len({len(members) for members in homes.values()}) > 1 or "" in homes:
         raise UnsupportedError("it is for two or more boxes of as many GPUs")

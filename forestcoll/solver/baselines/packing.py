@@ -116,7 +116,7 @@ def _edge(
 
 def _neighbours(problem: Problem) -> dict[int, list[int]]:
     """Ranks that each reaches over links and switches: those next to it first, then in turn."""
-    ranks, number = problem.ranks, {rank: k for k, rank in enumerate(problem.ranks)}
+    ranks, number = problem.ranks, problem.graph.rank_of
     neighbours: dict[int, list[int]] = {rank: [] for rank in ranks}
     for u, v in problem.ways:
         neighbours[u].append(v)

@@ -112,7 +112,7 @@ class _Scheme:
         self.place = {v: i for i, v in enumerate(parts.members[0])}
         self.links: Links = {
             (u, v): c
-            for u, v, c in zip(graph.tail, graph.head, capacity, strict=True)
+            for u, v, c in graph.along(capacity)
             if (u in part and (v in part or v in self.outside)) or (v in part and u in self.outside)
         }
 
@@ -239,7 +239,7 @@ class _Scheme:
             for v in self.ranks:
                 if element[v] == group.node[v]:
                     home[v] = element
-        ends = zip(self.graph.tail, self.graph.head, group.link, strict=True)
+        ends = self.graph.along(group.link)
         orbit = {(u, v): e for u, v, e in ends if (u, v) in self.links}
         room = {  # of all images together, for each element of the group
             e: self.capacity[e] * count // group.size for e, count in Counter(group.link).items()

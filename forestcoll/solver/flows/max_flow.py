@@ -17,7 +17,7 @@ def short_side(
 ) -> frozenset[int] | None:
     """A node set that `carried` cannot bring `supply` out of, on its way to `sink`; else None."""
     links: Links = defaultdict(int)
-    for u, v, units in zip(graph.tail, graph.head, carried, strict=True):
+    for u, v, units in graph.along(carried):
         links[u, v] += units
     links.update({(-1, v): units for v, units in enumerate(supply) if units})
     residual = residual_of(links, range(-1, graph.n))

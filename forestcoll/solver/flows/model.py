@@ -266,12 +266,12 @@ class Model:
                 if long:
                     side = short_side(graph, carried, supply, sink)
                 else:
-                    links = (graph.n, graph.tail, graph.head, carried)
+                    links = (*graph.wires, carried)
                     cut = _kernel.violated(*links, supply, [sink])
                     side = None if cut is None else frozenset(cut[1])
                 if side is None:
                     continue
-                arcs = zip(graph.tail, graph.head, carried, strict=True)
+                arcs = graph.along(carried)
                 room = sum(c for u, v, c in arcs if u in side and v not in side)
                 if sum(supply[v] for v in side) - room > least:
                     cuts.append((f, side))

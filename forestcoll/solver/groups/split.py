@@ -158,7 +158,7 @@ def _plain_bound(
         if collective.has_root and ranks[group.root] not in side:
             continue
         if collective is Collective.ALLREDUCE:
-            rest = frozenset(range(machine.n)) - side
+            rest = machine.outside(side)
             cuts.append(WeighedCut(g, "broadcast", side, Fraction(1)))
             cuts.append(WeighedCut(g, "reduce", rest, Fraction(1)))
         else:

@@ -103,7 +103,7 @@ class _Links:
     def __init__(self, graph: CapacityGraph, capacity: Sequence[int]) -> None:
         self.out: list[dict[int, int]] = [{} for _ in range(graph.n)]
         self.into: list[dict[int, int]] = [{} for _ in range(graph.n)]
-        for t, h, c in zip(graph.tail, graph.head, capacity, strict=True):
+        for t, h, c in graph.along(capacity):
             if c:
                 self.out[t][h] = self.into[h][t] = c
 

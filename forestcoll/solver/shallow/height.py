@@ -82,9 +82,7 @@ class _Facts:
     ) -> None:
         self.graph = graph
         self.supply = supply
-        self.links = [
-            (t, h, c) for t, h, c in zip(graph.tail, graph.head, capacity, strict=True) if c
-        ]
+        self.links = [(t, h, c) for t, h, c in graph.along(capacity) if c]
         self.ranks = set(graph.ranks)
         self.sent = [0] * graph.n  # per node what may leave it
         for t, _, c in self.links:

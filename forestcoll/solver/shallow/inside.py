@@ -237,7 +237,7 @@ class Interior:
         capacity = trim_to_supply(box, supply)
         if capacity is None:
             return None
-        ends = (box.n, box.tail, box.head)
+        ends = box.wires
         group = [0] * box.n
         logical = _kernel.remove_relays(*ends, capacity, supply, box.ranks, group, True)
         packed = _kernel.pack(logical, supply, box.ranks, False)

@@ -107,7 +107,7 @@ class Player:
 
 def use_of(plan: Plan, timing: Timing, graph: CapacityGraph) -> str:
     """What a plan takes of the links of GPUs: "1 channel: 24 of 300 GB/s a GPU"."""
-    gpus = {graph.names[v] for v in graph.ranks}
+    gpus = {*graph.rank_names}
     out = [use for use in timing.links if use.src in gpus]
     if plan.program is None or not out:
         return ""

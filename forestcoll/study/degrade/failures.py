@@ -158,7 +158,7 @@ def classes(
     `graph`: the whole fabric before any failure, with the ranks of the collective. `root`: a rank
     number; only symmetries that leave that rank where it is count.
     """
-    number = {name: v for v, name in enumerate(graph.names)}
+    number = graph.node_of
     keys = []
     for failure in failures:
         arcs = frozenset(

@@ -172,10 +172,10 @@ def _check_same(forest: Forest, graph: CapacityGraph, workload: Workload) -> Non
     """The forest is one of this workload, or ForestError that says what differs."""
 
     def ids(g: CapacityGraph) -> list[str]:
-        return [g.names[v] for v in g.ranks]
+        return list(g.rank_names)
 
     def links(g: CapacityGraph) -> dict[tuple[str, str], Fraction]:
-        ends = enumerate(zip(g.tail, g.head, strict=True))
+        ends = enumerate(g.ends)
         return {(g.names[u], g.names[v]): g.bandwidth(e) for e, (u, v) in ends}
 
     what = ""
@@ -197,7 +197,7 @@ def _of_forest(forest: Forest, failures: Sequence[Failure]) -> list[Fraction | N
     graph, names = plain.graph, plain.graph.names
     loads = {
         (names[u], names[v]): Fraction(load, plain.total)
-        for u, v, load in zip(graph.tail, graph.head, plain.loads(), strict=True)
+        for u, v, load in graph.along(plain.loads())
         if load
     }
     whole, ranks = plain.algbw, {names[v] for v in graph.ranks}
@@ -309,7 +309,7 @@ def _play_new(problem: Problem) -> Band | None:
 
 def _move(forest: Forest, graph: CapacityGraph) -> Forest:
     """The same trees on a graph that has all of their nodes and links, by their names."""
-    number = {name: v for v, name in enumerate(graph.names)}
+    number = graph.node_of
     at = [number.get(name, -1) for name in forest.graph.names]
     trees = tuple(
         replace(

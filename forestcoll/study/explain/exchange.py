@@ -105,7 +105,7 @@ def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
     one entry, as have those that cost the same."""
     demand, graph = best.demand, best.demand.graph
     near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for u, v, length in zip(graph.tail, graph.head, best.lengths, strict=True):
+    for u, v, length in graph.along(best.lengths):
         near[v if into else u].append((u if into else v, length))
     cost = {}
     for node in best.folding.sources:
@@ -152,7 +152,7 @@ def _near(best: Optimum) -> Iterator[Cut]:
         for leaves in (True, False):
             links = {
                 e
-                for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))
+                for e, (u, v) in enumerate(graph.ends)
                 if inside[u] != inside[v] and inside[u] == leaves
             }
             needed = _across(demand, inside, leaves)

@@ -97,7 +97,7 @@ def inward(problem: Problem) -> bool | None:
 def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[int]:
     """The links that cross a bound's sets, in the direction that counts."""
     links = []
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         enters = any(v in part and u not in part for part in bound.parts)
         leaves = any(u in part and v not in part for part in bound.parts)
         if (enters and into is not False) or (leaves and into is not True):
@@ -150,14 +150,12 @@ def _one_more(problem: Problem) -> OneMore | None:
     links: list[int] = []
     for box in boxes:
         out = [
-            e
-            for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))
-            if graph.box(u) == box and graph.box(v) != box
+            e for e, (u, v) in enumerate(graph.ends) if graph.box(u) == box and graph.box(v) != box
         ]
         if not out:
             return None
         ends = (graph.tail[out[0]], graph.head[out[0]])
-        pairs = zip(graph.tail, graph.head, strict=True)
+        pairs = graph.ends
         links += [e for e, pair in enumerate(pairs) if pair in (ends, ends[::-1])]
     best = scale(problem, links, Fraction(2)).optimum()
     return OneMore(tuple(links), best.algbw, best.bound)

@@ -150,7 +150,7 @@ def _join(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
             home[node] = node = home[home[node]]
         return node
 
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for u, v, units in graph.arcs:
         if units >= width:
             home[find(u)] = find(v)
     members: dict[int, set[int]] = defaultdict(set)

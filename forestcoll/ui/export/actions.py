@@ -122,7 +122,7 @@ def _forest_values(forest: Forest) -> Iterator[Value]:
     Of an allreduce a root's part is cut wherever a tree of either phase begins or ends, so that
     each piece is reduced by one tree and broadcast by one.
     """
-    number = {node: rank for rank, node in enumerate(forest.graph.ranks)}
+    number = forest.graph.rank_of
     trees: dict[int, dict[str, list[Tree]]] = defaultdict(lambda: {"reduce": [], "broadcast": []})
     for tree in forest.trees:
         trees[number[tree.root]][tree.phase].append(tree)

@@ -57,7 +57,7 @@ def _quote(text: str) -> str:
 
 
 def _nodes(graph: CapacityGraph) -> Iterator[str]:
-    rank = {node: i for i, node in enumerate(graph.ranks)}
+    rank = graph.rank_of
     boxes: dict[str, list[int]] = {}
     for node in range(graph.n):
         boxes.setdefault(graph.box(node), []).append(node)
@@ -80,7 +80,7 @@ def _links(graph: CapacityGraph, rows: LinkTable | None) -> Iterator[str]:
     """Each direction of a link, both as one edge where they are alike."""
     shares = [None] * len(graph.tail) if rows is None else [row.percent for row in rows]
     looks = {}
-    for e, ends in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, ends in enumerate(graph.ends):
         label = f"{float(graph.bandwidth(e)):g} GB/s"
         share = shares[e]
         looks[ends] = label if share is None else f"{label}\\n{float(share):.4g} %"

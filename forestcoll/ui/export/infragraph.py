@@ -74,9 +74,7 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
 
 def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], Wire]:
     """Every link once, from the node that comes first."""
-    rates = {
-        ends: graph.bandwidth(e) for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))
-    }
+    rates = {ends: graph.bandwidth(e) for e, ends in enumerate(graph.ends)}
     latencies = {} if subject.topology is None else subject.topology.latencies()
     wires: dict[tuple[int, int], Wire] = {}
     for (u, v), rate in rates.items():

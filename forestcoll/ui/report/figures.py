@@ -204,7 +204,7 @@ def _strokes(
     def ends(u: int, v: int) -> list[tuple[float, float]]:
         return [(layout.x[u], layout.y[u]), (layout.x[v], layout.y[v])]
 
-    pairs = list(zip(graph.tail, graph.head, strict=True))
+    pairs = list(graph.ends)
     if forest is None:
         if tree is not None:
             raise UnsupportedError("a fabric alone has no trees: plot a forest")

@@ -164,7 +164,7 @@ def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> st
     if not bound.parts:
         return "not stated"
     inside = bound.parts[0]
-    outside = frozenset(range(graph.n)) - inside
+    outside = graph.outside(inside)
     if collective.two_phases:
         part = _smaller(graph, inside, outside)
         into, out = entering(graph, part), graph.leaving(part)
@@ -182,7 +182,7 @@ def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> st
 
 def entering(graph: CapacityGraph, nodes: frozenset[int]) -> Fraction:
     """GB/s of all links from outside `nodes` to inside, exact."""
-    return graph.leaving(frozenset(range(graph.n)) - nodes)
+    return graph.leaving(graph.outside(nodes))
 
 
 def _partition(graph: CapacityGraph, bound: Bound) -> str:
@@ -209,7 +209,7 @@ def _linear_program(graph: CapacityGraph, bound: Bound) -> str:
     weights = bound.weights or (Fraction(1),) * len(bound.parts)
     heavy = max(range(len(bound.parts)), key=lambda i: (weights[i], -i))
     part = bound.parts[heavy]
-    outside = frozenset(range(graph.n)) - part
+    outside = graph.outside(part)
     shown = label(graph, _smaller(graph, part, outside))
     why = "switches whose directions differ" if bound.potentials else "no single cut is tight"
     if bound.phases:
@@ -224,7 +224,7 @@ def _smaller(graph: CapacityGraph, a: frozenset[int], b: frozenset[int]) -> froz
 
 @lru_cache(maxsize=2)
 def _rank_numbers(graph: CapacityGraph) -> dict[int, int]:
-    return {v: number for number, v in enumerate(graph.ranks)}
+    return graph.rank_of
 
 
 def _ranks(graph: CapacityGraph, nodes: frozenset[int]) -> list[int]:
@@ -283,7 +283,7 @@ def _crossings(
     into: dict[Hashable, int] = dict.fromkeys(home.values(), 0)
     out = dict(into)
     group = [home.get(v) for v in range(graph.n)]
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+    for u, v, units in graph.arcs:
         a, b = group[u], group[v]
         if a is not b and a != b:
             if b is not None:

@@ -152,7 +152,7 @@ def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
 
 
 def _put_fabric(block: Block, graph: CapacityGraph, layout: Layout) -> None:
-    rank = {node: i for i, node in enumerate(graph.ranks)}
+    rank = graph.rank_of
     block.meta |= {
         "nodes": graph.names,
         "short": [short(name) for name in graph.names],
@@ -332,9 +332,9 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
 
 def _put_link_rows(block: Block, graph: CapacityGraph) -> None:
     """A row for each direction of a link: a rank's together, out before in; switches' last."""
-    rank = {node: number for number, node in enumerate(graph.ranks)}
+    rank = graph.rank_of
     rows = []
-    for e, (tail, head) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (tail, head) in enumerate(graph.ends):
         out, names = tail in rank, [short(graph.names[v]) for v in (tail, head)]
         owner, far = (tail, head) if out else (head, tail)
         other = f"rank {rank[far]}" if far in rank else names[out]

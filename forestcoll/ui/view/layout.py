@@ -82,7 +82,7 @@ def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
     """
     nodes = set(range(graph.n) if among is None else among)
     near: list[set[int]] = [set() for _ in range(graph.n)]
-    for tail, head in zip(graph.tail, graph.head, strict=True):
+    for tail, head in graph.ends:
         if tail in nodes and head in nodes:
             near[tail].add(head)
             near[head].add(tail)
@@ -277,7 +277,7 @@ def find_twins(graph: CapacityGraph, kinds: Sequence[int]) -> list[int]:
     colours = _number([tuple((name[v], graph.gpu[v], v in ranks) for v in m) for m in members])
     for _ in range(MOST_ROUNDS):
         seen: list[Counter[Hashable]] = [Counter() for _ in members]
-        for u, v, kind in zip(graph.tail, graph.head, kinds, strict=True):
+        for u, v, kind in graph.along(kinds):
             seen[of[u]][name[u], name[v], kind, colours[of[v]], of[u] == of[v]] += 1
             seen[of[v]][name[u], name[v], kind, colours[of[u]]] += 1
         finer = _number([(c, frozenset(s.items())) for c, s in zip(colours, seen, strict=True)])
@@ -295,7 +295,7 @@ def _number(values: Sequence[Hashable]) -> list[int]:
 def _pick(
     graph: CapacityGraph, members: Sequence[list[int]], of: Sequence[int], colours: Sequence[int]
 ) -> list[int]:
-    links = set(zip(graph.tail, graph.head, strict=True))
+    links = set(graph.ends)
     whole: set[int] = set()
     while True:
         first: dict[int, int] = {}

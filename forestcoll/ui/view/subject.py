@@ -137,9 +137,7 @@ class Subject:
 def _renumber(timing: Timing, graph: CapacityGraph) -> Timing:
     """The same run with its links in the order of a graph that has the same ones."""
     names = graph.names
-    order = {
-        (names[t], names[h]): e for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
-    }
+    order = {(names[t], names[h]): e for e, (t, h) in enumerate(graph.ends)}
     place = [order[use.src, use.dst] for use in timing.links]
     if place == list(range(len(place))):
         return timing

@@ -102,7 +102,7 @@ def _links(
 ) -> Iterator[str]:
     """Each pair of nodes once, by the busier of its directions."""
     busy: dict[tuple[int, int], tuple[float, float]] = {}
-    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+    for e, (u, v) in enumerate(graph.ends):
         percent = 0.0 if rows is None else float(rows[e].percent)
         pair = min(u, v), max(u, v)
         busiest = busy.get(pair, (0.0, 0.0))
@@ -156,7 +156,7 @@ def hops(tree: Tree) -> list[int]:
 
 
 def _nodes(graph: CapacityGraph, layout: Layout, root: int | None) -> Iterator[str]:
-    rank = {node: i for i, node in enumerate(graph.ranks)}
+    rank = graph.rank_of
     for node, name in enumerate(graph.names):
         x, y = layout.x[node] * UNIT, layout.y[node] * UNIT
         marked = " root" if node == root else ""

@@ -57,7 +57,7 @@ class Fabric:
         self.graph = graph
         named = topology or forest
         self.machine = getattr(named, "name", "")
-        self.number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
+        self.number = graph.numbers
         self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s
         self._topology = topology
         self.set_rule(rule)
@@ -177,8 +177,7 @@ def _rules(graph: CapacityGraph, topology: Topology | None, rule: Rule | None) -
     stated = {} if topology is None else topology.rules()
     names = graph.names
     return [
-        RULES.index(stated.get((names[t], names[h])) or rule_of(graph, t, h))
-        for t, h in zip(graph.tail, graph.head, strict=True)
+        RULES.index(stated.get((names[t], names[h])) or rule_of(graph, t, h)) for t, h in graph.ends
     ]
 
 
@@ -189,7 +188,7 @@ def _latencies(
     if options.latency is not None or stated is None:
         return [options.latency or 0.0] * len(graph.tail)
     names = graph.names
-    ends = [(names[t], names[h]) for t, h in zip(graph.tail, graph.head, strict=True)]
+    ends = [(names[t], names[h]) for t, h in graph.ends]
     if lost := next((pair for pair in ends if pair not in stated), None):
         whose = "" if topology is None else f"{topology.name}: "
         raise TopologyError(
