@@ -331,15 +331,9 @@ def reroute(plan: Plan, graph: CapacityGraph) -> Plan:
     if plan.program is not None and len(graph.ranks) != plan.program.n:
         raise UnsupportedError("the fabric has lost ranks that the plan has")
     if forest is None:
-<<<<<<< HEAD
         return replace(plan, where=None)
     number = graph.node_of
     links = set(graph.ends)
-=======
-        return plan
-    number = graph.node_of
-    links = set(graph.ends)
->>>>>>> 0bbc227 (Ask the graph for its links, ranks and nodes by number)
     lost = False
     trees = []
     for tree in forest.trees:
