@@ -44,54 +44,54 @@ namespace forestcoll::gpu {
 
 #if defined(__HIPCC__)
 
-FC_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+FC_DEVICE Count load_acquire(const Count* p) {
   return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-FC_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
+FC_DEVICE Count load_relaxed(const Count* p) {
   return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-FC_DEVICE void store_release(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE void store_release(Count* p, Count value) {
   __hip_atomic_store(p, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-FC_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE void store_relaxed(Count* p, Count value) {
   __hip_atomic_store(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-FC_DEVICE std::uint64_t fetch_add(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE Count fetch_add(Count* p, Count value) {
   return __hip_atomic_fetch_add(p, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64_t value) {
+FC_DEVICE bool exchange_if(Count* p, Count expected, Count value) {
   return __hip_atomic_compare_exchange_strong(p, &expected, value, __ATOMIC_ACQ_REL,
                                               __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
 #elif defined(__CUDACC__)
 
-FC_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
-  std::uint64_t value;
+FC_DEVICE Count load_acquire(const Count* p) {
+  Count value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-FC_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
-  std::uint64_t value;
+FC_DEVICE Count load_relaxed(const Count* p) {
+  Count value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-FC_DEVICE void store_release(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE void store_release(Count* p, Count value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
 }
-FC_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE void store_relaxed(Count* p, Count value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
 }
-FC_DEVICE std::uint64_t fetch_add(std::uint64_t* p, std::uint64_t value) {
-  std::uint64_t before;
+FC_DEVICE Count fetch_add(Count* p, Count value) {
+  Count before;
   asm volatile("atom.add.acq_rel.sys.global.u64 %0, [%1], %2;"
                : "=l"(before)
                : "l"(p), "l"(value)
                : "memory");
   return before;
 }
-FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64_t value) {
-  std::uint64_t before;
+FC_DEVICE bool exchange_if(Count* p, Count expected, Count value) {
+  Count before;
   asm volatile("atom.cas.acq_rel.sys.global.b64 %0, [%1], %2, %3;"
                : "=l"(before)
                : "l"(p), "l"(expected), "l"(value)
@@ -103,22 +103,22 @@ FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64
 
 inline void yield_to_others() { sched_yield(); }
 
-FC_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+FC_DEVICE Count load_acquire(const Count* p) {
   return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
-FC_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
+FC_DEVICE Count load_relaxed(const Count* p) {
   return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
-FC_DEVICE void store_release(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE void store_release(Count* p, Count value) {
   __atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
-FC_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE void store_relaxed(Count* p, Count value) {
   __atomic_store_n(p, value, __ATOMIC_RELAXED);
 }
-FC_DEVICE std::uint64_t fetch_add(std::uint64_t* p, std::uint64_t value) {
+FC_DEVICE Count fetch_add(Count* p, Count value) {
   return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
 }
-FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64_t value) {
+FC_DEVICE bool exchange_if(Count* p, Count expected, Count value) {
   return __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE);
 }

@@ -39,7 +39,7 @@ int check(FC_GPU(Error_t) code, const char* what) {
 // One thread block of the device for each of the plan's that live here. Two of them on a multiprocessor
 // at least: all must run at once.
 __global__ void __launch_bounds__(threads_per_block, 2) run_blocks(const Launch* launch) {
-  const auto index = static_cast<std::int32_t>(blockIdx.x);
+  const Index index = blockIdx.x;
   const Block& block = launch->blocks[launch->mine[index]];
   Layer layer(*launch, block, index);
   Position at;
@@ -49,40 +49,55 @@ __global__ void __launch_bounds__(threads_per_block, 2) run_blocks(const Launch*
 
 // `avg`: complete sums, divided by the number of ranks.
 __global__ void __launch_bounds__(threads_per_block)
-    average(const Launch* launch, byte* sums, std::int64_t bytes, int ranks) {
-  const std::int64_t size = launch->geometry.element_bytes;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * size;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  for (std::int64_t at = first * size; at < bytes; at += step)
+    average(const Launch* launch, byte* sums, Amount bytes, int ranks) {
+  const Amount size = launch->geometry.element_bytes;
+  const Amount step = Amount{gridDim.x} * blockDim.x * size;
+  const Amount first = Amount{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (Amount at = first * size; at < bytes; at += step)
     average_element(launch->type, sums + at, ranks);
 }
 
 struct Device {
   int number = 0;
   byte* arena = nullptr;
-  byte* tables = nullptr;        // the launch's tables, uploaded
-  Launch* launch = nullptr;      // in device memory
-  std::uint64_t* ticks = nullptr;
+  byte* tables = nullptr;    // the launch's tables, uploaded
+  Launch* launch = nullptr;  // in device memory
+  Count* ticks = nullptr;
   Stop* stops = nullptr;         // in host memory, and as the device sees it
   Stop* device_stops = nullptr;
-  std::int32_t* abort = nullptr;
-  std::int32_t* device_abort = nullptr;
-  std::uint64_t* seen = nullptr;  // in host memory: what `ticks` were when last looked at
-  std::int32_t blocks = 0;
+  Index* abort = nullptr;
+  Index* device_abort = nullptr;
+  Count* seen = nullptr;  // in host memory: what `ticks` were when last looked at
+  Count* device_seen = nullptr;
+  Index blocks = 0;
   unsigned threads = threads_per_block;  // of each
   FC_GPU(Stream_t) stream{}, side{};
   FC_GPU(Event_t) begin{}, end{};
   std::vector<void*> imported;
 };
 
-#if defined(__HIPCC__)
-// Peers' writes are seen while a kernel runs in fine-grained memory only.
-FC_GPU(Error_t) allocate(void** pointer, std::size_t bytes) {
-  return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
+template <class T>
+void** out(T** pointer) {
+  return reinterpret_cast<void**>(pointer);
 }
+
+// Memory of the device that peers write while a kernel runs. There may be nothing in it.
+template <class T>
+FC_GPU(Error_t) allocate(T** pointer, std::size_t n) {
+#if defined(__HIPCC__)
+  // They are seen in fine-grained memory only.
+  return hipExtMallocWithFlags(out(pointer), n * sizeof(T) + 8, hipDeviceMallocFinegrained);
 #else
-FC_GPU(Error_t) allocate(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
+  return cudaMalloc(out(pointer), n * sizeof(T) + 8);
 #endif
+}
+
+// Memory of the host that kernels reach, at `device`.
+template <class T>
+FC_GPU(Error_t) share(T** host, T** device, std::size_t n) {
+  const auto bad = FC_GPU(HostAlloc)(out(host), n * sizeof(T) + 8, FC_GPU(HostAllocMapped));
+  return bad != FC_GPU(Success) ? bad : FC_GPU(HostGetDevicePointer)(out(device), *host, 0);
+}
 
 }  // namespace
 }  // namespace forestcoll::gpu
@@ -96,10 +111,10 @@ extern "C" {
 struct fc_gpu_plan {
   const void* tables[tables_of_launch];  // Launch's, in its order
   std::size_t bytes[tables_of_launch];
-  std::int64_t blocks;  // that this GPU runs
+  Amount blocks;  // that this GPU runs
   Geometry geometry;
-  std::int64_t slot_bytes, slot_count;
-  std::int32_t type, op;
+  Amount slot_bytes, slot_count;
+  Index type, op;
 };
 
 const char* fc_gpu_error() { return last_error.c_str(); }
@@ -109,14 +124,19 @@ int fc_gpu_count(int* count) {
   return 0;
 }
 
-// name|multiprocessors|total bytes|free bytes
+// What follows in this thread is for that device.
+int fc_gpu_use(int number) {
+  FC_TRY(FC_GPU(SetDevice)(number));
+  return 0;
+}
+
+// name|multiprocessors|total bytes|free bytes, of the one in use
 int fc_gpu_describe(int number, char* text, int room) {
   FC_DEVICE_PROPERTIES properties;
   FC_TRY(FC_GPU(GetDeviceProperties)(&properties, number));
-  FC_TRY(FC_GPU(SetDevice)(number));
   std::size_t available = 0, total = 0;
   FC_TRY(FC_GPU(MemGetInfo)(&available, &total));
-  std::snprintf(text, static_cast<std::size_t>(room), "%s|%d|%zu|%zu", properties.name,
+  std::snprintf(text, room, "%s|%d|%zu|%zu", properties.name,
                 properties.multiProcessorCount, total, available);
   return 0;
 }
@@ -129,24 +149,20 @@ int fc_gpu_reaches(int from, int to, int* access, int* atomics) {
 }
 
 int fc_gpu_open(int number, std::size_t arena_bytes, Device** out) {
-  auto* d = new Device;
+  auto* d = *out = new Device;
   d->number = number;
-  *out = d;
   FC_TRY(FC_GPU(SetDevice)(number));
-  FC_TRY(allocate(reinterpret_cast<void**>(&d->arena), arena_bytes));
+  FC_TRY(allocate(&d->arena, arena_bytes));
   FC_TRY(FC_GPU(StreamCreateWithFlags)(&d->stream, FC_GPU(StreamNonBlocking)));
   FC_TRY(FC_GPU(StreamCreateWithFlags)(&d->side, FC_GPU(StreamNonBlocking)));
   FC_TRY(FC_GPU(EventCreate)(&d->begin));
   FC_TRY(FC_GPU(EventCreate)(&d->end));
-  FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->abort), sizeof *d->abort,
-                           FC_GPU(HostAllocMapped)));
-  FC_TRY(FC_GPU(HostGetDevicePointer)(reinterpret_cast<void**>(&d->device_abort), d->abort, 0));
+  FC_TRY(share(&d->abort, &d->device_abort, 1));
   return 0;
 }
 
 // Lets go of the others' memory. All processes do so before any of them frees its own.
 int fc_gpu_detach(Device* d) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
   while (!d->imported.empty()) {
     void* const there = d->imported.back();
     d->imported.pop_back();
@@ -158,17 +174,13 @@ int fc_gpu_detach(Device* d) {
 // Gives everything back that can be; the first failure is told.
 int fc_gpu_close(Device* d) {
   if (!d) return 0;
-  int bad = fc_gpu_detach(d);
-  const std::string why = last_error;
-  std::string first = bad ? why : "";
+  std::string first = fc_gpu_detach(d) ? last_error : "";
   const auto tell = [&](FC_GPU(Error_t) code, const char* what) {
     if (check(code, what) && first.empty()) first = last_error;
   };
-  for (void* mine : {static_cast<void*>(d->arena), static_cast<void*>(d->tables),
-                     static_cast<void*>(d->launch), static_cast<void*>(d->ticks)})
+  for (void* mine : std::initializer_list<void*>{d->arena, d->tables, d->launch, d->ticks})
     if (mine) tell(FC_GPU(Free)(mine), "freeing memory of the device");
-  for (void* mine : {static_cast<void*>(d->stops), static_cast<void*>(d->abort),
-                     static_cast<void*>(d->seen)})
+  for (void* mine : std::initializer_list<void*>{d->stops, d->abort, d->seen})
     if (mine) tell(FC_GPU(FreeHost)(mine), "freeing memory of the host");
   for (const auto event : {d->begin, d->end})
     if (event) tell(FC_GPU(EventDestroy)(event), "destroying an event");
@@ -178,56 +190,46 @@ int fc_gpu_close(Device* d) {
   return first.empty() ? 0 : fail(first);
 }
 
-std::uint64_t fc_gpu_arena(const Device* d) { return reinterpret_cast<std::uint64_t>(d->arena); }
+byte* fc_gpu_arena(const Device* d) { return d->arena; }
 
-int fc_gpu_handle_bytes() { return static_cast<int>(sizeof(FC_GPU(IpcMemHandle_t))); }
+int fc_gpu_handle_bytes() { return sizeof(FC_GPU(IpcMemHandle_t)); }
 
 int fc_gpu_export(Device* d, void* handle) {
   FC_GPU(IpcMemHandle_t) own;
-  FC_TRY(FC_GPU(SetDevice)(d->number));
   FC_TRY(FC_GPU(IpcGetMemHandle)(&own, d->arena));
   std::memcpy(handle, &own, sizeof own);
   return 0;
 }
 
-int fc_gpu_import(Device* d, const void* handle, std::uint64_t* address) {
+int fc_gpu_import(Device* d, const void* handle, void** address) {
   FC_GPU(IpcMemHandle_t) other;
   std::memcpy(&other, handle, sizeof other);
-  void* there = nullptr;
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(IpcOpenMemHandle)(&there, other, FC_GPU(IpcMemLazyEnablePeerAccess)));
-  d->imported.push_back(there);
-  *address = reinterpret_cast<std::uint64_t>(there);
+  FC_TRY(FC_GPU(IpcOpenMemHandle)(address, other, FC_GPU(IpcMemLazyEnablePeerAccess)));
+  d->imported.push_back(*address);
   return 0;
 }
 
-int fc_gpu_write(Device* d, std::uint64_t address, const void* source, std::size_t bytes) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Memcpy)(reinterpret_cast<void*>(address), source, bytes,
-                        FC_GPU(MemcpyHostToDevice)));
+// Between the device's memory and the host's, once all that was started is done.
+int fc_gpu_write(Device*, void* address, const void* source, std::size_t bytes) {
+  FC_TRY(FC_GPU(Memcpy)(address, source, bytes, FC_GPU(MemcpyHostToDevice)));
   return 0;
 }
 
-int fc_gpu_read(Device* d, std::uint64_t address, void* target, std::size_t bytes) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Memcpy)(target, reinterpret_cast<const void*>(address), bytes,
-                        FC_GPU(MemcpyDeviceToHost)));
+int fc_gpu_read(Device*, const void* address, void* target, std::size_t bytes) {
+  FC_TRY(FC_GPU(Memcpy)(target, address, bytes, FC_GPU(MemcpyDeviceToHost)));
   return 0;
 }
 
 // Within the device, behind what its stream does already; `wait`: until it is done.
-int fc_gpu_copy(Device* d, std::uint64_t to, std::uint64_t from, std::size_t bytes, int wait) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
+int fc_gpu_copy(Device* d, void* to, const void* from, std::size_t bytes, int wait) {
   if (bytes)
-    FC_TRY(FC_GPU(MemcpyAsync)(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes,
-                               FC_GPU(MemcpyDeviceToDevice), d->stream));
+    FC_TRY(FC_GPU(MemcpyAsync)(to, from, bytes, FC_GPU(MemcpyDeviceToDevice), d->stream));
   if (wait) FC_TRY(FC_GPU(StreamSynchronize)(d->stream));
   return 0;
 }
 
-int fc_gpu_set(Device* d, std::uint64_t address, int value, std::size_t bytes) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Memset)(reinterpret_cast<void*>(address), value, bytes));
+int fc_gpu_set(Device*, void* address, int value, std::size_t bytes) {
+  FC_TRY(FC_GPU(Memset)(address, value, bytes));
   FC_TRY(FC_GPU(DeviceSynchronize)());
   return 0;
 }
@@ -236,12 +238,11 @@ int fc_gpu_set(Device* d, std::uint64_t address, int value, std::size_t bytes) {
 // other, so that all must. `held`: how many run at once, fewer than that if no choice does.
 int fc_gpu_fit(Device* d, int blocks, int* held) {
   int processors = 0;
-  FC_TRY(FC_GPU(SetDevice)(d->number));
   FC_TRY(FC_GPU(DeviceGetAttribute)(&processors, FC_GPU(DevAttrMultiProcessorCount), d->number));
   for (int threads = threads_per_block; threads >= fewest_threads; threads /= 2) {
     int each = 0;
     FC_TRY(FC_GPU(OccupancyMaxActiveBlocksPerMultiprocessor)(&each, run_blocks, threads, 0));
-    d->threads = static_cast<unsigned>(threads);
+    d->threads = threads;
     *held = each * processors;
     if (*held >= blocks) break;
   }
@@ -252,8 +253,7 @@ int fc_gpu_fit(Device* d, int blocks, int* held) {
 int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
   std::size_t total = 256;
   for (const std::size_t bytes : plan->bytes) total += (bytes + 255) / 256 * 256;
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->tables), total));
+  FC_TRY(FC_GPU(Malloc)(out(&d->tables), total));
   byte* places[tables_of_launch];
   byte* place = d->tables;
   for (std::size_t i = 0; i < tables_of_launch; ++i) {
@@ -262,14 +262,10 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
     places[i] = place;
     place += (plan->bytes[i] + 255) / 256 * 256;
   }
-  d->blocks = static_cast<std::int32_t>(plan->blocks);
-  const auto blocks = static_cast<std::size_t>(d->blocks);
-  FC_TRY(allocate(reinterpret_cast<void**>(&d->ticks), blocks * sizeof *d->ticks + 8));
-  FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->seen), blocks * sizeof *d->seen + 8,
-                           FC_GPU(HostAllocMapped)));
-  FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->stops), blocks * sizeof(Stop) + 8,
-                           FC_GPU(HostAllocMapped)));
-  FC_TRY(FC_GPU(HostGetDevicePointer)(reinterpret_cast<void**>(&d->device_stops), d->stops, 0));
+  d->blocks = plan->blocks;
+  FC_TRY(allocate(&d->ticks, d->blocks));
+  FC_TRY(share(&d->seen, &d->device_seen, d->blocks));
+  FC_TRY(share(&d->stops, &d->device_stops, d->blocks));
   Launch launch{};
   std::memcpy(static_cast<void*>(&launch), places, sizeof places);
   launch.geometry = plan->geometry;
@@ -280,43 +276,35 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
   launch.slot_count = plan->slot_count;
   launch.type = plan->type;
   launch.op = plan->op;
-  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->launch), sizeof launch));
+  FC_TRY(FC_GPU(Malloc)(out(&d->launch), sizeof launch));
   FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
   return 0;
 }
 
 // Readies a launch: what is left of the last one goes, `addresses` (6 per rank) take the place of the
 // loaded ones. All processes do so before any of them starts.
-int fc_gpu_prepare(Device* d, const std::uint64_t* addresses, std::int64_t count,
-                   std::uint32_t number) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
+int fc_gpu_prepare(Device* d, byte* const* addresses, Amount count, std::uint32_t number) {
   Launch launch{};
   FC_TRY(FC_GPU(Memcpy)(&launch, d->launch, sizeof launch, FC_GPU(MemcpyDeviceToHost)));
   launch.number = number;
   FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
-  FC_TRY(FC_GPU(Memcpy)(const_cast<byte**>(launch.addresses), addresses,
-                        static_cast<std::size_t>(count) * sizeof *addresses,
+  FC_TRY(FC_GPU(Memcpy)(const_cast<byte**>(launch.addresses), addresses, count * sizeof *addresses,
                         FC_GPU(MemcpyHostToDevice)));
-  const auto blocks = static_cast<std::size_t>(d->blocks);
-  FC_TRY(FC_GPU(Memset)(d->ticks, 0, blocks * sizeof *d->ticks));
-  std::memset(d->stops, 0, blocks * sizeof(Stop));
-  for (std::size_t i = 0; i < blocks; ++i) d->stops[i].block = -1;
+  FC_TRY(FC_GPU(Memset)(d->ticks, 0, d->blocks * sizeof *d->ticks));
+  for (Index i = 0; i < d->blocks; ++i) d->stops[i] = {};
   *d->abort = 0;
   FC_TRY(FC_GPU(DeviceSynchronize)());
   return 0;
 }
 
 // Starts the kernel, and behind it the division of `count` outputs of `bytes` each (`avg`).
-int fc_gpu_start(Device* d, const std::uint64_t* sums, int count, std::size_t bytes, int ranks) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
+int fc_gpu_start(Device* d, byte* const* sums, int count, Amount bytes, int ranks) {
   const Launch* launch = d->launch;
-  const auto blocks = static_cast<unsigned>(d->blocks);
   FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
-  if (blocks) FC_TRY(FC_LAUNCH(run_blocks, blocks, d->threads, d->stream, launch));
+  if (d->blocks) FC_TRY(FC_LAUNCH(run_blocks, d->blocks, d->threads, d->stream, launch));
   for (int i = 0; i < count; ++i) {
-    auto* there = reinterpret_cast<byte*>(sums[i]);
-    const auto size = static_cast<std::int64_t>(bytes);
-    FC_TRY(FC_LAUNCH(average, averaging_blocks, threads_per_block, d->stream, launch, there, size,
+    byte* const there = sums[i];
+    FC_TRY(FC_LAUNCH(average, averaging_blocks, threads_per_block, d->stream, launch, there, bytes,
                      ranks));
   }
   FC_TRY(FC_GPU(EventRecord)(d->end, d->stream));
@@ -324,41 +312,38 @@ int fc_gpu_start(Device* d, const std::uint64_t* sums, int count, std::size_t by
 }
 
 // running: 1 while the kernel runs. ticks: changes while thread blocks get on.
-int fc_gpu_poll(Device* d, int* running, std::uint64_t* ticks) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
+int fc_gpu_poll(Device* d, int* running, Count* ticks) {
   const auto state = FC_GPU(EventQuery)(d->end);
   if (state != FC_GPU(Success) && state != FC_GPU(ErrorNotReady)) return check(state, "the kernel");
   *running = state == FC_GPU(ErrorNotReady);
   *ticks = 0;
   if (!*running || !d->blocks) return 0;
   // To pinned memory, by the copy engine: thread blocks that wait leave no processor to anything else.
-  const auto blocks = static_cast<std::size_t>(d->blocks);
-  FC_TRY(FC_GPU(MemcpyAsync)(d->seen, d->ticks, blocks * sizeof *d->seen,
+  FC_TRY(FC_GPU(MemcpyAsync)(d->seen, d->ticks, d->blocks * sizeof *d->seen,
                              FC_GPU(MemcpyDeviceToHost), d->side));
   FC_TRY(FC_GPU(StreamSynchronize)(d->side));
-  for (std::size_t i = 0; i < blocks; ++i) *ticks += d->seen[i];
+  for (Index i = 0; i < d->blocks; ++i) *ticks += d->seen[i];
   return 0;
 }
 
-void fc_gpu_abort(Device* d) { *static_cast<volatile std::int32_t*>(d->abort) = 1; }
+void fc_gpu_abort(Device* d) { *static_cast<volatile Index*>(d->abort) = 1; }
 
-int fc_gpu_nanoseconds(Device* d, std::int64_t* elapsed) {
+int fc_gpu_nanoseconds(Device* d, Amount* elapsed) {
   float milliseconds = 0;
   FC_TRY(FC_GPU(EventElapsedTime)(&milliseconds, d->begin, d->end));
-  *elapsed = static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
+  *elapsed = static_cast<Amount>(milliseconds * 1e6);
   return 0;
 }
 
-int fc_gpu_stop_bytes() { return static_cast<int>(sizeof(Stop)); }
+int fc_gpu_stop_bytes() { return sizeof(Stop); }
 
 void fc_gpu_stops(const Device* d, void* target) {
-  std::memcpy(target, d->stops, static_cast<std::size_t>(d->blocks) * sizeof(Stop));
+  std::memcpy(target, d->stops, d->blocks * sizeof(Stop));
 }
 
 // Bytes a second, in GB of 10^9, that the device copies within its memory; half of the arena to the
 // other half. What every plan is measured against.
 int fc_gpu_copy_rate(Device* d, std::size_t bytes, int repeat, double* rate) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
   for (int timed = 0; timed < 2; ++timed) {
     FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
     for (int i = 0; i < repeat; ++i)
@@ -369,7 +354,7 @@ int fc_gpu_copy_rate(Device* d, std::size_t bytes, int repeat, double* rate) {
   }
   float milliseconds = 0;
   FC_TRY(FC_GPU(EventElapsedTime)(&milliseconds, d->begin, d->end));
-  *rate = static_cast<double>(bytes) * repeat / (static_cast<double>(milliseconds) * 1e6);
+  *rate = static_cast<double>(bytes) * repeat / (milliseconds * 1e6);
   return 0;
 }
 

@@ -17,15 +17,12 @@
 
 namespace forestcoll::gpu {
 
-// The same numbers as engine.hpp's Awaits.
-enum class Awaits : std::int32_t { nothing, dependency, slot, message, semaphore, barrier, packets };
-
 // Where a thread block stood; in host memory, written rarely.
 struct Stop {
-  std::int32_t block, pc;
-  std::int64_t slice, round, piece;
-  std::int32_t finished, awaits;
-  std::int64_t object, wanted, present, mismatch;
+  Index block = -1, pc;
+  Amount slice, round, piece;
+  Index finished, awaits;
+  Amount object, wanted, present, mismatch;
 };
 
 // All that a launch works with, in the memory of its GPU. Pointers are those of this process; what
@@ -34,21 +31,21 @@ struct Stop {
 struct Launch {
   Tables tables;
   const Block* blocks;
-  const std::int32_t* mine;        // blocks that this GPU runs
-  byte* const* addresses;          // 6 per rank: interpreter.hpp, Layer::address
-  std::uint64_t* const* posted;    // per connection
-  std::uint64_t* const* taken;
+  const Index* mine;       // blocks that this GPU runs
+  byte* const* addresses;  // 6 per rank: interpreter.hpp, Layer::address
+  Count* const* posted;    // per connection
+  Count* const* taken;
   byte* const* slots;
-  std::int64_t* const* sizes;      // per connection: bytes of the message in each slot
-  std::uint64_t* const* semaphores;
-  std::uint64_t* const* progress;  // per block
-  std::uint64_t* const* arrived;   // per barrier
+  Amount* const* sizes;      // per connection: bytes of the message in each slot
+  Count* const* semaphores;
+  Count* const* progress;  // per block
+  Count* const* arrived;   // per barrier
   Geometry geometry;
-  std::uint64_t* ticks;            // per block of this GPU: any change is progress
-  Stop* stops;                     // the same, in host memory
-  const volatile std::int32_t* abort;  // in host memory
-  std::int64_t slot_bytes, slot_count;
-  std::int32_t type, op;
+  Count* ticks;                 // per block of this GPU: any change is progress
+  Stop* stops;                  // the same, in host memory
+  const volatile Index* abort;  // in host memory
+  Amount slot_bytes, slot_count;
+  Index type, op;
   std::uint32_t number;            // of this launch, from 1: what packets bear
 };
 
@@ -57,7 +54,7 @@ struct alignas(16) Vector {
 };
 
 template <class T>
-constexpr int per_vector = static_cast<int>(sizeof(Vector) / sizeof(T));
+constexpr int per_vector = sizeof(Vector) / sizeof(T);
 
 template <Reduction op, class T>
 struct CombineVectors {
@@ -74,7 +71,7 @@ struct CombineVectors {
 };
 
 // Divides one element, a complete sum, by the number of ranks.
-FC_DEVICE void average_element(std::int32_t type, byte* at, int ranks) {
+FC_DEVICE void average_element(Index type, byte* at, int ranks) {
   with_type(static_cast<Type>(type), [&](auto value) {
     memcpy(&value, at, sizeof value);
     value = divide_element(value, ranks);
@@ -84,12 +81,12 @@ FC_DEVICE void average_element(std::int32_t type, byte* at, int ranks) {
 
 class Layer {
  public:
-  FC_DEVICE Layer(const Launch& launch, const Block& block, std::int32_t index)
+  FC_DEVICE Layer(const Launch& launch, const Block& block, Index index)
       : s_(launch), block_(block), index_(index) {}
 
   FC_DEVICE const Tables& tables() const { return s_.tables; }
   FC_DEVICE const Geometry& geometry() const { return s_.geometry; }
-  FC_DEVICE byte* address(std::int64_t rank, std::int64_t buffer) const {
+  FC_DEVICE byte* address(Amount rank, Amount buffer) const {
     return s_.addresses[rank * addresses_each + buffer];
   }
   FC_DEVICE bool aborted() const { return stopped_; }
@@ -98,25 +95,25 @@ class Layer {
     if (thread() == 0) store_relaxed(&s_.ticks[index_], ++ticks_);
   }
 
-  FC_DEVICE bool reached(std::int32_t block, std::uint64_t progress) {
-    const std::uint64_t* value = s_.progress[block];
-    return await(Awaits::dependency, block, static_cast<std::int64_t>(progress),
+  FC_DEVICE bool reached(Index block, Count progress) {
+    const Count* value = s_.progress[block];
+    return await(Awaits::dependency, block, progress,
                  [&] { return is_there(value, progress); });
   }
 
   FC_DEVICE bool can_send() {
-    const auto slots = static_cast<std::uint64_t>(s_.slot_count);
-    const std::uint64_t* taken = s_.taken[block_.outgoing];
-    return await(Awaits::slot, block_.outgoing, static_cast<std::int64_t>(sent_ + 1 - slots),
+    const Count slots = s_.slot_count;
+    const Count* taken = s_.taken[block_.outgoing];
+    return await(Awaits::slot, block_.outgoing, sent_ + 1 - slots,
                  [&] { return sent_ < slots || is_there(taken, sent_ + 1 - slots); });
   }
 
-  FC_DEVICE bool can_receive(byte*, const byte*, std::int64_t bytes) {
-    const std::uint64_t* posted = s_.posted[block_.incoming];
-    if (!await(Awaits::message, block_.incoming, static_cast<std::int64_t>(received_ + 1),
+  FC_DEVICE bool can_receive(byte*, const byte*, Amount bytes) {
+    const Count* posted = s_.posted[block_.incoming];
+    if (!await(Awaits::message, block_.incoming, received_ + 1,
                [&] { return is_there(posted, received_ + 1); }))
       return false;
-    const std::int64_t found = s_.sizes[block_.incoming][slot_of(received_)];
+    const Amount found = s_.sizes[block_.incoming][slot_of(received_)];
     if (found == bytes) return true;
     if (thread() == 0) {
       describe(Awaits::message, block_.incoming, bytes, found);
@@ -128,7 +125,7 @@ class Layer {
 
   FC_DEVICE byte* outgoing_slot() const { return slot(block_.outgoing, sent_); }
 
-  FC_DEVICE void deliver(const byte* source, std::int64_t bytes) {
+  FC_DEVICE void deliver(const byte* source, Amount bytes) {
     copy(outgoing_slot(), source, bytes);
     if (thread() == 0) {
       s_.sizes[block_.outgoing][slot_of(sent_)] = bytes;
@@ -137,7 +134,7 @@ class Layer {
     ++sent_;
   }
 
-  FC_DEVICE void take(byte* target, const byte* operand, std::int64_t bytes) {
+  FC_DEVICE void take(byte* target, const byte* operand, Amount bytes) {
     const byte* message = slot(block_.incoming, received_);
     if (operand) {
       const byte* both[2] = {message, operand};
@@ -149,12 +146,12 @@ class Layer {
     ++received_;
   }
 
-  FC_DEVICE void complete(std::uint64_t progress) {
+  FC_DEVICE void complete(Count progress) {
     sync();
     if (thread() == 0) publish(s_.progress[block_number()], progress);
   }
 
-  FC_DEVICE void signal(std::int32_t index) {
+  FC_DEVICE void signal(Index index) {
     sync();
     if (thread() == 0) {
       __threadfence_system();
@@ -162,74 +159,74 @@ class Layer {
     }
   }
 
-  FC_DEVICE bool acquire(std::int32_t index) {
-    std::uint64_t* value = s_.semaphores[index];
+  FC_DEVICE bool acquire(Index index) {
+    Count* value = s_.semaphores[index];
     return await(Awaits::semaphore, index, 1, [&] {
-      const std::uint64_t present = load_relaxed(value);
+      const Count present = load_relaxed(value);
       return present > 0 && exchange_if(value, present, present - 1);  // acquires
     });
   }
 
   // Only thread 0 knows its ticket; only thread 0 asks whether it has been passed.
-  FC_DEVICE std::uint64_t arrive(std::int32_t index, std::int32_t group) {
+  FC_DEVICE Count arrive(Index index, Index group) {
     sync();
     if (thread() != 0) return 0;
-    const auto size = static_cast<std::uint64_t>(group);
+    const Count size = group;
     __threadfence_system();
     return (fetch_add(s_.arrived[index], 1) / size + 1) * size;
   }
 
-  FC_DEVICE bool passed(std::int32_t index, std::uint64_t ticket) {
-    const std::uint64_t* arrived = s_.arrived[index];
-    return await(Awaits::barrier, index, static_cast<std::int64_t>(ticket),
+  FC_DEVICE bool passed(Index index, Count ticket) {
+    const Count* arrived = s_.arrived[index];
+    return await(Awaits::barrier, index, ticket,
                  [&] { return is_there(arrived, ticket); });
   }
 
   // Every thread waits for the packets that it will read: data and number are one word.
-  FC_DEVICE bool arrived(std::int64_t rank, const byte* packets, std::int64_t bytes) {
+  FC_DEVICE bool arrived(Amount rank, const byte* packets, Amount bytes) {
     bool failed = false;
-    for (std::int64_t i = thread(); i < bytes / packet_data && !failed; i += threads())
-      failed = !spin(Awaits::packets, static_cast<std::int32_t>(rank), s_.number,
+    for (Amount i = thread(); i < bytes / packet_data && !failed; i += threads())
+      failed = !spin(Awaits::packets, rank, s_.number,
                      [&] { return load_relaxed(word(packets, i)) >> 32 == s_.number; });
     stopped_ = __syncthreads_or(failed);
     return !stopped_;
   }
 
-  FC_DEVICE void pack(std::int64_t, byte* packets, const byte* source, std::int64_t bytes) {
-    for (std::int64_t i = thread(); i < bytes / packet_data; i += threads())
+  FC_DEVICE void pack(Amount, byte* packets, const byte* source, Amount bytes) {
+    for (Amount i = thread(); i < bytes / packet_data; i += threads())
       write_packet(packets, i, reinterpret_cast<const std::uint32_t*>(source)[i]);
     sync();
   }
 
-  FC_DEVICE void forward(std::int64_t, byte* packets, const byte* source, std::int64_t bytes) {
-    for (std::int64_t i = thread(); i < bytes / packet_data; i += threads())
-      write_packet(packets, i, static_cast<std::uint32_t>(load_relaxed(word(source, i))));
+  FC_DEVICE void forward(Amount, byte* packets, const byte* source, Amount bytes) {
+    for (Amount i = thread(); i < bytes / packet_data; i += threads())
+      write_packet(packets, i, load_relaxed(word(source, i)));
     sync();
   }
 
-  FC_DEVICE void unpack(byte* target, const byte* packets, std::int64_t bytes) {
-    for (std::int64_t i = thread(); i < bytes / packet_data; i += threads())
+  FC_DEVICE void unpack(byte* target, const byte* packets, Amount bytes) {
+    for (Amount i = thread(); i < bytes / packet_data; i += threads())
       reinterpret_cast<std::uint32_t*>(target)[i] =
-          static_cast<std::uint32_t>(load_relaxed(word(packets, i)));
+          load_relaxed(word(packets, i));
     sync();
   }
 
   // Sixteen bytes of data at a time: packets are cut in multiples of that, whatever the element.
   FC_DEVICE void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
-                                 std::int64_t bytes) {
+                                 Amount bytes) {
     dispatch([&](auto combine_two) {
       combine_packets_by(combine_two, target, packets, n, own, bytes / 16);
     });
     sync();
   }
 
-  FC_DEVICE void copy(byte* target, const byte* source, std::int64_t bytes) {
+  FC_DEVICE void copy(byte* target, const byte* source, Amount bytes) {
     if (target != source) copy_words(target, source, bytes);
     sync();
   }
 
   // A thread reads all that goes into an element before it writes it: the target may be a source.
-  FC_DEVICE void combine(byte* target, const byte* const* sources, int n, std::int64_t bytes) {
+  FC_DEVICE void combine(byte* target, const byte* const* sources, int n, Amount bytes) {
     dispatch([&](auto combine_two) { combine_by(combine_two, target, sources, n, bytes); });
     sync();
   }
@@ -239,12 +236,12 @@ class Layer {
   }
 
  private:
-  static constexpr std::int64_t packet_data = 4;
+  static constexpr Amount packet_data = 4;
   static constexpr std::uint32_t turns_between_looks = 1u << 10;   // at the host's memory
   static constexpr std::uint32_t turns_until_described = 1u << 16;
 
-  static FC_DEVICE std::int64_t thread() { return static_cast<std::int64_t>(threadIdx.x); }
-  static FC_DEVICE std::int64_t threads() { return static_cast<std::int64_t>(blockDim.x); }
+  static FC_DEVICE Amount thread() { return threadIdx.x; }
+  static FC_DEVICE Amount threads() { return blockDim.x; }
   static FC_DEVICE void sync() { __syncthreads(); }
 
   static FC_DEVICE std::uintptr_t bits(const byte* at) {
@@ -253,17 +250,17 @@ class Layer {
 
   // Whether a number that only grows has come so far; acquires if so. It is the plain look that is
   // repeated: acquiring may throw away a cache, which other thread blocks use as well.
-  static FC_DEVICE bool is_there(const std::uint64_t* value, std::uint64_t wanted) {
+  static FC_DEVICE bool is_there(const Count* value, Count wanted) {
     return load_relaxed(value) >= wanted && load_acquire(value) >= wanted;
   }
 
   // Bytes before the first whole `Word`, at most `bytes`.
   template <class Word>
-  static FC_DEVICE std::int64_t until_aligned(const byte* at, std::int64_t bytes) {
-    return at_most(static_cast<std::int64_t>((0 - bits(at)) % sizeof(Word)), bytes);
+  static FC_DEVICE Amount until_aligned(const byte* at, Amount bytes) {
+    return at_most((0 - bits(at)) % sizeof(Word), bytes);
   }
 
-  static FC_APART void copy_words(byte* target, const byte* source, std::int64_t bytes) {
+  static FC_APART void copy_words(byte* target, const byte* source, Amount bytes) {
     const auto apart = bits(target) ^ bits(source);
     if (apart % 16 == 0) return copy_as<Vector>(target, source, bytes);
     if (apart % 4 == 0) return copy_as<std::uint32_t>(target, source, bytes);
@@ -274,14 +271,14 @@ class Layer {
   // In words, for addresses that are as far from a word's boundary, and single bytes at both ends. Four
   // loads are under way before the first store: latency to another GPU is long.
   template <class Word>
-  static FC_DEVICE void copy_as(byte* target, const byte* source, std::int64_t bytes) {
+  static FC_DEVICE void copy_as(byte* target, const byte* source, Amount bytes) {
     constexpr int unroll = 4;
-    constexpr auto size = static_cast<std::int64_t>(sizeof(Word));
-    const std::int64_t head = until_aligned<Word>(target, bytes), n = (bytes - head) / size;
+    constexpr Amount size = sizeof(Word);
+    const Amount head = until_aligned<Word>(target, bytes), n = (bytes - head) / size;
     auto* to = reinterpret_cast<Word*>(target + head);
     const auto* from = reinterpret_cast<const Word*>(source + head);
-    const std::int64_t step = threads();
-    std::int64_t i = thread();
+    const Amount step = threads();
+    Amount i = thread();
     for (; i + (unroll - 1) * step < n; i += unroll * step) {
       Word held[unroll];
       for (int k = 0; k < unroll; ++k) held[k] = from[i + k * step];
@@ -294,11 +291,11 @@ class Layer {
 
   template <class Combine>
   static FC_APART void combine_by(Combine combine_two, byte* target, const byte* const* sources,
-                                  int n, std::int64_t bytes) {
+                                  int n, Amount bytes) {
     bool alike = true;
     for (int i = 0; i < n; ++i) alike = alike && (bits(target) ^ bits(sources[i])) % 16 == 0;
-    const std::int64_t head = alike ? until_aligned<Vector>(target, bytes) : bytes;
-    const std::int64_t tail = head + (bytes - head) / 16 * 16;
+    const Amount head = alike ? until_aligned<Vector>(target, bytes) : bytes;
+    const Amount tail = head + (bytes - head) / 16 * 16;
     combine_elements_by(combine_two, target, sources, n, 0, head);
     combine_vectors_by(combine_two, target, sources, n, head, (tail - head) / 16);
     combine_elements_by(combine_two, target, sources, n, tail, bytes);
@@ -307,8 +304,8 @@ class Layer {
   template <class Combine>
   static FC_APART void combine_packets_by(Combine combine_two, byte* target,
                                           const byte* const* packets, int n, const byte* own,
-                                          std::int64_t vectors) {
-    for (std::int64_t i = thread(); i < vectors; i += threads()) {
+                                          Amount vectors) {
+    for (Amount i = thread(); i < vectors; i += threads()) {
       const Vector mine = reinterpret_cast<const Vector*>(own)[i];
       Vector sum = n ? read_packets(packets[0], i) : mine;
       for (int k = 1; k < n; ++k) sum = combine_two(sum, read_packets(packets[k], i));
@@ -320,12 +317,12 @@ class Layer {
   template <class Combine>
   static FC_DEVICE void combine_vectors_by(Combine combine_two, byte* target,
                                            const byte* const* sources, int n,
-                                           std::int64_t begin, std::int64_t count) {
+                                           Amount begin, Amount count) {
     constexpr int unroll = 4;
-    const std::int64_t step = threads();
+    const Amount step = threads();
     const auto at = [&](int k) { return reinterpret_cast<const Vector*>(sources[k] + begin); };
     auto* const to = reinterpret_cast<Vector*>(target + begin);
-    std::int64_t i = thread();
+    Amount i = thread();
     for (; i + (unroll - 1) * step < count; i += unroll * step) {
       Vector sums[unroll], next[unroll];
       for (int u = 0; u < unroll; ++u) sums[u] = at(0)[i + u * step];
@@ -346,10 +343,10 @@ class Layer {
   template <class Combine>
   static FC_DEVICE void combine_elements_by(Combine combine_two, byte* target,
                                             const byte* const* sources, int n,
-                                            std::int64_t begin, std::int64_t end) {
+                                            Amount begin, Amount end) {
     using T = typename Combine::Element;
-    constexpr auto size = static_cast<std::int64_t>(sizeof(T));
-    for (std::int64_t i = begin + thread() * size; i < end; i += threads() * size) {
+    constexpr Amount size = sizeof(T);
+    for (Amount i = begin + thread() * size; i < end; i += threads() * size) {
       T sum = *reinterpret_cast<const T*>(sources[0] + i);
       for (int k = 1; k < n; ++k)
         sum = combine_two(sum, *reinterpret_cast<const T*>(sources[k] + i));
@@ -357,37 +354,37 @@ class Layer {
     }
   }
 
-  static FC_DEVICE const std::uint64_t* word(const byte* packets, std::int64_t i) {
-    return reinterpret_cast<const std::uint64_t*>(packets) + i;
+  static FC_DEVICE const Count* word(const byte* packets, Amount i) {
+    return reinterpret_cast<const Count*>(packets) + i;
   }
 
-  FC_DEVICE void write_packet(byte* packets, std::int64_t i, std::uint32_t data) const {
-    store_relaxed(reinterpret_cast<std::uint64_t*>(packets) + i,
-                  static_cast<std::uint64_t>(s_.number) << 32 | data);
+  FC_DEVICE void write_packet(byte* packets, Amount i, std::uint32_t data) const {
+    store_relaxed(reinterpret_cast<Count*>(packets) + i,
+                  std::uint64_t{s_.number} << 32 | data);
   }
 
-  static FC_DEVICE Vector read_packets(const byte* packets, std::int64_t vector) {
+  static FC_DEVICE Vector read_packets(const byte* packets, Amount vector) {
     std::uint64_t data[4];
     for (int k = 0; k < 4; ++k) data[k] = load_relaxed(word(packets, 4 * vector + k)) & 0xffffffffu;
     return {data[0] | data[1] << 32, data[2] | data[3] << 32};
   }
 
-  FC_DEVICE std::int64_t slot_of(std::uint64_t message) const {
-    return static_cast<std::int64_t>(message % static_cast<std::uint64_t>(s_.slot_count));
+  FC_DEVICE Amount slot_of(Count message) const {
+    return message % s_.slot_count;
   }
-  FC_DEVICE byte* slot(std::int32_t connection, std::uint64_t message) const {
+  FC_DEVICE byte* slot(Index connection, Count message) const {
     return s_.slots[connection] + slot_of(message) * s_.slot_bytes;
   }
 
-  FC_DEVICE std::int32_t block_number() const { return s_.mine[index_]; }
+  FC_DEVICE Index block_number() const { return s_.mine[index_]; }
 
-  static FC_DEVICE void publish(std::uint64_t* value, std::uint64_t number) {
+  static FC_DEVICE void publish(Count* value, Count number) {
     __threadfence_system();
     store_release(value, number);
   }
 
-  FC_DEVICE void describe(Awaits kind, std::int32_t object, std::int64_t wanted,
-                          std::int64_t present) {
+  FC_DEVICE void describe(Awaits kind, Index object, Amount wanted,
+                          Amount present) {
     Stop& stop = s_.stops[index_];
     stop.block = block_number();
     stop.pc = at_.pc;
@@ -397,12 +394,12 @@ class Layer {
     stop.object = object;
     stop.wanted = wanted;
     stop.present = present;
-    stop.awaits = static_cast<std::int32_t>(kind);
+    stop.awaits = static_cast<Index>(kind);
   }
 
   // One thread's wait; false: the launch is given up.
   template <class Ready>
-  FC_DEVICE bool spin(Awaits kind, std::int32_t object, std::int64_t wanted, Ready ready) {
+  FC_DEVICE bool spin(Awaits kind, Index object, Amount wanted, Ready ready) {
     std::uint32_t turns = 0;
     bool described = false;
     while (!ready()) {
@@ -417,39 +414,32 @@ class Layer {
       }
       if (last) return false;
     }
-    if (described) s_.stops[index_].awaits = static_cast<std::int32_t>(Awaits::nothing);
+    if (described) s_.stops[index_].awaits = static_cast<Index>(Awaits::nothing);
     return true;
   }
 
   template <class Ready>
-  FC_DEVICE bool await(Awaits kind, std::int32_t object, std::int64_t wanted, Ready ready) {
+  FC_DEVICE bool await(Awaits kind, Index object, Amount wanted, Ready ready) {
     const bool failed = thread() == 0 && !spin(kind, object, wanted, ready);
     stopped_ = __syncthreads_or(failed);
     return !stopped_;
   }
 
-  template <class T, class Use>
-  FC_DEVICE void dispatch_op(Use use) const {
-    switch (static_cast<Reduction>(s_.op)) {
-#define FC_REDUCTION_CASE(name) \
-  case Reduction::name: return use(CombineVectors<Reduction::name, T>{});
-      FC_REDUCTIONS(FC_REDUCTION_CASE)
-#undef FC_REDUCTION_CASE
-      case Reduction::avg: return use(CombineVectors<Reduction::sum, T>{});
-    }
-  }
-
   // `use` with the function that combines two vectors of the launch's type and operation.
   template <class Use>
   FC_DEVICE void dispatch(Use use) const {
-    with_type(static_cast<Type>(s_.type), [&](auto zero) { dispatch_op<decltype(zero)>(use); });
+    with_type(static_cast<Type>(s_.type), [&](auto zero) {
+      with_reduction(static_cast<Reduction>(s_.op), [&](auto chosen) {
+        use(CombineVectors<decltype(chosen)::op, decltype(zero)>{});
+      });
+    });
   }
 
   const Launch& s_;
   const Block& block_;
-  const std::int32_t index_;
+  const Index index_;
   Position at_{};
-  std::uint64_t sent_ = 0, received_ = 0, ticks_ = 0;
+  Count sent_ = 0, received_ = 0, ticks_ = 0;
   bool stopped_ = false;
 };
 

@@ -29,6 +29,7 @@ STOP = np.dtype(
 
 _CALLS = {
     "count": (c_void_p,),
+    "use": (c_int,),
     "describe": (c_int, c_void_p, c_int),
     "reaches": (c_int, c_int, c_void_p, c_void_p),
     "open": (c_int, c_size_t, c_void_p),
@@ -37,14 +38,14 @@ _CALLS = {
     "arena": (c_void_p,),
     "export": (c_void_p, c_void_p),
     "import": (c_void_p, c_char_p, c_void_p),
-    "write": (c_void_p, c_uint64, c_void_p, c_size_t),
-    "read": (c_void_p, c_uint64, c_void_p, c_size_t),
-    "copy": (c_void_p, c_uint64, c_uint64, c_size_t, c_int),
-    "set": (c_void_p, c_uint64, c_int, c_size_t),
+    "write": (c_void_p, c_void_p, c_void_p, c_size_t),
+    "read": (c_void_p, c_void_p, c_void_p, c_size_t),
+    "copy": (c_void_p, c_void_p, c_void_p, c_size_t, c_int),
+    "set": (c_void_p, c_void_p, c_int, c_size_t),
     "fit": (c_void_p, c_int, c_void_p),
     "load": (c_void_p, c_void_p),
     "prepare": (c_void_p, c_void_p, c_int64, c_int32),
-    "start": (c_void_p, c_void_p, c_int, c_size_t, c_int),
+    "start": (c_void_p, c_void_p, c_int, c_int64, c_int),
     "poll": (c_void_p, c_void_p, c_void_p),
     "abort": (c_void_p,),
     "nanoseconds": (c_void_p, c_void_p),
@@ -111,6 +112,7 @@ class Library:
     def describe(self, number: int) -> Seen:
         """The GPU of that number."""
         text = ctypes.create_string_buffer(512)
+        self.call("use", number)
         self.call("describe", number, text, len(text))
         name, processors, total, free = text.value.decode(errors="replace").rsplit("|", 3)
         return Seen(name, int(processors), int(total), int(free))
@@ -126,7 +128,7 @@ class Device:
     """One GPU with its arena of `bytes_` bytes. Close it."""
 
     def __init__(self, library: Library, number: int, bytes_: int) -> None:
-        self.library = library
+        self.library, self.number = library, number
         self._handle = c_void_p()
         self.blocks = 0
         try:
@@ -137,7 +139,8 @@ class Device:
         self.base = library.value("arena", self._handle)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls `fc_gpu_<name>` for this GPU."""
+        """Calls `fc_gpu_<name>` for this GPU; another one may be this thread's at the time."""
+        self.library.call("use", self.number)
         self.library.call(name, self._handle, *arguments)
 
     def ask(self, kind: Any, name: str, *arguments: Any) -> Any:
@@ -153,6 +156,7 @@ class Device:
     def close(self) -> None:
         """Gives everything back."""
         handle, self._handle = self._handle, c_void_p()
+        self.library.call("use", self.number)
         self.library.call("close", handle)
 
     def export(self) -> bytes:

@@ -13,29 +13,29 @@ namespace {
 
 template <Reduction op, class T>
 __attribute__((always_inline)) inline void combine_loop(byte* target, const byte* a, const byte* b,
-                                                std::int64_t bytes) {
+                                                Amount bytes) {
   T* to = reinterpret_cast<T*>(target);
   const T* x = reinterpret_cast<const T*>(a);
   const T* y = reinterpret_cast<const T*>(b);
-  const std::int64_t n = bytes / static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t i = 0; i < n; ++i) to[i] = combine_elements<op>(x[i], y[i]);
+  const Amount n = bytes / Amount{sizeof(T)};
+  for (Amount i = 0; i < n; ++i) to[i] = combine_elements<op>(x[i], y[i]);
 }
 
 template <class T>
-__attribute__((always_inline)) inline void divide_loop(byte* target, std::int64_t bytes, int ranks) {
+__attribute__((always_inline)) inline void divide_loop(byte* target, Amount bytes, int ranks) {
   T* to = reinterpret_cast<T*>(target);
-  const std::int64_t n = bytes / static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
+  const Amount n = bytes / Amount{sizeof(T)};
+  for (Amount i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
 }
 
 // What every processor of the kind has.
 struct Plain {
   template <Reduction op, class T>
-  static void combine(byte* target, const byte* a, const byte* b, std::int64_t bytes) {
+  static void combine(byte* target, const byte* a, const byte* b, Amount bytes) {
     combine_loop<op, T>(target, a, b, bytes);
   }
   template <class T>
-  static void divide(byte* target, std::int64_t bytes, int ranks) {
+  static void divide(byte* target, Amount bytes, int ranks) {
     divide_loop<T>(target, bytes, ranks);
   }
 };
@@ -90,9 +90,9 @@ FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
 struct Avx2 {
   template <Reduction op, class T>
   __attribute__((target("avx2,f16c"))) static void combine(byte* target, const byte* a,
-                                                           const byte* b, std::int64_t bytes) {
+                                                           const byte* b, Amount bytes) {
     if constexpr (has_lanes(op) && (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)) {
-      constexpr std::int64_t step = 16;  // bytes of eight
+      constexpr Amount step = 16;  // bytes of eight
       for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
         const __m256 x = Lanes<T>::load(reinterpret_cast<const T*>(a));
         const __m256 y = Lanes<T>::load(reinterpret_cast<const T*>(b));
@@ -102,24 +102,12 @@ struct Avx2 {
     combine_loop<op, T>(target, a, b, bytes);
   }
   template <class T>
-  __attribute__((target("avx2,f16c"))) static void divide(byte* target, std::int64_t bytes,
+  __attribute__((target("avx2,f16c"))) static void divide(byte* target, Amount bytes,
                                                           int ranks) {
     divide_loop<T>(target, bytes, ranks);
   }
 };
 #endif
-
-template <class Set, class T>
-Combine of_type(Reduction op) {
-  switch (op) {
-#define FC_REDUCTION_CASE(name) \
-  case Reduction::name: return Set::template combine<Reduction::name, T>;
-    FC_REDUCTIONS(FC_REDUCTION_CASE)
-#undef FC_REDUCTION_CASE
-    case Reduction::avg: return Set::template combine<Reduction::sum, T>;
-  }
-  return nullptr;
-}
 
 // function(set) for the best instruction set of this processor
 template <class Function>
@@ -134,7 +122,11 @@ auto with_set(Function function) {
 
 Combine combine_function(Type type, Reduction op) {
   return with_set([&](auto set) {
-    return with_type(type, [&](auto zero) { return of_type<decltype(set), decltype(zero)>(op); });
+    return with_type(type, [&](auto zero) {
+      return with_reduction(op, [&](auto chosen) -> Combine {
+        return decltype(set)::template combine<decltype(chosen)::op, decltype(zero)>;
+      });
+    });
   });
 }
 

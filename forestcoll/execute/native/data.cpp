@@ -7,10 +7,13 @@
 namespace forestcoll {
 namespace {
 
-constexpr std::int64_t tile = 4096;  // elements
+constexpr Amount tile = 4096;  // elements
+
+using Value = std::int64_t;   // of an element
+using Random = std::uint64_t;
 
 // A mixing function of position and rank: no period, so that no two chunks look alike.
-std::uint32_t mix(std::uint64_t position, std::uint32_t rank) {
+std::uint32_t mix(Random position, std::uint32_t rank) {
   const std::uint32_t h = static_cast<std::uint32_t>(position) * 0x9e3779b1u +
                           static_cast<std::uint32_t>(position >> 32) * 0x7feb352du +
                           rank * 0x846ca68bu;
@@ -26,12 +29,12 @@ bool is_integer(Type type) {
 bool is_sum(Reduction op) { return op == Reduction::sum || op == Reduction::avg; }
 
 // Up to here a floating-point type holds every integer.
-std::int64_t exact_limit(Type type) {
+Value exact_limit(Type type) {
   switch (type) {
-    case Type::float16: return std::int64_t{1} << 11;
-    case Type::bfloat16: return std::int64_t{1} << 8;
-    case Type::float32: return std::int64_t{1} << 24;
-    default: return std::int64_t{1} << 53;
+    case Type::float16: return 1 << 11;
+    case Type::bfloat16: return 1 << 8;
+    case Type::float32: return 1 << 24;
+    default: return Value{1} << 53;
   }
 }
 
@@ -44,41 +47,41 @@ std::int64_t exact_limit(Type type) {
 class Values {
  public:
   explicit Values(const Pattern& p) {
-    const std::int64_t limit = exact_limit(p.type);
+    const Value limit = exact_limit(p.type);
     if (is_integer(p.type)) {
       kind_ = p.reducing && p.op == Reduction::prod ? odd : bits;
     } else if (p.reducing && p.op == Reduction::prod) {
       kind_ = powers;
-      gate_ = static_cast<std::uint32_t>((p.ranks + 7) / 8);
+      gate_ = (p.ranks + 7) / 8;
     } else if (p.reducing && is_sum(p.op) && p.ranks > limit) {
       kind_ = one_in;
-      gate_ = static_cast<std::uint32_t>((p.ranks + limit - 1) / limit);
+      gate_ = (p.ranks + limit - 1) / limit;
     } else {
       kind_ = range;
       const bool sum = p.reducing && is_sum(p.op);
-      const std::int64_t top = std::min(limit / (sum ? p.ranks : 1), std::int64_t{1} << 20);
-      while (std::int64_t{2} << bits_ <= top + 1) ++bits_;
+      const Value top = std::min(limit / (sum ? p.ranks : 1), Value{1} << 20);
+      while (Value{2} << bits_ <= top + 1) ++bits_;
     }
   }
 
   // operation(acc[i], value of `rank` at position first + i)
   template <class Operation>
-  void apply(int rank, std::int64_t first, std::int64_t n, std::int64_t* acc,
-             Operation operation) const {
+  void apply(int rank, Amount first, Amount n, Value* acc, Operation operation) const {
+    const auto loop = [&](auto draw) {
+      for (Amount i = 0; i < n; ++i) {
+        const Random position = first + i;
+        acc[i] = operation(acc[i], draw(Random{mix(position, rank)}, position + rank));
+      }
+    };
     switch (kind_) {
-      case bits: return loop(rank, first, n, acc, operation, [](auto h, auto) { return wide(h); });
-      case odd: return loop(rank, first, n, acc, operation, [](auto h, auto) { return wide(h) | 1; });
-      case range:
-        return loop(rank, first, n, acc, operation, [shift = 32 - bits_](auto h, auto) {
-          return static_cast<std::int64_t>(h >> shift);
-        });
+      case bits: return loop([](Random h, Random) { return wide(h); });
+      case odd: return loop([](Random h, Random) { return wide(h) | 1; });
+      case range: return loop([shift = 32 - bits_](Random h, Random) { return h >> shift; });
       case one_in:
-        return loop(rank, first, n, acc, operation, [this](std::uint64_t h, std::uint64_t turn) {
-          return static_cast<std::int64_t>(turn % gate_ == 0 ? h & 1 : 0);
-        });
+        return loop([this](Random h, Random turn) { return turn % gate_ == 0 ? h & 1 : 0; });
       case powers:
-        return loop(rank, first, n, acc, operation, [this](std::uint64_t h, std::uint64_t turn) {
-          const std::int64_t size = turn % gate_ == 0 && (h & 2) ? 2 : 1;
+        return loop([this](Random h, Random turn) {
+          const Value size = turn % gate_ == 0 && (h & 2) ? 2 : 1;
           return h & 1 ? -size : size;
         });
     }
@@ -88,20 +91,7 @@ class Values {
   enum Kind { bits, odd, range, one_in, powers };
 
   // 32 random bits to 64 (an odd multiplier keeps them apart).
-  static std::int64_t wide(std::uint64_t h) {
-    return static_cast<std::int64_t>((h << 32 | h) * 0x9e3779b97f4a7c15u >> 3);
-  }
-
-  template <class Operation, class Draw>
-  void loop(int rank, std::int64_t first, std::int64_t n, std::int64_t* acc, Operation operation,
-            Draw draw) const {
-    const auto r = static_cast<std::uint32_t>(rank);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const auto position = static_cast<std::uint64_t>(first + i);
-      const std::uint64_t h = mix(position, r);
-      acc[i] = operation(acc[i], draw(h, position + r));
-    }
-  }
+  static Value wide(Random h) { return (h << 32 | h) * 0x9e3779b97f4a7c15u >> 3; }
 
   Kind kind_;
   int bits_ = 0;
@@ -109,45 +99,28 @@ class Values {
 };
 
 template <class T>
-T from_integer(std::int64_t value) {
-  return static_cast<T>(value);
-}
-template <>
-Half from_integer<Half>(std::int64_t value) {
-  return narrow_half(static_cast<float>(value));
-}
-template <>
-BFloat16 from_integer<BFloat16>(std::int64_t value) {
-  return narrow_bfloat16(static_cast<float>(value));
+T from_integer(Value value) {
+  return Arithmetic<T>::out(static_cast<typename Arithmetic<T>::Wide>(value));
 }
 
 template <class T>
-void expected_tile(const Pattern& p, const Values& values, int source, std::int64_t first,
-                   std::int64_t n, T* target) {
-  std::int64_t acc[tile];
-  const auto assign = [](std::int64_t, std::int64_t v) { return v; };
-  const auto typed = [](std::int64_t v) {  // integers are compared as what they are in T
-    if constexpr (std::is_integral_v<T>) return static_cast<std::int64_t>(static_cast<T>(v));
+void expected_tile(const Pattern& p, const Values& values, int source, Amount first, Amount n,
+                   T* target) {
+  Value acc[tile];
+  const auto typed = [](Value v) -> Value {  // integers are compared as what they are in T
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(v);
     return v;
   };
-  values.apply(source == reduced ? 0 : source, first, n, acc, assign);
-  for (std::int64_t i = 0; i < n; ++i) acc[i] = typed(acc[i]);
-  const auto sum = [](std::int64_t a, std::int64_t v) {
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(v));
-  };
-  const auto product = [](std::int64_t a, std::int64_t v) {
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(v));
-  };
-  const auto least = [&](std::int64_t a, std::int64_t v) { return std::min(a, typed(v)); };
-  const auto most = [&](std::int64_t a, std::int64_t v) { return std::max(a, typed(v)); };
-  for (int rank = 1; source == reduced && rank < p.ranks; ++rank) {
-    if (is_sum(p.op)) values.apply(rank, first, n, acc, sum);
-    if (p.op == Reduction::prod) values.apply(rank, first, n, acc, product);
-    if (p.op == Reduction::min) values.apply(rank, first, n, acc, least);
-    if (p.op == Reduction::max) values.apply(rank, first, n, acc, most);
-  }
+  values.apply(source == reduced ? 0 : source, first, n, acc,
+               [&](Value, Value v) { return typed(v); });
+  for (int rank = 1; source == reduced && rank < p.ranks; ++rank)
+    with_reduction(p.op, [&](auto chosen) {
+      values.apply(rank, first, n, acc, [&](Value a, Value v) {
+        return combine_elements<decltype(chosen)::op>(a, typed(v));
+      });
+    });
   const bool average = source == reduced && p.op == Reduction::avg;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (Amount i = 0; i < n; ++i) {
     target[i] = from_integer<T>(acc[i]);
     if (average) target[i] = divide_element(target[i], p.ranks);
   }
@@ -169,24 +142,24 @@ std::string text(T value) {
 
 // work(first, n) for all tiles of [0, count).
 template <class Work>
-void for_tiles(std::int64_t count, int threads, Work work) {
-  share_out((count + tile - 1) / tile, count > tile * 4 ? threads : 1, [&](std::int64_t k) {
+void for_tiles(Amount count, int threads, Work work) {
+  share_out((count + tile - 1) / tile, count > tile * 4 ? threads : 1, [&](Amount k) {
     work(k * tile, std::min(tile, count - k * tile));
   });
 }
 
 template <class T>
-void fill_typed(const Pattern& p, int source, std::int64_t first, std::int64_t count, byte* target,
+void fill_typed(const Pattern& p, int source, Amount first, Amount count, byte* target,
                 int threads) {
   const Values values(p);
   T* const to = reinterpret_cast<T*>(target);
-  for_tiles(count, threads, [&](std::int64_t at, std::int64_t n) {
+  for_tiles(count, threads, [&](Amount at, Amount n) {
     expected_tile(p, values, source, first + at, n, to + at);
   });
 }
 
 template <class T>
-Comparison compare_typed(const Pattern& p, int source, std::int64_t first, std::int64_t count,
+Comparison compare_typed(const Pattern& p, int source, Amount first, Amount count,
                          const std::vector<const byte*>& buffers, std::size_t limit, int threads) {
   const Values values(p);
   Comparison result;
@@ -194,17 +167,18 @@ Comparison compare_typed(const Pattern& p, int source, std::int64_t first, std::
   std::vector<std::vector<Difference>> found(buffers.size());
   std::mutex mutex;
   const auto before = [](const Difference& a, const Difference& b) { return a.element < b.element; };
-  for_tiles(count, threads, [&](std::int64_t at, std::int64_t n) {
+  for_tiles(count, threads, [&](Amount at, Amount n) {
     T expected[tile];
     expected_tile(p, values, source, first + at, n, expected);
     for (std::size_t b = 0; b < buffers.size(); ++b) {
       const T* got = reinterpret_cast<const T*>(buffers[b]) + at;
-      if (!std::memcmp(got, expected, static_cast<std::size_t>(n) * sizeof(T))) continue;
+      if (!std::memcmp(got, expected, n * sizeof(T))) continue;
       const std::lock_guard lock(mutex);
-      for (std::int64_t i = 0, listed = 0; i < n; ++i) {
+      std::size_t listed = 0;
+      for (Amount i = 0; i < n; ++i) {
         if (!std::memcmp(got + i, expected + i, sizeof(T))) continue;
         ++result.wrong[b];
-        if (listed++ < static_cast<std::int64_t>(limit))
+        if (listed++ < limit)
           found[b].push_back({static_cast<int>(b), at + i, text(expected[i]), text(got[i])});
       }
       std::sort(found[b].begin(), found[b].end(), before);
@@ -217,18 +191,17 @@ Comparison compare_typed(const Pattern& p, int source, std::int64_t first, std::
 
 }  // namespace
 
-void fill(const Pattern& p, int source, std::int64_t first, std::int64_t count, byte* target,
+void fill(const Pattern& p, int source, Amount first, Amount count, byte* target,
           int threads) {
   with_type(p.type, [&](auto zero) {
     fill_typed<decltype(zero)>(p, source, first, count, target, threads);
   });
 }
 
-Comparison compare(const Pattern& p, int source, std::int64_t first, std::int64_t count,
+Comparison compare(const Pattern& p, int source, Amount first, Amount count,
                    const std::vector<const byte*>& buffers, int limit, int threads) {
   return with_type(p.type, [&](auto zero) {
-    return compare_typed<decltype(zero)>(p, source, first, count, buffers,
-                                         static_cast<std::size_t>(limit), threads);
+    return compare_typed<decltype(zero)>(p, source, first, count, buffers, limit, threads);
   });
 }
 

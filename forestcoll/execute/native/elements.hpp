@@ -34,6 +34,8 @@ enum class Type : int { float32, float16, bfloat16, float64, int8, uint8, int32,
 enum class Reduction : int { FC_REDUCTIONS(FC_REDUCTION_MEMBER) avg };
 #undef FC_REDUCTION_MEMBER
 
+using Bits = std::uint32_t;  // of a float32
+
 struct Half {
   std::uint16_t bits;
 };
@@ -41,13 +43,13 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-FC_ELEMENT std::uint32_t float_bits(float value) {
-  std::uint32_t bits;
+FC_ELEMENT Bits float_bits(float value) {
+  Bits bits;
   memcpy(&bits, &value, sizeof bits);
   return bits;
 }
 
-FC_ELEMENT float bits_float(std::uint32_t bits) {
+FC_ELEMENT float bits_float(Bits bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
   return value;
@@ -55,41 +57,41 @@ FC_ELEMENT float bits_float(std::uint32_t bits) {
 
 // `a` if `condition` else `b`, as arithmetic: compilers turn the usual form into a branch where one side
 // is a float operation, and then loops over it do not vectorise.
-FC_ELEMENT std::uint32_t choose(bool condition, std::uint32_t a, std::uint32_t b) {
-  return b ^ ((a ^ b) & (0u - static_cast<std::uint32_t>(condition)));
+FC_ELEMENT Bits choose(bool condition, Bits a, Bits b) {
+  return b ^ ((a ^ b) & (0u - condition));
 }
 
 // Exact. Without branches, so that loops over it vectorise: the bits are moved to their place in a
 // float32 and the exponent's bias is corrected by a multiplication, which also makes subnormals normal.
 FC_ELEMENT float widen(Half h) {
-  const std::uint32_t magnitude = (h.bits & 0x7fffu) << 13;
-  const std::uint32_t scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112
-  const std::uint32_t special = h.bits & 0x7c00u;
-  const std::uint32_t infinite = choose(special == 0x7c00u, 0x7f800000u, 0u);
+  const Bits magnitude = (h.bits & 0x7fffu) << 13;
+  const Bits scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112
+  const Bits special = h.bits & 0x7c00u;
+  const Bits infinite = choose(special == 0x7c00u, 0x7f800000u, 0u);
   return bits_float(scaled | infinite | (h.bits & 0x8000u) << 16);
 }
 
 // Rounds to nearest even; too large becomes infinite, NaN stays NaN.
 FC_ELEMENT Half narrow_half(float value) {
-  const std::uint32_t bits = float_bits(value);
-  const std::uint32_t sign = bits >> 16 & 0x8000u;
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  const Bits bits = float_bits(value);
+  const Bits sign = bits >> 16 & 0x8000u;
+  const Bits magnitude = bits & 0x7fffffffu;
   // Normal result: rebias the exponent, round half to even by adding just under half and the last bit.
-  const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  const Bits normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   // Subnormal result: adding 0.5 lets the float32 unit round at the bit that counts.
-  const std::uint32_t small = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
-  const std::uint32_t special = choose(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
-  const std::uint32_t finite = choose(magnitude < 0x38800000u, small, normal);
-  const std::uint32_t result = choose(magnitude >= 0x47800000u, special, finite);
+  const Bits small = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
+  const Bits special = choose(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
+  const Bits finite = choose(magnitude < 0x38800000u, small, normal);
+  const Bits result = choose(magnitude >= 0x47800000u, special, finite);
   return {static_cast<std::uint16_t>(result | sign)};
 }
 
-FC_ELEMENT float widen(BFloat16 b) { return bits_float(static_cast<std::uint32_t>(b.bits) << 16); }
+FC_ELEMENT float widen(BFloat16 b) { return bits_float(static_cast<Bits>(b.bits) << 16); }
 
 FC_ELEMENT BFloat16 narrow_bfloat16(float value) {
-  const std::uint32_t bits = float_bits(value);
-  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  const std::uint32_t nan = bits >> 16 | 0x40u;
+  const Bits bits = float_bits(value);
+  const Bits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const Bits nan = bits >> 16 | 0x40u;
   return {static_cast<std::uint16_t>(choose((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded))};
 }
 
@@ -108,8 +110,8 @@ FC_ELEMENT auto with_type(Type type, Function function) {
   }
 }
 
-FC_ELEMENT std::int64_t element_bytes(Type type) {
-  return with_type(type, [](auto zero) { return static_cast<std::int64_t>(sizeof zero); });
+FC_ELEMENT Amount element_bytes(Type type) {
+  return with_type(type, [](auto zero) { return Amount{sizeof zero}; });
 }
 
 // How a type is calculated with: in `Wide`, where nothing can overflow into undefined behaviour.
@@ -149,11 +151,11 @@ struct Integer {
   static FC_ELEMENT T out(Wide value) { return value; }
 };
 template <>
-struct Arithmetic<std::int8_t> : Integer<std::int8_t, std::uint32_t> {};
+struct Arithmetic<std::int8_t> : Integer<std::int8_t, Bits> {};
 template <>
-struct Arithmetic<std::uint8_t> : Integer<std::uint8_t, std::uint32_t> {};
+struct Arithmetic<std::uint8_t> : Integer<std::uint8_t, Bits> {};
 template <>
-struct Arithmetic<std::int32_t> : Integer<std::int32_t, std::uint32_t> {};
+struct Arithmetic<std::int32_t> : Integer<std::int32_t, Bits> {};
 template <>
 struct Arithmetic<std::int64_t> : Integer<std::int64_t, std::uint64_t> {};
 
@@ -169,26 +171,45 @@ template <class A>
 struct Modulus<A, decltype(static_cast<void>(typename A::Modular{}))> {
   using M = typename A::Modular;
   template <class W>
-  static FC_ELEMENT W sum(W a, W b) { return static_cast<W>(static_cast<M>(a) + static_cast<M>(b)); }
+  static FC_ELEMENT W sum(W a, W b) { return static_cast<M>(a) + static_cast<M>(b); }
   template <class W>
-  static FC_ELEMENT W prod(W a, W b) { return static_cast<W>(static_cast<M>(a) * static_cast<M>(b)); }
+  static FC_ELEMENT W prod(W a, W b) { return static_cast<M>(a) * static_cast<M>(b); }
 };
 
 template <Reduction op, class T>
 FC_ELEMENT T combine_elements(T a, T b) {
   using A = Arithmetic<T>;
   const typename A::Wide x = A::in(a), y = A::in(b);
-  if constexpr (op == Reduction::sum || op == Reduction::avg) return A::out(Modulus<A>::sum(x, y));
+  if constexpr (op == Reduction::sum) return A::out(Modulus<A>::sum(x, y));
   if constexpr (op == Reduction::prod) return A::out(Modulus<A>::prod(x, y));
   if constexpr (op == Reduction::min) return A::out(y < x ? y : x);
   if constexpr (op == Reduction::max) return A::out(x < y ? y : x);
+}
+
+// What is compiled for every operation is chosen by the type of the argument of `function`.
+template <Reduction value>
+struct Operation {
+  static constexpr Reduction op = value;
+};
+
+// function(Operation<op>{}); `avg` as the sum that it is until that is complete.
+template <class Function>
+FC_ELEMENT auto with_reduction(Reduction op, Function function) {
+  switch (op) {
+#define FC_REDUCTION_CASE(name) \
+  case Reduction::name: return function(Operation<Reduction::name>{});
+    FC_REDUCTIONS(FC_REDUCTION_CASE)
+#undef FC_REDUCTION_CASE
+    case Reduction::avg: break;
+  }
+  return function(Operation<Reduction::sum>{});
 }
 
 // What `avg` does to a complete sum.
 template <class T>
 FC_ELEMENT T divide_element(T sum, int ranks) {
   using A = Arithmetic<T>;
-  return A::out(static_cast<typename A::Wide>(A::in(sum) / ranks));
+  return A::out(A::in(sum) / ranks);
 }
 
 }  // namespace forestcoll

@@ -12,32 +12,30 @@ namespace {
 
 constexpr Nanoseconds poll_interval = std::chrono::milliseconds(20);
 constexpr Nanoseconds longest_nap = std::chrono::seconds(1);
-constexpr std::int64_t average_tile = 1 << 18;  // bytes, a multiple of every element
+constexpr Amount average_tile = 1 << 18;  // bytes, a multiple of every element
 
 // --- where everything stood when a launch ended
 
-std::int64_t present(const Machine& m, const BlockState& state) {
-  const auto at = static_cast<std::size_t>(state.object);
+Amount present(const Machine& m, const BlockState& state) {
   switch (state.awaits) {
     case Awaits::nothing: return 0;
-    case Awaits::dependency: return static_cast<std::int64_t>(m.blocks[at].progress.load());
-    case Awaits::slot: return static_cast<std::int64_t>(m.connections[at].taken.load());
-    case Awaits::message: return static_cast<std::int64_t>(m.connections[at].posted.load());
-    case Awaits::semaphore: return m.semaphores[at].value.load();
-    case Awaits::barrier: return static_cast<std::int64_t>(m.barriers[at].arrived.load());
-    case Awaits::packets: return static_cast<std::int64_t>(m.inboxes[at].count.load());
+    case Awaits::dependency: return m.blocks[state.object].progress.load();
+    case Awaits::slot: return m.connections[state.object].taken.load();
+    case Awaits::message: return m.connections[state.object].posted.load();
+    case Awaits::semaphore: return m.semaphores[state.object].value.load();
+    case Awaits::barrier: return m.barriers[state.object].arrived.load();
+    case Awaits::packets: return m.inboxes[state.object].count.load();
   }
   return 0;
 }
 
 std::vector<Stop> stops_of(const Machine& machine) {
   std::vector<Stop> stops;
-  for (std::size_t i = 0; i < machine.block_count(); ++i) {
+  for (Index i = 0; i < machine.block_count(); ++i) {
     const BlockState& s = machine.blocks[i];
     const bool is_finished = s.phase.load() == finished;
     const bool is_waiting = s.phase.load() == asleep;
-    stops.push_back({static_cast<std::int32_t>(i), s.at, is_finished,
-                     is_waiting ? s.awaits : Awaits::nothing, s.object, s.wanted,
+    stops.push_back({i, s.at, is_finished, is_waiting ? s.awaits : Awaits::nothing, s.object, s.wanted,
                      is_waiting ? present(machine, s) : 0});
   }
   return stops;
@@ -45,14 +43,14 @@ std::vector<Stop> stops_of(const Machine& machine) {
 
 std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
   std::vector<Result::Leftover> found;
-  for (std::size_t i = 0; i < machine.plan.writers.size(); ++i) {
+  for (Index i = 0; i < machine.connection_count(); ++i) {
     const Connection& c = machine.connections[i];
-    const auto unread = static_cast<std::int64_t>(c.posted.load() - c.taken.load());
-    if (unread) found.push_back({0, static_cast<std::int32_t>(i), unread});
+    const Amount unread = c.posted.load() - c.taken.load();
+    if (unread) found.push_back({0, i, unread});
   }
-  for (std::size_t i = 0; i < machine.plan.semaphores.size(); ++i) {
-    const std::int64_t extra = machine.semaphores[i].value.load() - machine.plan.semaphores[i];
-    if (extra) found.push_back({1, static_cast<std::int32_t>(i), extra});
+  for (Index i = 0; i < std::ssize(machine.plan.semaphores); ++i) {
+    const Amount extra = machine.semaphores[i].value.load() - machine.plan.semaphores[i];
+    if (extra) found.push_back({1, i, extra});
   }
   return found;
 }
@@ -65,36 +63,30 @@ struct Engine::State : Machine {
 
 namespace {
 
-void add_once(std::vector<std::int32_t>& list, std::int32_t value) {
+void add_once(std::vector<Index>& list, Index value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
 // Who may wait for what: that is all that waking needs to know.
 void connect_waiters(Machine& m) {
-  for (std::size_t b = 0; b < m.plan.blocks.size(); ++b) {
-    const Block& block = m.plan.blocks[b];
-    const auto self = static_cast<std::int32_t>(b);
-    for (std::int32_t pc = block.begin; pc < block.end; ++pc) {
-      const Instruction& in = m.plan.instructions[static_cast<std::size_t>(pc)];
-      for (std::int32_t i = in.after; i < in.after + in.afters; ++i) {
-        const Dependency& on = m.plan.dependencies[static_cast<std::size_t>(i)];
-        add_once(m.dependents[static_cast<std::size_t>(on.block)], self);
+  for (Index self = 0; self < m.block_count(); ++self) {
+    const Block& block = m.plan.blocks[self];
+    for (Index pc = block.begin; pc < block.end; ++pc) {
+      const Instruction& in = m.plan.instructions[pc];
+      for (Index i = in.after; i < in.after + in.afters; ++i) {
+        const Dependency& on = m.plan.dependencies[i];
+        add_once(m.dependents[on.block], self);
       }
-      const Op op = static_cast<Op>(in.op);
+      const Op op = in.op;
       if (op == Op::wait || op == Op::relaxed_wait || op == Op::acquire)
-        for (std::int32_t i = in.names; i < in.names + in.named; ++i)
-          add_once(m.takers[static_cast<std::size_t>(m.plan.names[static_cast<std::size_t>(i)])],
-                   self);
-      if (op == Op::barrier) add_once(m.members[static_cast<std::size_t>(in.barrier)], self);
+        for (Index i = in.names; i < in.names + in.named; ++i)
+          add_once(m.takers[m.plan.names[i]], self);
+      if (op == Op::barrier) add_once(m.members[in.barrier], self);
       if (op >= Op::forward_packets && op <= Op::reduce_copy_put_packets && op != Op::copy_packets)
-        add_once(m.packet_readers[static_cast<std::size_t>(block.rank)], self);
+        add_once(m.packet_readers[block.rank], self);
     }
   }
 }
-
-}  // namespace
-
-namespace {
 
 template <class Layout>
 std::unique_ptr<Region> carve(bool shared, Layout layout) {
@@ -112,10 +104,10 @@ void lay_out_states(Machine& m) {
     m.blocks = carver.array<BlockState>(m.block_count());
     m.connections = carver.array<Connection>(m.plan.writers.size());
     m.semaphores = carver.array<Semaphore>(m.plan.semaphores.size());
-    m.barriers = carver.array<Barrier>(static_cast<std::size_t>(m.plan.barriers));
-    m.inboxes = carver.array<Inbox>(static_cast<std::size_t>(m.options.ranks));
+    m.barriers = carver.array<Barrier>(m.plan.barriers);
+    m.inboxes = carver.array<Inbox>(m.options.ranks);
   });
-  for (std::size_t i = 0; i < m.plan.semaphores.size(); ++i)
+  for (Index i = 0; i < std::ssize(m.plan.semaphores); ++i)
     m.semaphores[i].value.store(m.plan.semaphores[i]);
 }
 
@@ -123,23 +115,22 @@ void lay_out_states(Machine& m) {
 void lay_out_teams(Machine& m) {
   m.workers = m.options.processes ? m.options.ranks : m.options.threads;
   m.teams = m.options.processes ? m.options.ranks : 1;
-  std::vector<std::size_t> sizes(static_cast<std::size_t>(m.teams));
-  for (std::size_t i = 0; i < m.block_count(); ++i)
-    ++sizes[static_cast<std::size_t>(m.team_of(static_cast<std::int32_t>(i)))];
-  const std::size_t each = static_cast<std::size_t>(m.workers / m.teams);
+  std::vector<Index> sizes(m.teams);
+  for (Index i = 0; i < m.block_count(); ++i) ++sizes[m.team_of(i)];
+  const Index each = m.workers / m.teams;
   m.team_memory = carve(true, [&](Carver& carver) {
-    m.team = carver.array<Team>(static_cast<std::size_t>(m.teams));
-    m.queues = carver.array<Queue>(static_cast<std::size_t>(m.workers));
-    m.rings = carver.array<std::int32_t>(m.block_count() * each);
+    m.team = carver.array<Team>(m.teams);
+    m.queues = carver.array<Queue>(m.workers);
+    m.rings = carver.array<Index>(Amount{m.block_count()} * each);
   });
-  std::size_t ring = 0;
+  Amount ring = 0;
   for (int t = 0; t < m.teams; ++t) {
-    m.team[t].workers = static_cast<std::int32_t>(each);
+    m.team[t].workers = each;
     m.team[t].first = t * m.team[t].workers;
     for (int w = 0; w < m.team[t].workers; ++w) {
       Queue& queue = m.queues[m.team[t].first + w];
-      queue.ring = static_cast<std::int64_t>(ring);
-      queue.capacity = static_cast<std::uint32_t>(sizes[static_cast<std::size_t>(t)]);
+      queue.ring = ring;
+      queue.capacity = sizes[t];
       ring += queue.capacity;
     }
   }
@@ -147,11 +138,10 @@ void lay_out_teams(Machine& m) {
 
 // Kept from launch to launch: its pages are there already.
 void lay_out_slots(Machine& m) {
-  const std::size_t n = m.plan.writers.size() * static_cast<std::size_t>(m.options.slots);
-  const std::size_t bytes = static_cast<std::size_t>(m.options.slot_bytes);
+  const Amount n = m.connection_count() * m.options.slots;
   m.slot_memory = carve(m.options.processes, [&](Carver& carver) {
     m.slots = carver.array<Slot>(n);
-    m.slot_bytes = carver.space(n * bytes);
+    m.slot_bytes = carver.space(n * m.options.slot_bytes);
   });
 }
 
@@ -159,12 +149,12 @@ void lay_out_slots(Machine& m) {
 void divide_sums(const Options& options) {
   std::vector<Area> tiles;
   for (const Area& sum : options.sums)
-    for (std::int64_t done = 0; done < sum.bytes; done += average_tile)
+    for (Amount done = 0; done < sum.bytes; done += average_tile)
       tiles.push_back({sum.start + done, std::min(average_tile, sum.bytes - done)});
   const Divide divide = divide_function(options.type);
   const bool little = tiles.size() == options.sums.size();  // not worth starting a thread
-  share_out(static_cast<std::int64_t>(tiles.size()), little ? 1 : options.threads, [&](auto k) {
-    const Area& tile = tiles[static_cast<std::size_t>(k)];
+  share_out(tiles.size(), little ? 1 : options.threads, [&](auto k) {
+    const Area& tile = tiles[k];
     divide(tile.start, tile.bytes, options.ranks);
   });
 }
@@ -179,8 +169,8 @@ Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
               s.plan.names.data(), s.plan.loops.data()};
   s.dependents.resize(s.block_count());
   s.takers.resize(s.plan.semaphores.size());
-  s.members.resize(static_cast<std::size_t>(s.plan.barriers));
-  s.packet_readers.resize(static_cast<std::size_t>(s.options.ranks));
+  s.members.resize(s.plan.barriers);
+  s.packet_readers.resize(s.options.ranks);
   s.combine = combine_function(s.options.type, s.options.op);
   lay_out_states(s);
   connect_waiters(s);
@@ -201,7 +191,7 @@ class Patience {
   Patience(const Machine& m) : machine_(m), allowed_(m.options.patience) {}
 
   bool exhausted() {
-    std::uint64_t ticks = 0;
+    Count ticks = 0;
     for (int w = 0; w < machine_.workers; ++w)
       ticks += machine_.queues[w].ticks.count.load(std::memory_order_relaxed);
     const auto now = Clock::now();
@@ -215,7 +205,7 @@ class Patience {
  private:
   const Machine& machine_;
   const double allowed_;
-  std::uint64_t last_ = ~std::uint64_t{0};
+  Count last_ = ~Count{0};
   Clock::time_point looked_ = Clock::now();
   Nanoseconds waited_{0};
 };
@@ -278,11 +268,10 @@ void run_processes(Machine& m, ProcessPool& pool, const std::function<bool()>& p
   try {
     m.control->launch.fetch_add(1);
     wake_sleepers(m.control->launch);
-    const auto everybody = static_cast<std::uint32_t>(m.workers);
     if (await_end(m, &pool, m.control->over, 1, poll, result)) {
       result.status = status_of(m);
       if (result.status == Status::done)
-        await_end(m, &pool, m.control->parked, everybody, poll, result);
+        await_end(m, &pool, m.control->parked, m.workers, poll, result);
     }
   } catch (...) {
     pool.kill();

@@ -22,24 +22,24 @@ struct Plan {
   std::vector<Instruction> instructions;
   std::vector<Operand> operands;
   std::vector<Dependency> dependencies;
-  std::vector<std::int32_t> names;
+  std::vector<Index> names;
   std::vector<Loop> loops;
   std::vector<Block> blocks;
-  std::vector<std::int32_t> writers, readers;  // per connection: block
-  std::vector<std::int64_t> semaphores;        // initial values
-  std::int32_t barriers = 0;
+  std::vector<Index> writers, readers;  // per connection: block
+  std::vector<Amount> semaphores;       // initial values
+  Index barriers = 0;
 };
 
 // Bytes of memory from `start` on.
 struct Area {
   byte* start;
-  std::int64_t bytes;
+  Amount bytes;
 };
 
 // What is the same in all launches of an engine.
 struct Options {
   Geometry geometry;
-  std::int64_t slot_bytes, slots;  // fifo: largest message, and how many a connection holds
+  Amount slot_bytes, slots;  // fifo: largest message, and how many a connection holds
   Type type;
   Reduction op;
   int ranks;
@@ -54,16 +54,14 @@ struct Options {
 
 enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died };
 
-enum class Awaits { nothing, dependency, slot, message, semaphore, barrier, packets };
-
 // Where a thread block stood when the launch ended, and what it waited for.
 struct Stop {
-  std::int32_t block = 0;
+  Index block = 0;
   Position at;
   bool finished = false;
   Awaits awaits = Awaits::nothing;
-  std::int32_t object = -1;  // block, connection, semaphore, barrier or rank (packets)
-  std::int64_t wanted = 0, present = 0;
+  Index object = -1;  // block, connection, semaphore, barrier or rank (packets)
+  Amount wanted = 0, present = 0;
 };
 
 // A rank's process that has ended: by a signal, or with an exit code (-1: unknown).
@@ -75,13 +73,13 @@ struct Death {
 
 struct Result {
   Status status = Status::done;
-  std::int64_t nanoseconds = 0;
+  Amount nanoseconds = 0;
   std::vector<Stop> stops;  // of all thread blocks, unless done
   // leftover: connections (0) with unread messages and semaphores (1) off their initial value.
   struct Leftover {
     int kind;
-    std::int32_t object;
-    std::int64_t amount;
+    Index object;
+    Amount amount;
   };
   std::vector<Leftover> leftovers;
   Stop culprit;  // mismatch: the block that found a message of `present` bytes in place of `wanted`
@@ -112,21 +110,21 @@ class Engine {
 };
 
 // target[i] = a[i] op b[i] for all elements of `bytes` bytes.
-using Combine = void (*)(byte* target, const byte* a, const byte* b, std::int64_t bytes);
+using Combine = void (*)(byte* target, const byte* a, const byte* b, Amount bytes);
 Combine combine_function(Type type, Reduction op);  // avg: the sum
 // target[i] = target[i] / ranks, as the type divides.
-using Divide = void (*)(byte* target, std::int64_t bytes, int ranks);
+using Divide = void (*)(byte* target, Amount bytes, int ranks);
 Divide divide_function(Type type);
 
 // work(k) for every k below `count`, by `threads` threads.
 template <class Work>
-void share_out(std::int64_t count, int threads, Work work) {
-  std::atomic<std::int64_t> next{0};
+void share_out(Amount count, int threads, Work work) {
+  std::atomic<Amount> next{0};
   const auto run = [&] {
-    for (std::int64_t k; (k = next.fetch_add(1)) < count;) work(k);
+    for (Amount k; (k = next.fetch_add(1)) < count;) work(k);
   };
   std::vector<std::jthread> others;
-  for (int i = 1; i < std::min<std::int64_t>(threads, count); ++i) others.emplace_back(run);
+  for (int i = 1; i < std::min<Amount>(threads, count); ++i) others.emplace_back(run);
   run();
 }
 
@@ -144,22 +142,22 @@ struct Pattern {
 constexpr int reduced = -1;  // in place of a rank: the reduction over all ranks
 
 // Writes what `source` (a rank, or `reduced`) has at positions first ... first + count - 1.
-void fill(const Pattern& pattern, int source, std::int64_t first, std::int64_t count, byte* target,
+void fill(const Pattern& pattern, int source, Amount first, Amount count, byte* target,
           int threads);
 
 struct Difference {
   int buffer;
-  std::int64_t element;
+  Amount element;
   std::string expected, found;
 };
 
 struct Comparison {
-  std::vector<std::int64_t> wrong;  // elements, per buffer
-  std::vector<Difference> first;    // the first few of each buffer, in order
+  std::vector<Amount> wrong;      // elements, per buffer
+  std::vector<Difference> first;  // the first few of each buffer, in order
 };
 
 // Compares each buffer, bit by bit, with what `fill` would write there.
-Comparison compare(const Pattern& pattern, int source, std::int64_t first, std::int64_t count,
+Comparison compare(const Pattern& pattern, int source, Amount first, Amount count,
                    const std::vector<const byte*>& buffers, int limit, int threads);
 
 }  // namespace forestcoll

@@ -73,40 +73,25 @@ namespace forestcoll {
 
 using byte = unsigned char;
 
-// forestcoll.program.Op: tables.py numbers them by this list.
-#define FC_OPERATIONS(USE) \
-  USE(nop) USE(copy) USE(reduce) USE(reduce_to) USE(send) USE(recv) USE(recv_copy_send) \
-  USE(recv_reduce_send) USE(recv_reduce_copy) USE(recv_reduce_copy_send) USE(put) \
-  USE(put_signal) USE(put_signal_flush) USE(get) USE(read_reduce) USE(read_reduce_put) \
-  USE(reduce_put) USE(signal) USE(wait) USE(relaxed_signal) USE(relaxed_wait) USE(flush) \
-  USE(barrier) USE(acquire) USE(release) USE(put_packets) USE(forward_packets) \
-  USE(copy_packets) USE(unpack) USE(reduce_packets) USE(reduce_put_packets) \
-  USE(reduce_copy_packets) USE(reduce_copy_put_packets) USE(fabric_store) \
-  USE(fabric_reduce_store)
-#define FC_OPERATION_MEMBER(name) name,
-// `loop` is no instruction of a plan: the head of a pipeline's body, which follows it.
-enum class Op : std::int32_t { FC_OPERATIONS(FC_OPERATION_MEMBER) loop };
-#undef FC_OPERATION_MEMBER
-
 // Sizes of one launch. fifo: either a slice is a whole chunk (slices = 1) and a message carries up to
 // piece_chunks chunks, or a slice is part of a chunk and a message carries one slice.
 struct Geometry {
-  std::int64_t chunk_bytes, element_bytes;
-  std::int64_t slice_bytes, slices, piece_chunks;
+  Amount chunk_bytes, element_bytes;
+  Amount slice_bytes, slices, piece_chunks;
 };
 
 struct Position {
-  std::int32_t pc = 0;
-  std::int64_t slice = 0, round = 0;
-  std::int64_t piece = 0;    // how far inside the instruction
-  std::uint64_t ticket = 0;  // at a barrier
+  Index pc = 0;
+  Amount slice = 0, round = 0;
+  Amount piece = 0;  // how far inside the instruction
+  Count ticket = 0;  // at a barrier
 };
 
 enum class Outcome { done, blocked };
 
 // Bytes [begin, begin + bytes) of `repeat` areas, a chunk apart.
 struct Window {
-  std::int64_t begin, bytes, repeat;
+  Amount begin, bytes, repeat;
 };
 
 FC_DEVICE bool op_sends(Op op) {
@@ -119,27 +104,27 @@ FC_DEVICE bool op_combines_message(Op op) {
          op == Op::recv_reduce_copy_send;
 }
 
-FC_DEVICE std::int64_t at_most(std::int64_t value, std::int64_t limit) {
+FC_DEVICE Amount at_most(Amount value, Amount limit) {
   return value < limit ? value : limit;
 }
 
 template <class Layer>
 FC_DEVICE Window window_of(Layer& layer, const Block& block, const Instruction& in,
-                           const Position& at, std::int64_t count) {
+                           const Position& at, Amount count) {
   const Geometry& g = layer.geometry();
   if (in.loop >= 0) {
-    const std::int64_t unit = layer.tables().loops[in.loop].unit_bytes;
-    const std::int64_t begin = at.round * unit;
+    const Amount unit = layer.tables().loops[in.loop].unit_bytes;
+    const Amount begin = at.round * unit;
     return {begin, at_most(unit, count * g.chunk_bytes - begin), 1};
   }
   if (block.fifo && g.slices > 1) {
-    const std::int64_t begin = at.slice * g.slice_bytes;
+    const Amount begin = at.slice * g.slice_bytes;
     return {begin, at_most(g.slice_bytes, g.chunk_bytes - begin), count};
   }
   if (in.parts > 1) {  // nearly equal slices, the longer ones first, as the runtime cuts
-    const std::int64_t elements = count * (g.chunk_bytes / g.element_bytes);
-    const std::int64_t least = elements / in.parts, longer = elements % in.parts;
-    const std::int64_t begin = in.part * least + at_most(in.part, longer);
+    const Amount elements = count * (g.chunk_bytes / g.element_bytes);
+    const Amount least = elements / in.parts, longer = elements % in.parts;
+    const Amount begin = in.part * least + at_most(in.part, longer);
     return {begin * g.element_bytes, (least + (in.part < longer)) * g.element_bytes, 1};
   }
   return {0, count * g.chunk_bytes, 1};
@@ -153,7 +138,7 @@ template <class Layer>
 FC_DEVICE byte* buffer_address(Layer& layer, const Block& block, const Operand& operand) {
   byte* const own = layer.address(block.rank, operand.buffer);
   if (operand.rank == block.rank) return own;
-  const std::int64_t allocation = operand.buffer + buffers_each;
+  const Amount allocation = operand.buffer + buffers_each;
   return layer.address(operand.rank, allocation) + (own - layer.address(block.rank, allocation));
 }
 
@@ -165,10 +150,10 @@ FC_DEVICE byte* operand_address(Layer& layer, const Block& block, const Operand&
 // Whether all that the instruction depends on is done, in this iteration.
 template <class Layer>
 FC_DEVICE bool dependencies_reached(Layer& layer, const Instruction& in, const Position& at) {
-  for (std::int32_t i = 0; i < in.afters; ++i) {
+  for (Index i = 0; i < in.afters; ++i) {
     const Dependency& on = layer.tables().dependencies[in.after + i];
-    const std::int64_t progress = at.slice * on.steps + on.step + 1;
-    if (!layer.reached(on.block, static_cast<std::uint64_t>(progress))) return false;
+    const Amount progress = at.slice * on.steps + on.step + 1;
+    if (!layer.reached(on.block, progress)) return false;
   }
   return true;
 }
@@ -177,32 +162,31 @@ FC_DEVICE bool dependencies_reached(Layer& layer, const Instruction& in, const P
 template <class Layer>
 FC_DEVICE bool run_message(Layer& layer, const Block& block, const Instruction& in, Position& at) {
   const Geometry& g = layer.geometry();
-  const Op op = static_cast<Op>(in.op);
   const Operand* operands = layer.tables().operands + in.operands;
   const Operand* source = in.sources ? operands : nullptr;
   const Operand* target = in.targets ? operands + in.sources : nullptr;
-  const std::int64_t count = source ? source->count : target->count;
-  const std::int64_t pieces = (count + g.piece_chunks - 1) / g.piece_chunks;
+  const Amount count = source ? source->count : target->count;
+  const Amount pieces = (count + g.piece_chunks - 1) / g.piece_chunks;
   for (; at.piece < pieces; ++at.piece) {
-    const std::int64_t first = at.piece * g.piece_chunks;
-    std::int64_t begin = first * g.chunk_bytes;
-    std::int64_t bytes = at_most(g.piece_chunks, count - first) * g.chunk_bytes;
+    const Amount first = at.piece * g.piece_chunks;
+    Amount begin = first * g.chunk_bytes;
+    Amount bytes = at_most(g.piece_chunks, count - first) * g.chunk_bytes;
     if (g.slices > 1) {
       begin += at.slice * g.slice_bytes;
       bytes = at_most(g.slice_bytes, g.chunk_bytes - at.slice * g.slice_bytes);
     }
     byte* from = source ? operand_address(layer, block, *source) + begin : nullptr;
     byte* to = target ? operand_address(layer, block, *target) + begin : nullptr;
-    if (op_sends(op) && !layer.can_send()) return false;
-    if (op == Op::send) {
+    if (op_sends(in.op) && !layer.can_send()) return false;
+    if (in.op == Op::send) {
       layer.deliver(from, bytes);
       continue;
     }
     if (!to) to = layer.outgoing_slot();
-    const byte* combine_with = op_combines_message(op) ? from : nullptr;
+    const byte* combine_with = op_combines_message(in.op) ? from : nullptr;
     if (!layer.can_receive(to, combine_with, bytes)) return false;
     layer.take(to, combine_with, bytes);
-    if (op_sends(op)) layer.deliver(to, bytes);
+    if (op_sends(in.op)) layer.deliver(to, bytes);
   }
   return true;
 }
@@ -211,14 +195,14 @@ FC_DEVICE bool run_message(Layer& layer, const Block& block, const Instruction& 
 template <class Layer>
 FC_DEVICE void run_copies(Layer& layer, const Block& block, const Instruction& in,
                           const Position& at) {
-  const std::int64_t stride = layer.geometry().chunk_bytes;
+  const Amount stride = layer.geometry().chunk_bytes;
   const Operand* sources = layer.tables().operands + in.operands;
   const Operand* targets = sources + in.sources;
-  for (std::int32_t i = 0; i < in.targets; ++i) {
+  for (Index i = 0; i < in.targets; ++i) {
     const Window w = window_of(layer, block, in, at, targets[i].count);
     byte* to = operand_address(layer, block, targets[i]) + w.begin;
     const byte* from = operand_address(layer, block, sources[in.sources == 1 ? 0 : i]) + w.begin;
-    for (std::int64_t k = 0; k < w.repeat; ++k)
+    for (Amount k = 0; k < w.repeat; ++k)
       layer.copy(to + k * stride, from + k * stride, w.bytes);
   }
 }
@@ -227,20 +211,20 @@ FC_DEVICE void run_copies(Layer& layer, const Block& block, const Instruction& i
 template <class Layer>
 FC_DEVICE void run_reduction(Layer& layer, const Block& block, const Instruction& in,
                              const Position& at) {
-  const std::int64_t stride = layer.geometry().chunk_bytes;
+  const Amount stride = layer.geometry().chunk_bytes;
   const Operand* sources = layer.tables().operands + in.operands;
   const Operand* targets = sources + in.sources;
   const Window w = window_of(layer, block, in, at, targets[0].count);
-  const bool accumulates = static_cast<Op>(in.op) == Op::reduce;
+  const bool accumulates = in.op == Op::reduce;
   byte* const to = operand_address(layer, block, targets[0]) + w.begin;
-  for (std::int64_t k = 0; k < w.repeat; ++k) {
+  for (Amount k = 0; k < w.repeat; ++k) {
     const byte* from[max_sources + 1];
     int n = 0;
     if (accumulates) from[n++] = to + k * stride;
-    for (std::int32_t i = 0; i < in.sources; ++i)
+    for (Index i = 0; i < in.sources; ++i)
       from[n++] = operand_address(layer, block, sources[i]) + w.begin + k * stride;
     layer.combine(to + k * stride, from, n, w.bytes);
-    for (std::int32_t i = 1; i < in.targets; ++i)
+    for (Index i = 1; i < in.targets; ++i)
       layer.copy(operand_address(layer, block, targets[i]) + w.begin + k * stride, to + k * stride,
                  w.bytes);
   }
@@ -248,19 +232,19 @@ FC_DEVICE void run_reduction(Layer& layer, const Block& block, const Instruction
 
 // Bytes of data that an operation on packets handles. Slices are multiples of 16, as the runtime's.
 template <class Layer>
-FC_DEVICE Window packet_window(Layer& layer, const Instruction& in, std::int64_t count) {
-  constexpr std::int64_t unit = 16;
-  const std::int64_t units = count * layer.geometry().chunk_bytes / unit;
-  const std::int64_t least = units / in.parts, longer = units % in.parts;
-  const std::int64_t begin = in.part * least + at_most(in.part, longer);
+FC_DEVICE Window packet_window(Layer& layer, const Instruction& in, Amount count) {
+  constexpr Amount unit = 16;
+  const Amount units = count * layer.geometry().chunk_bytes / unit;
+  const Amount least = units / in.parts, longer = units % in.parts;
+  const Amount begin = in.part * least + at_most(in.part, longer);
   return {begin * unit, (least + (in.part < longer)) * unit, 1};
 }
 
 // A packet is four bytes of data and four of its launch's number: chunks of packets are twice as long.
 template <class Layer>
 FC_DEVICE byte* packet_address(Layer& layer, const Block& block, const Operand& operand,
-                               std::int64_t begin) {
-  const std::int64_t data = operand.offset * layer.geometry().chunk_bytes + begin;
+                               Amount begin) {
+  const Amount data = operand.offset * layer.geometry().chunk_bytes + begin;
   return buffer_address(layer, block, operand) + 2 * data;
 }
 
@@ -269,7 +253,7 @@ template <class Layer>
 FC_DEVICE void run_pack(Layer& layer, const Block& block, const Instruction& in) {
   const Operand* sources = layer.tables().operands + in.operands;
   const Operand* targets = sources + in.sources;
-  for (std::int32_t i = 0; i < in.targets; ++i) {
+  for (Index i = 0; i < in.targets; ++i) {
     const Window w = packet_window(layer, in, targets[i].count);
     const byte* from = operand_address(layer, block, sources[in.sources == 1 ? 0 : i]) + w.begin;
     layer.pack(targets[i].rank, packet_address(layer, block, targets[i], w.begin), from, w.bytes);
@@ -279,18 +263,18 @@ FC_DEVICE void run_pack(Layer& layer, const Block& block, const Instruction& in)
 // The operations that read packets: `plain` sources and targets come first, packets follow.
 template <class Layer>
 FC_DEVICE bool run_packets(Layer& layer, const Block& block, const Instruction& in,
-                           std::int32_t plain_sources, std::int32_t plain_targets) {
+                           Index plain_sources, Index plain_targets) {
   const Operand* sources = layer.tables().operands + in.operands;
   const Operand* targets = sources + in.sources;
   const Window w = packet_window(layer, in, targets[0].count);
   const byte* packets[max_sources];
-  std::int32_t n = 0;
-  for (std::int32_t i = plain_sources; i < in.sources; ++i) {
+  Index n = 0;
+  for (Index i = plain_sources; i < in.sources; ++i) {
     packets[n] = packet_address(layer, block, sources[i], w.begin);
     if (!layer.arrived(sources[i].rank, packets[n++], w.bytes)) return false;
   }
   if (!plain_targets) {
-    for (std::int32_t i = 0; i < in.targets; ++i)
+    for (Index i = 0; i < in.targets; ++i)
       layer.forward(targets[i].rank, packet_address(layer, block, targets[i], w.begin), packets[0],
                     w.bytes);
     return true;
@@ -300,14 +284,14 @@ FC_DEVICE bool run_packets(Layer& layer, const Block& block, const Instruction& 
     layer.combine_packets(to, packets, n, operand_address(layer, block, sources[0]) + w.begin, w.bytes);
   else
     layer.unpack(to, packets[0], w.bytes);
-  for (std::int32_t i = 1; i < in.targets; ++i)
+  for (Index i = 1; i < in.targets; ++i)
     layer.pack(targets[i].rank, packet_address(layer, block, targets[i], w.begin), to, w.bytes);
   return true;
 }
 
 template <class Layer>
 FC_DEVICE void raise_all(Layer& layer, const Instruction& in) {
-  for (std::int32_t i = 0; i < in.named; ++i) layer.signal(layer.tables().names[in.names + i]);
+  for (Index i = 0; i < in.named; ++i) layer.signal(layer.tables().names[in.names + i]);
 }
 
 template <class Layer>
@@ -330,7 +314,7 @@ FC_DEVICE bool run_barrier(Layer& layer, const Instruction& in, Position& at) {
 template <class Layer>
 FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instruction& in,
                                Position& at) {
-  switch (static_cast<Op>(in.op)) {
+  switch (in.op) {
     case Op::nop:
     case Op::flush:  // puts are complete when they return
     case Op::loop:
@@ -393,7 +377,7 @@ FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instructi
 template <class Layer>
 FC_DEVICE bool advance(Layer& layer, const Instruction& in, Position& at) {
   at.piece = 0;
-  if (static_cast<Op>(in.op) == Op::loop) {
+  if (in.op == Op::loop) {
     at.round = 0;
     ++at.pc;
     return false;
@@ -407,11 +391,11 @@ FC_DEVICE bool advance(Layer& layer, const Instruction& in, Position& at) {
     ++at.pc;
     return false;
   }
-  const std::int64_t unit = loop.unit_bytes;
-  const std::int64_t bytes = loop.chunks * layer.geometry().chunk_bytes;
+  const Amount unit = loop.unit_bytes;
+  const Amount bytes = loop.chunks * layer.geometry().chunk_bytes;
   ++at.round;
   if (at.round < bytes / unit + (bytes % unit != 0)) {
-    at.pc = static_cast<std::int32_t>(loop.first);
+    at.pc = loop.first;
     return false;
   }
   at.round = 0;
@@ -422,7 +406,7 @@ FC_DEVICE bool advance(Layer& layer, const Instruction& in, Position& at) {
 // Runs `block` from `at` on until it is done or has to wait (then call again with the same `at`).
 template <class Layer>
 FC_DEVICE Outcome run_thread_block(Layer& layer, const Block& block, Position& at) {
-  const std::int64_t slices = block.fifo ? layer.geometry().slices : 1;
+  const Amount slices = block.fifo ? layer.geometry().slices : 1;
   if (block.begin == block.end) return Outcome::done;
   while (at.slice < slices) {
     if (at.pc == block.end) {
@@ -435,8 +419,8 @@ FC_DEVICE Outcome run_thread_block(Layer& layer, const Block& block, Position& a
     const Instruction& in = layer.tables().instructions[at.pc];
     if (at.piece == 0 && !dependencies_reached(layer, in, at)) return Outcome::blocked;
     if (!run_instruction(layer, block, in, at)) return Outcome::blocked;
-    const std::int64_t progress = at.slice * block.steps + in.step + 1;
-    if (advance(layer, in, at)) layer.complete(static_cast<std::uint64_t>(progress));
+    const Amount progress = at.slice * block.steps + in.step + 1;
+    if (advance(layer, in, at)) layer.complete(progress);
   }
   return Outcome::done;
 }

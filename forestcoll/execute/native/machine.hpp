@@ -86,8 +86,8 @@ static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);
 inline void sleep_while(Word& word, std::uint32_t seen, const Nanoseconds* limit = nullptr) {
   timespec time{};
   if (limit) {
-    time.tv_sec = static_cast<std::time_t>(limit->count() / 1'000'000'000);
-    time.tv_nsec = static_cast<long>(limit->count() % 1'000'000'000);
+    time.tv_sec = limit->count() / 1'000'000'000;
+    time.tv_nsec = limit->count() % 1'000'000'000;
   }
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, limit ? &time : nullptr, nullptr, 0);
 }
@@ -119,16 +119,16 @@ enum Phase : int { queued, running, woken, asleep, finished };
 struct alignas(64) BlockState {
   std::atomic<int> phase{0};
   std::atomic<const void*> awaited{nullptr};
-  std::atomic<std::uint64_t> progress{0};
+  std::atomic<Count> progress{0};
   Position at;
   Awaits awaits = Awaits::nothing;  // the last wait that was not fulfilled
-  std::int32_t object = -1;
-  std::int64_t wanted = 0;
-  std::uint64_t offered = 0;  // message number (+ 1) that was last offered a landing place
+  Index object = -1;
+  Amount wanted = 0;
+  Count offered = 0;  // message number (+ 1) that was last offered a landing place
 };
 
 struct Slot {
-  std::int64_t bytes = 0;
+  Amount bytes = 0;
   bool landed = false;  // the sender has put the message where it belongs already
 };
 
@@ -137,29 +137,29 @@ struct Slot {
 // landing place: `landing` = message number + 1; a sender that takes the offer (sets it to 0) writes
 // there directly and spares the way through the slot.
 struct alignas(64) Connection {
-  std::atomic<std::uint64_t> posted{0};
-  alignas(64) std::atomic<std::uint64_t> taken{0};
-  alignas(64) std::atomic<std::uint64_t> landing{0};
+  std::atomic<Count> posted{0};
+  alignas(64) std::atomic<Count> taken{0};
+  alignas(64) std::atomic<Count> landing{0};
   byte* landing_target = nullptr;
   const byte* landing_operand = nullptr;
-  std::int64_t landing_bytes = 0;
+  Amount landing_bytes = 0;
 };
 
 struct alignas(64) Semaphore {
-  std::atomic<std::int64_t> value{0};
+  std::atomic<Amount> value{0};
 };
 
 struct alignas(64) Barrier {
-  std::atomic<std::uint64_t> arrived{0};
+  std::atomic<Count> arrived{0};
 };
 
 // Packets that come to a rank: whoever waits for some looks again when the count has changed.
 struct alignas(64) Inbox {
-  std::atomic<std::uint64_t> count{0};
+  std::atomic<Count> count{0};
 };
 
 struct alignas(64) Ticks {
-  std::atomic<std::uint64_t> count{0};  // of one worker; any change is progress
+  std::atomic<Count> count{0};  // of one worker; any change is progress
   void add() { count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 };
 
@@ -168,16 +168,16 @@ struct alignas(64) Queue {
   Mutex mutex;
   std::uint32_t head = 0, size = 0;
   std::uint32_t capacity = 0;
-  std::int64_t ring = 0;  // first of its entries in Machine::rings
+  Amount ring = 0;  // first of its entries in Machine::rings
   Ticks ticks;
 };
 
 // Workers that may run the same blocks: all of them where ranks are threads, else one rank's.
 struct alignas(64) Team {
-  Word bell{0};                     // changes when there is work for those who sleep
-  std::atomic<int> sleepers{0};     // that nobody has called yet
-  std::atomic<int> ready{0};        // entries of the team's queues
-  std::int32_t first = 0, workers = 0;
+  Word bell{0};                  // changes when there is work for those who sleep
+  std::atomic<int> sleepers{0};  // that nobody has called yet
+  std::atomic<int> ready{0};     // entries of the team's queues
+  Index first = 0, workers = 0;
 };
 
 struct Control {
@@ -186,8 +186,8 @@ struct Control {
   Stop culprit;
   // Blocks in line or running. Only a running block can wake another one, so that nothing can ever
   // happen again once this is 0.
-  alignas(64) std::atomic<std::int64_t> active{0};
-  std::atomic<std::int64_t> unfinished{0};
+  alignas(64) std::atomic<Amount> active{0};
+  std::atomic<Amount> unfinished{0};
   alignas(64) Word launch{0};  // number of the launch, from 1; changes when one begins
   Word go{0};                  // 1: everybody is there
   Word over{0};                // 1: the launch has ended
@@ -195,7 +195,7 @@ struct Control {
   std::atomic<std::uint32_t> arrived{0};
   std::atomic<bool> closing{false};
   bool stuck = false;
-  std::int32_t turn = 0;     // which set of addresses it uses
+  Index turn = 0;     // which set of addresses it uses
   Clock::time_point begin, finish;
 };
 
@@ -204,11 +204,11 @@ struct Machine {
   Tables tables{};
   Options options;
   Combine combine = nullptr;
-  std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
-  std::vector<std::vector<std::int32_t>> takers;      // per semaphore: blocks that may wait for it
-  std::vector<std::vector<std::int32_t>> members;     // per barrier: blocks
-  std::vector<std::vector<std::int32_t>> packet_readers;  // per rank: blocks that wait for packets
-  std::vector<std::vector<Area>> pages;               // per rank that is a process: what it reaches
+  std::vector<std::vector<Index>> dependents;      // per block: blocks that wait for its progress
+  std::vector<std::vector<Index>> takers;          // per semaphore: blocks that may wait for it
+  std::vector<std::vector<Index>> members;         // per barrier: blocks
+  std::vector<std::vector<Index>> packet_readers;  // per rank: blocks that wait for packets
+  std::vector<std::vector<Area>> pages;            // per rank that is a process: what it reaches
   int workers = 0, teams = 0;
 
   std::unique_ptr<Region> state_memory, team_memory, slot_memory;
@@ -219,14 +219,15 @@ struct Machine {
   Barrier* barriers = nullptr;
   Inbox* inboxes = nullptr;  // per rank
   Team* team = nullptr;
-  Queue* queues = nullptr;        // per worker
-  std::int32_t* rings = nullptr;  // the queues' entries
-  Slot* slots = nullptr;          // per connection: options.slots
-  byte* slot_bytes = nullptr;     // the same, options.slot_bytes each
+  Queue* queues = nullptr;     // per worker
+  Index* rings = nullptr;      // the queues' entries
+  Slot* slots = nullptr;       // per connection: options.slots
+  byte* slot_bytes = nullptr;  // the same, options.slot_bytes each
 
-  std::size_t block_count() const { return plan.blocks.size(); }
-  int team_of(std::int32_t block) const {
-    return teams == 1 ? 0 : plan.blocks[static_cast<std::size_t>(block)].rank;
+  Index block_count() const { return plan.blocks.size(); }
+  Index connection_count() const { return plan.writers.size(); }
+  int team_of(Index block) const {
+    return teams == 1 ? 0 : plan.blocks[block].rank;
   }
 };
 

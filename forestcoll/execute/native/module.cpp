@@ -27,7 +27,7 @@ const std::vector<std::string> reduction_names = {FC_REDUCTIONS(FC_REDUCTION_NAM
 #undef FC_REDUCTION_NAME
 
 // A table of tables.py: rows of integers become structures of the same integers.
-template <class Record, class Integer = std::int32_t>
+template <class Record, class Integer = Index>
 std::vector<Record> records(nb::handle tables, const char* name) {
   using Row = std::array<Integer, sizeof(Record) / sizeof(Integer)>;
   static_assert(sizeof(Row) == sizeof(Record) && std::is_trivially_copyable_v<Record>);
@@ -38,34 +38,34 @@ std::vector<Record> records(nb::handle tables, const char* name) {
 }
 
 struct Pair {
-  std::int32_t first, second;
+  Index first, second;
 };
 
 Plan plan_of(nb::handle tables) {
   Plan plan;
   plan.instructions = records<Instruction>(tables, "instructions");
-  plan.operands = records<Operand, std::int64_t>(tables, "operands");
+  plan.operands = records<Operand, Amount>(tables, "operands");
   plan.dependencies = records<Dependency>(tables, "dependencies");
-  plan.names = nb::cast<std::vector<std::int32_t>>(tables.attr("names"));
-  plan.loops = records<Loop, std::int64_t>(tables, "loops");
+  plan.names = nb::cast<std::vector<Index>>(tables.attr("names"));
+  plan.loops = records<Loop, Amount>(tables, "loops");
   plan.blocks = records<Block>(tables, "blocks");
   for (const Pair& ends : records<Pair>(tables, "connections")) {
     plan.writers.push_back(ends.first);
     plan.readers.push_back(ends.second);
   }
-  plan.semaphores = nb::cast<std::vector<std::int64_t>>(tables.attr("semaphores"));
-  plan.barriers = static_cast<std::int32_t>(nb::len(nb::object(tables.attr("barriers"))));
+  plan.semaphores = nb::cast<std::vector<Amount>>(tables.attr("semaphores"));
+  plan.barriers = nb::len(nb::object(tables.attr("barriers")));
   return plan;
 }
 
 byte* memory(std::uintptr_t address) { return reinterpret_cast<byte*>(address); }
 
-using Numbers = std::pair<std::int64_t, std::int64_t>;
+using Numbers = std::pair<Amount, Amount>;
 
 void make_engine(Engine* self, nb::handle tables, int ranks,
                  const std::vector<std::uintptr_t>& addresses,
-                 const std::vector<std::pair<std::uintptr_t, std::int64_t>>& sums,
-                 const std::array<std::int64_t, 5>& geometry, Numbers slots, Numbers kind,
+                 const std::vector<std::pair<std::uintptr_t, Amount>>& sums,
+                 const std::array<Amount, 5>& geometry, Numbers slots, Numbers kind,
                  bool processes, int threads, double patience) {
   Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
                   static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
@@ -75,17 +75,17 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
   new (self) Engine(plan_of(tables), std::move(options));
 }
 
-using StopRow = std::tuple<std::int32_t, std::int32_t, std::int64_t, std::int64_t, std::int64_t,
-                           bool, int, std::int32_t, std::int64_t, std::int64_t>;
+using StopRow = std::tuple<Index, Index, Amount, Amount, Amount,
+                           bool, int, Index, Amount, Amount>;
 
 StopRow row(const Stop& s) {
   return {s.block, s.at.pc, s.at.slice, s.at.round, s.at.piece, s.finished,
           static_cast<int>(s.awaits), s.object, s.wanted, s.present};
 }
 
-using LeftoverRow = std::tuple<int, std::int32_t, std::int64_t>;
+using LeftoverRow = std::tuple<int, Index, Amount>;
 using DeathRow = std::tuple<int, int, int, int>;
-using ResultRow = std::tuple<int, std::int64_t, std::vector<StopRow>, std::vector<LeftoverRow>,
+using ResultRow = std::tuple<int, Amount, std::vector<StopRow>, std::vector<LeftoverRow>,
                              std::vector<DeathRow>>;
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
@@ -123,16 +123,16 @@ Pattern pattern_of(const PatternRow& row) {
   return {static_cast<Type>(type), static_cast<Reduction>(op), reducing, ranks};
 }
 
-void fill_buffer(const PatternRow& pattern, int source, std::int64_t first, std::int64_t count,
+void fill_buffer(const PatternRow& pattern, int source, Amount first, Amount count,
                  std::uintptr_t address, int threads) {
   const nb::gil_scoped_release released;
   fill(pattern_of(pattern), source, first, count, memory(address), threads);
 }
 
-using DifferenceRow = std::tuple<int, std::int64_t, std::string, std::string>;
+using DifferenceRow = std::tuple<int, Amount, std::string, std::string>;
 
-std::tuple<std::vector<std::int64_t>, std::vector<DifferenceRow>> compare_buffers(
-    const PatternRow& pattern, int source, std::int64_t first, std::int64_t count,
+std::tuple<std::vector<Amount>, std::vector<DifferenceRow>> compare_buffers(
+    const PatternRow& pattern, int source, Amount first, Amount count,
     const std::vector<std::uintptr_t>& addresses, int limit, int threads) {
   std::vector<const byte*> buffers;
   for (const std::uintptr_t address : addresses) buffers.push_back(memory(address));

@@ -28,7 +28,7 @@ void set_name(int rank) {
   char name[16] = "rank ";
   const std::size_t first = 5;
   std::size_t end = first;
-  do name[end++] = static_cast<char>('0' + rank % 10);
+  do name[end++] = '0' + rank % 10;
   while ((rank /= 10) && end + 1 < sizeof name);
   std::reverse(name + first, name + end);
   prctl(PR_SET_NAME, name);
@@ -80,14 +80,14 @@ Death death_of(int rank, pid_t pid, int status) {
 // The letter that /proc has for what a process does; 0: none.
 char state_of(pid_t pid) {
   char path[32], line[512];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
   std::FILE* const file = std::fopen(path, "r");
   if (!file) return 0;
   const std::size_t n = std::fread(line, 1, sizeof line - 1, file);
   std::fclose(file);
   line[n] = 0;
   const char* const after = std::strrchr(line, ')');
-  return after && after[1] ? after[2] : static_cast<char>(0);
+  return after && after[1] ? after[2] : 0;
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ ProcessPool::ProcessPool(Machine& machine) : machine_(machine) {
 ProcessPool::~ProcessPool() { kill(); }
 
 std::optional<Death> ProcessPool::death() {
-  for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+  for (int rank = 0; rank < std::ssize(pids_); ++rank) {
     if (!pids_[rank]) continue;
     int status = 0;
     const pid_t found = waitpid(pids_[rank], &status, WNOHANG);
@@ -117,18 +117,17 @@ std::optional<Death> ProcessPool::death() {
     const pid_t pid = pids_[rank];
     pids_[rank] = 0;
     // Without `found`, somebody else has waited for it: it is dead, nobody knows why.
-    if (found < 0) return Death{static_cast<int>(rank), pid, 0, -1};
-    return death_of(static_cast<int>(rank), pid, status);
+    if (found < 0) return Death{rank, pid, 0, -1};
+    return death_of(rank, pid, status);
   }
   return std::nullopt;
 }
 
 std::vector<Death> ProcessPool::halted() const {
   std::vector<Death> found;
-  for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
-    const char state = pids_[rank] ? state_of(pids_[rank]) : static_cast<char>(0);
-    if (state == 'T' || state == 't')
-      found.push_back({static_cast<int>(rank), pids_[rank], 0, 0});
+  for (int rank = 0; rank < std::ssize(pids_); ++rank) {
+    const char state = pids_[rank] ? state_of(pids_[rank]) : 0;
+    if (state == 'T' || state == 't') found.push_back({rank, pids_[rank], 0, 0});
   }
   return found;
 }

@@ -153,26 +153,25 @@ pid_t fork_here() {
 #ifdef FC_SANITIZED
   return fork();
 #else
-  return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  return syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
 #endif
 }
 
-constexpr std::int64_t least = 1 << 16;  // bytes; fewer pages are found as cheaply when they are used
-constexpr std::int64_t most = 1 << 24;   // bytes at a time
-constexpr std::int64_t page = 4096;      // a divisor of every page size
+constexpr Amount least = 1 << 16;  // bytes; fewer pages are found as cheaply when they are used
+constexpr Amount most = 1 << 24;   // bytes at a time
+constexpr Amount page = 4096;      // a divisor of every page size
 
 struct Hull {
-  std::int64_t first = INT64_MAX, last = 0;  // chunks
+  Amount first = INT64_MAX, last = 0;  // chunks
 };
-using Hulls = std::map<std::pair<std::int64_t, std::int64_t>, Hull>;  // of (rank, buffer)
+using Hulls = std::map<std::pair<Amount, Amount>, Hull>;  // of (rank, buffer)
 
 void add_operands(const Machine& m, const Block& block, bool messages_only, Hulls& hulls) {
-  for (std::int32_t pc = block.begin; pc < block.end; ++pc) {
-    const Instruction& in = m.plan.instructions[static_cast<std::size_t>(pc)];
-    const Op op = static_cast<Op>(in.op);
-    if (messages_only && (op < Op::recv || op > Op::recv_reduce_copy_send)) continue;
-    for (std::int32_t i = in.operands; i < in.operands + in.sources + in.targets; ++i) {
-      const Operand& o = m.plan.operands[static_cast<std::size_t>(i)];
+  for (Index pc = block.begin; pc < block.end; ++pc) {
+    const Instruction& in = m.plan.instructions[pc];
+    if (messages_only && (in.op < Op::recv || in.op > Op::recv_reduce_copy_send)) continue;
+    for (Index i = in.operands; i < in.operands + in.sources + in.targets; ++i) {
+      const Operand& o = m.plan.operands[i];
       Hull& hull = hulls[{o.rank, o.buffer}];
       hull.first = std::min(hull.first, o.offset);
       hull.last = std::max(hull.last, o.offset + o.count);
@@ -181,22 +180,22 @@ void add_operands(const Machine& m, const Block& block, bool messages_only, Hull
 }
 
 void add_buffers(const Options& options, const Hulls& hulls, std::vector<Area>& list) {
-  const auto all = static_cast<std::int64_t>(options.addresses.size());
+  const Amount all = options.addresses.size();
   for (const auto& [place, hull] : hulls)
     for (auto at = place.first * addresses_each; at < all; at += options.ranks * addresses_each) {
-      byte* const start = options.addresses[static_cast<std::size_t>(at + place.second)];
-      const std::int64_t chunk = options.geometry.chunk_bytes, bytes = (hull.last - hull.first) * chunk;
+      byte* const start = options.addresses[at + place.second];
+      const Amount chunk = options.geometry.chunk_bytes, bytes = (hull.last - hull.first) * chunk;
       if (bytes >= least) list.push_back({start + hull.first * chunk, bytes});
     }
 }
 
 // Most of a slot stays untouched where messages are short: then its few pages are found in use.
-void add_slots(const Machine& m, std::size_t connection, std::vector<Area>& list) {
+void add_slots(const Machine& m, Index connection, std::vector<Area>& list) {
   const Geometry& g = m.options.geometry;
-  const std::int64_t message = g.slices > 1 ? g.slice_bytes : g.piece_chunks * g.chunk_bytes;
-  const std::int64_t bytes = m.options.slots * m.options.slot_bytes;
+  const Amount message = g.slices > 1 ? g.slice_bytes : g.piece_chunks * g.chunk_bytes;
+  const Amount bytes = m.options.slots * m.options.slot_bytes;
   if (2 * message >= m.options.slot_bytes && bytes >= least)
-    list.push_back({m.slot_bytes + static_cast<std::int64_t>(connection) * bytes, bytes});
+    list.push_back({m.slot_bytes + connection * bytes, bytes});
 }
 
 }  // namespace
@@ -205,7 +204,7 @@ Processes start_processes(Machine& machine, Life live, const void* context) {
   // Where addresses of functions are found when they are first called, a rank must not be the first.
   (void)Clock::now();
   Processes processes;
-  processes.ids.reserve(static_cast<std::size_t>(machine.workers));
+  processes.ids.reserve(machine.workers);
   const Hidden hidden(unneeded_memory(machine));
   for (int rank = 0; rank < machine.workers; ++rank) {
     const pid_t pid = fork_here();
@@ -220,24 +219,24 @@ Processes start_processes(Machine& machine, Life live, const void* context) {
 }
 
 void list_pages(Machine& m) {
-  std::vector<Hulls> hulls(static_cast<std::size_t>(m.options.ranks));
+  std::vector<Hulls> hulls(m.options.ranks);
   m.pages.resize(hulls.size());
   for (const Block& block : m.plan.blocks)
-    add_operands(m, block, false, hulls[static_cast<std::size_t>(block.rank)]);
-  for (std::size_t c = 0; c < m.plan.writers.size(); ++c) {
-    const Block& reader = m.plan.blocks[static_cast<std::size_t>(m.plan.readers[c])];
-    const Block& writer = m.plan.blocks[static_cast<std::size_t>(m.plan.writers[c])];
-    add_operands(m, reader, true, hulls[static_cast<std::size_t>(writer.rank)]);
-    for (const std::int32_t rank : {writer.rank, reader.rank})
-      add_slots(m, c, m.pages[static_cast<std::size_t>(rank)]);
+    add_operands(m, block, false, hulls[block.rank]);
+  for (Index c = 0; c < m.connection_count(); ++c) {
+    const Block& reader = m.plan.blocks[m.plan.readers[c]];
+    const Block& writer = m.plan.blocks[m.plan.writers[c]];
+    add_operands(m, reader, true, hulls[writer.rank]);
+    for (const Index rank : {writer.rank, reader.rank})
+      add_slots(m, c, m.pages[rank]);
   }
-  for (std::size_t rank = 0; rank < hulls.size(); ++rank)
+  for (int rank = 0; rank < m.options.ranks; ++rank)
     add_buffers(m.options, hulls[rank], m.pages[rank]);
 }
 
 void map_pages(Machine& m, int rank) {
-  for (const Area& area : m.pages[static_cast<std::size_t>(rank)])
-    for (std::int64_t done = 0; done < area.bytes; done += most) {
+  for (const Area& area : m.pages[rank])
+    for (Amount done = 0; done < area.bytes; done += most) {
       const auto begin = reinterpret_cast<std::uintptr_t>(area.start + done) / page * page;
       const auto end =
           reinterpret_cast<std::uintptr_t>(area.start + std::min(done + most, area.bytes));

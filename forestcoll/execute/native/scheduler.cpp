@@ -12,13 +12,13 @@ void ring_bell(Team& team) {
   wake_sleepers(team.bell);
 }
 
-void enqueue(Machine& m, Queue& queue, std::int32_t block) {
+void enqueue(Machine& m, Queue& queue, Index block) {
   const std::lock_guard lock(queue.mutex);
   m.rings[queue.ring + (queue.head + queue.size++) % queue.capacity] = block;
 }
 
 // In the own queue, or in that of the block's own rank.
-void push(Machine& m, int worker, std::int32_t block) {
+void push(Machine& m, int worker, Index block) {
   Team& team = m.team[m.team_of(block)];
   const bool own = worker >= team.first && worker < team.first + team.workers;
   enqueue(m, m.queues[own ? worker : team.first], block);
@@ -27,7 +27,7 @@ void push(Machine& m, int worker, std::int32_t block) {
 }
 
 // A worker takes the newest of its own, whose data is in its cache, or another one's oldest.
-bool pop(Machine& m, Team& team, int worker, std::int32_t& block) {
+bool pop(Machine& m, Team& team, int worker, Index& block) {
   if (team.ready.load() == 0) return false;
   for (int i = 0; i < team.workers; ++i) {
     Queue& queue = m.queues[team.first + (worker - team.first + i) % team.workers];
@@ -55,7 +55,7 @@ bool rest(Machine& m, Team& team) {
 
 void wait_for_start(Machine& m) {
   Control& control = *m.control;
-  if (control.arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(m.workers)) {
+  if (control.arrived.fetch_add(1) + 1 == static_cast<unsigned>(m.workers)) {
     control.begin = Clock::now();
     control.go.store(1);
     wake_sleepers(control.go);
@@ -64,12 +64,12 @@ void wait_for_start(Machine& m) {
   while (control.go.load() == 0) sleep_while(control.go, 0);
 }
 
-void run_block(Machine& m, CpuLayer& layer, int worker, std::int32_t block) {
+void run_block(Machine& m, CpuLayer& layer, int worker, Index block) {
   Control& control = *m.control;
   BlockState& state = m.blocks[block];
   state.phase.store(running);
   layer.enter(block);
-  const Block& code = m.plan.blocks[static_cast<std::size_t>(block)];
+  const Block& code = m.plan.blocks[block];
   if (run_thread_block(layer, code, state.at) == Outcome::done) {
     state.phase.store(finished);
     if (control.unfinished.fetch_sub(1) == 1)
@@ -90,7 +90,7 @@ void run_block(Machine& m, CpuLayer& layer, int worker, std::int32_t block) {
 
 }  // namespace
 
-void wake(Machine& m, int worker, std::int32_t block) {
+void wake(Machine& m, int worker, Index block) {
   auto& phase = m.blocks[block].phase;
   int seen = phase.load();
   for (;;) {
@@ -119,7 +119,7 @@ void run_worker(Machine& m, int worker) {
   CpuLayer layer(m, worker);
   wait_for_start(m);
   while (!m.control->abort.load(std::memory_order_relaxed)) {
-    std::int32_t block;
+    Index block;
     if (pop(m, team, worker, block))
       run_block(m, layer, worker, block);
     else if (!rest(m, team))
@@ -131,7 +131,7 @@ void run_worker(Machine& m, int worker) {
 namespace {
 
 void reset_states(Machine& m) {
-  for (std::size_t i = 0; i < m.block_count(); ++i) {
+  for (Index i = 0; i < m.block_count(); ++i) {
     BlockState& b = m.blocks[i];
     b.progress.store(0);
     b.phase.store(queued);
@@ -140,16 +140,16 @@ void reset_states(Machine& m) {
     b.at.pc = m.plan.blocks[i].begin;
   }
   // Message numbers go on from launch to launch; the slot of a number may be another one now.
-  const std::size_t slots = m.plan.writers.size() * static_cast<std::size_t>(m.options.slots);
-  for (std::size_t i = 0; i < slots; ++i) m.slots[i] = {};
+  const Amount slots = m.connection_count() * m.options.slots;
+  for (Amount i = 0; i < slots; ++i) m.slots[i] = {};
 }
 
 void reset_control(Machine& m) {
   Control& c = *m.control;
   c.abort.store(false);
   c.mismatch.store(false);
-  c.active.store(static_cast<std::int64_t>(m.block_count()));
-  c.unfinished.store(static_cast<std::int64_t>(m.block_count()));
+  c.active.store(m.block_count());
+  c.unfinished.store(m.block_count());
   c.go.store(0);
   c.over.store(0);
   c.parked.store(0);
@@ -165,12 +165,11 @@ void fill_queues(Machine& m) {
     m.team[t].sleepers.store(0);
     m.team[t].ready.store(0);
   }
-  const std::size_t n = m.block_count();
+  const Index n = m.block_count();
   for (const bool receiving : {false, true})
-    for (std::size_t i = 0; i < n; ++i) {
-      if ((m.plan.blocks[i].incoming >= 0) != receiving) continue;
-      const auto block = static_cast<std::int32_t>(i);
-      const auto share = static_cast<int>(i * static_cast<std::size_t>(m.workers) / n);
+    for (Index block = 0; block < n; ++block) {
+      if ((m.plan.blocks[block].incoming >= 0) != receiving) continue;
+      const int share = Amount{block} * m.workers / n;
       push(m, m.teams == 1 ? share : m.team[m.team_of(block)].first, block);
     }
 }

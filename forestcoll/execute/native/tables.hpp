@@ -6,50 +6,72 @@
 
 namespace forestcoll {
 
+using Index = std::int32_t;   // into a table, or how many there are in it
+using Amount = std::int64_t;  // bytes, chunks, elements, or a place among them
+using Count = std::uint64_t;  // what only grows: messages, steps, arrivals
+
+// forestcoll.program.Op: tables.py numbers them by this list.
+#define FC_OPERATIONS(USE) \
+  USE(nop) USE(copy) USE(reduce) USE(reduce_to) USE(send) USE(recv) USE(recv_copy_send) \
+  USE(recv_reduce_send) USE(recv_reduce_copy) USE(recv_reduce_copy_send) USE(put) \
+  USE(put_signal) USE(put_signal_flush) USE(get) USE(read_reduce) USE(read_reduce_put) \
+  USE(reduce_put) USE(signal) USE(wait) USE(relaxed_signal) USE(relaxed_wait) USE(flush) \
+  USE(barrier) USE(acquire) USE(release) USE(put_packets) USE(forward_packets) \
+  USE(copy_packets) USE(unpack) USE(reduce_packets) USE(reduce_put_packets) \
+  USE(reduce_copy_packets) USE(reduce_copy_put_packets) USE(fabric_store) \
+  USE(fabric_reduce_store)
+#define FC_OPERATION_MEMBER(name) name,
+// `loop` is no instruction of a plan: the head of a pipeline's body, which follows it.
+enum class Op : Index { FC_OPERATIONS(FC_OPERATION_MEMBER) loop };
+#undef FC_OPERATION_MEMBER
+
 constexpr int max_sources = 80;  // operands of one reduction
-constexpr std::int64_t buffers_each = 3;  // of a rank: input, output, scratch
-constexpr std::int64_t addresses_each = 2 * buffers_each;  // and those of their allocations
+constexpr Amount buffers_each = 3;  // of a rank: input, output, scratch
+constexpr Amount addresses_each = 2 * buffers_each;  // and those of their allocations
 
 struct Instruction {
-  std::int32_t op;
-  std::int32_t step;              // number in the plan; a pipeline's body shares one
-  std::int32_t operands;          // first of `sources` + `targets` operands
-  std::int32_t sources, targets;
-  std::int32_t after, afters;     // dependencies
-  std::int32_t names, named;      // semaphores to raise or to take from
-  std::int32_t barrier, group;
-  std::int32_t part, parts;       // the slice of each operand's whole range that is done
-  std::int32_t loop;              // pipeline that it belongs to, -1: none
-  std::int32_t unused[2];
+  Op op;
+  Index step;      // number in the plan; a pipeline's body shares one
+  Index operands;  // first of `sources` + `targets` operands
+  Index sources, targets;
+  Index after, afters;  // dependencies
+  Index names, named;   // semaphores to raise or to take from
+  Index barrier, group;
+  Index part, parts;  // the slice of each operand's whole range that is done
+  Index loop;         // pipeline that it belongs to, -1: none
+  Index unused[2];
 };
 
 // `buffer` counts as in Layer::address; only own memory is addressed by its allocation.
 struct Operand {
-  std::int64_t rank, buffer, offset, count;  // offset and count in chunks
+  Amount rank, buffer, offset, count;  // offset and count in chunks
 };
 
 struct Dependency {
-  std::int32_t block, step, steps;  // steps: how many that block has, what one iteration counts
+  Index block, step, steps;  // steps: how many that block has, what one iteration counts
 };
 
 struct Loop {
-  std::int64_t first, last;  // instructions of the body, both inclusive
-  std::int64_t chunks, unit_bytes;
+  Amount first, last;  // instructions of the body, both inclusive
+  Amount chunks, unit_bytes;
 };
 
 struct Block {
-  std::int32_t rank, number;        // number: thread block of the rank
-  std::int32_t begin, end;          // instructions
-  std::int32_t steps;
-  std::int32_t incoming, outgoing;  // connections, -1: none
-  std::int32_t fifo;                // the whole list repeats for slice after slice of every chunk
+  Index rank, number;  // number: thread block of the rank
+  Index begin, end;    // instructions
+  Index steps;
+  Index incoming, outgoing;  // connections, -1: none
+  Index fifo;                // the whole list repeats for slice after slice of every chunk
 };
+
+// What a thread block waits for.
+enum class Awaits : Index { nothing, dependency, slot, message, semaphore, barrier, packets };
 
 struct Tables {
   const Instruction* instructions;
   const Operand* operands;
   const Dependency* dependencies;
-  const std::int32_t* names;
+  const Index* names;
   const Loop* loops;
 };
 
