@@ -153,7 +153,7 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link(compiled: Artefacts) -> 
 
     known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
     slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
-    (entry,), _ = measurement._entries(slowed, made.programs["mscclpp-json"], made.forest, ())
+    (entry,), _ = measurement.tree_entries(slowed, made.programs["mscclpp-json"], made.forest, ())
     assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
     assert entry.algbw == made.forest.algbw / 4
 
@@ -163,10 +163,10 @@ def test_what_an_allgather_is_measured_against(compiled: Artefacts) -> None:
     graph = named("rail", **SETTINGS)
     made = compiled(RAIL, "allgather", *TARGET)
     program = made.programs["mscclpp-json"]
-    entries, notes = measurement._entries(graph, program, made.forest, measurement.AGAINST)
+    entries, notes = measurement.tree_entries(graph, program, made.forest, measurement.AGAINST)
     assert [entry.name for entry in entries] == ["plan", "ring", "rings"]
     assert "tree and double-tree and gloo: for allreduce, not for allgather" in notes
-    _, notes = measurement._entries(graph, program, made.forest, ["direct", "ring"])
+    _, notes = measurement.tree_entries(graph, program, made.forest, ["direct", "ring"])
     assert "direct: for an all-to-all, not for allgather" in notes
     assert entries[0].algbw > entries[2].algbw > entries[1].algbw
     assert entries[1].program is not None

@@ -12,7 +12,7 @@ import pytest
 from test_lab import fabric  # before what asks for PyTorch: it skips without
 
 from forestcoll.compile.alltoall_plans import routes_beside
-from forestcoll.execute.lab import exchange
+from forestcoll.execute.lab import measurement
 from forestcoll.execute.lab.measurement import EXCHANGES
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import file
@@ -35,11 +35,11 @@ def nic_out() -> Topology:
     return edit(catalog.load("dgx-a100", {"boxes": "2"}), ["box0/gpu0-fabric"], [])
 
 
-def entries(topology: Topology, **given: Any) -> tuple[dict[str, exchange.Entry], list[str]]:
+def entries(topology: Topology, **given: Any) -> tuple[dict[str, measurement.Entry], list[str]]:
     graph = CapacityGraph.from_topology(topology)
     matrix = given.get("matrix")
-    program, paths = exchange.make_plan(topology, ragged=matrix is not None)
-    found, notes = exchange.make_entries(
+    program, paths = measurement.make_plan(topology, ragged=matrix is not None)
+    found, notes = measurement.exchange_entries(
         graph, program, given.get("paths", paths), EXCHANGES, matrix
     )
     return {entry.name: entry for entry in found}, notes
@@ -88,14 +88,14 @@ def test_blocks_of_any_size_are_counted_pair_by_pair() -> None:
 
 def test_rings_are_for_what_trees_carry() -> None:
     graph = CapacityGraph.from_topology(boxes())
-    program, paths = exchange.make_plan(boxes())
-    found, notes = exchange.make_entries(graph, program, paths, ("ring", "direct"), None)
+    program, paths = measurement.make_plan(boxes())
+    found, notes = measurement.exchange_entries(graph, program, paths, ("ring", "direct"), None)
     assert [entry.name for entry in found] == ["plan", "direct"]
     assert notes == ["ring: for what trees carry, not for alltoall"]
 
 
 def test_routes_beside_a_plan(tmp_path: Path) -> None:
-    _, paths = exchange.make_plan(boxes())
+    _, paths = measurement.make_plan(boxes())
     plan = tmp_path / "two.alltoall.mscclpp.json"
     assert routes_beside(plan) is None
     (tmp_path / "two.alltoall.routes.json").write_text(file.dumps(paths, "two"))
@@ -122,7 +122,7 @@ def test_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said = refused(capsys, *SMALL, "-c", "alltoallv", "--matrix", str(bytes_), code=1)
     assert "the matrix has 2 rows; there are 4 ranks" in said
     plan = tmp_path / "p.json"
-    program, _ = exchange.make_plan(boxes())
+    program, _ = measurement.make_plan(boxes())
     from forestcoll import plans
     from forestcoll.program.targets import MSCCLPP
 

@@ -23,8 +23,7 @@ from typing import Literal
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.execute.lab import exchange
-from forestcoll.execute.lab.measurement import Matrix, Report, Wishes, compare
+from forestcoll.execute.lab.measurement import Matrix, Report, Wishes, compare, make_plan
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit, parse_scale
@@ -127,8 +126,8 @@ def measure(fabric: Fabric, seconds: float, rate: float) -> Report:
         program = made.programs["mscclpp-json"]
         return compare(graph, program, made.forest, name=known.name, wishes=wishes)
     matrix = skewed(len(graph.ranks)) if fabric.collective == "alltoallv" else None
-    plan, paths = exchange.make_plan(known, ragged=matrix is not None)
-    return exchange.compare(graph, plan, paths, name=known.name, wishes=wishes, matrix=matrix)
+    plan, paths = make_plan(known, ragged=matrix is not None)
+    return compare(graph, plan, paths, name=known.name, wishes=wishes, matrix=matrix)
 
 
 def skewed(n: int) -> Matrix:

@@ -99,10 +99,10 @@ class _Runner:
 
         def fill() -> None:
             self.contents.fill(buffers)
-            self.team.ask("upload", in_place)
+            self.team.ask("move", in_place, True)
 
         def compare() -> int:
-            self.team.ask("download", in_place)
+            self.team.ask("move", in_place, False)
             return self.contents.compare(buffers, mode)
 
         return self.request.row(mode, fill, lambda k: self.launch(in_place, k), compare)

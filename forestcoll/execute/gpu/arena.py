@@ -7,7 +7,8 @@ that takes from it, a thread block's progress and a barrier with their rank.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -40,19 +41,19 @@ class Arenas:
     """Places of all things, by their numbers over all ranks (tables.py)."""
 
     gpu_of: list[int]  # per rank, as a position among the GPUs used
-    bytes: list[int] = field(default_factory=list)  # per GPU
-    input: list[Place] = field(default_factory=list)  # per rank, out of place
-    output: list[Place] = field(default_factory=list)
-    scratch: list[Place] = field(default_factory=list)
-    scratch_bytes: list[int] = field(default_factory=list)
-    posted: list[Place] = field(default_factory=list)  # per connection
-    taken: list[Place] = field(default_factory=list)
-    slots: list[Place] = field(default_factory=list)
-    sizes: list[Place] = field(default_factory=list)
-    semaphores: list[Place] = field(default_factory=list)
-    progress: list[Place] = field(default_factory=list)  # per block
-    arrived: list[Place] = field(default_factory=list)  # per barrier
-    flags: list[tuple[int, int]] = field(default_factory=list)  # per GPU: (begin, bytes)
+    bytes: list[int]  # per GPU
+    flags: list[tuple[int, int]]  # per GPU: (begin, bytes)
+    input: list[Place]  # per rank, out of place
+    output: list[Place]
+    scratch: list[Place]
+    scratch_bytes: list[int]
+    posted: list[Place]  # per connection
+    taken: list[Place]
+    slots: list[Place]
+    sizes: list[Place]
+    semaphores: list[Place]
+    progress: list[Place]  # per block
+    arrived: list[Place]  # per barrier
 
     def initial(self, gpu: int, tables: Tables) -> npt.NDArray[np.uint64]:
         """What the flags of a GPU hold before a launch."""
@@ -68,37 +69,35 @@ def lay_out(
     program: Program, tables: Tables, data: Layout, gpu_of: list[int], slots: int, slot_bytes: int
 ) -> Arenas:
     """The places for `program` at this size, rank r on GPU `gpu_of[r]` (0, 1, ... without gaps)."""
-    arenas = Arenas(gpu_of)
-    count = max(gpu_of) + 1
-    ends = [0] * count
+    ends = [0] * (max(gpu_of) + 1)
 
     def place(gpu: int, size: int, unit: int = ALIGNMENT) -> Place:
         begin = -(-ends[gpu] // unit) * unit
         ends[gpu] = begin + size
         return gpu, begin
 
-    chunk, factor = data.chunk_bytes, program.scratch_factor
-    for r, rank in enumerate(program.ranks):
-        gpu = gpu_of[r]
-        arenas.input.append(place(gpu, rank.input_chunks * chunk))
-        arenas.output.append(place(gpu, rank.output_chunks * chunk))
-        arenas.scratch_bytes.append(tables.scratch[r] * chunk * factor)
-        arenas.scratch.append(place(gpu, arenas.scratch_bytes[r]))
+    def flags(ranks: Iterable[int]) -> list[Place]:
+        return [place(gpu_of[r], LINE, LINE) for r in ranks]
+
+    chunk, ranks = data.chunk_bytes, list(zip(gpu_of, program.ranks, strict=True))
+    scratch_bytes = [count * chunk * program.scratch_factor for count in tables.scratch]
     rank_of = [row[0] for row in tables.blocks]
-    for _, reader in tables.connections:
-        gpu = gpu_of[rank_of[reader]]
-        arenas.slots.append(place(gpu, slots * slot_bytes))
-        arenas.sizes.append(place(gpu, slots * 8))
-    begins = [place(gpu, 0)[1] for gpu in range(count)]
-    for writer, reader in tables.connections:
-        arenas.posted.append(place(gpu_of[rank_of[reader]], LINE, LINE))
-        arenas.taken.append(place(gpu_of[rank_of[writer]], LINE, LINE))
-    for r, _ in tables.takers:
-        arenas.semaphores.append(place(gpu_of[r], LINE, LINE))
-    for r in rank_of:
-        arenas.progress.append(place(gpu_of[r], LINE, LINE))
-    for r in tables.barriers:
-        arenas.arrived.append(place(gpu_of[r], LINE, LINE))
-    arenas.bytes = [max(end, ALIGNMENT) for end in ends]
-    arenas.flags = [(begins[gpu], ends[gpu] - begins[gpu]) for gpu in range(count)]
-    return arenas
+    writers, readers = ([rank_of[ends[side]] for ends in tables.connections] for side in (0, 1))
+    large = {
+        "input": [place(gpu, rank.input_chunks * chunk) for gpu, rank in ranks],
+        "output": [place(gpu, rank.output_chunks * chunk) for gpu, rank in ranks],
+        "scratch": [place(*pair) for pair in zip(gpu_of, scratch_bytes, strict=True)],
+        "slots": [place(gpu_of[r], slots * slot_bytes) for r in readers],
+        "sizes": [place(gpu_of[r], slots * 8) for r in readers],
+    }
+    begins = [place(gpu, 0)[1] for gpu in range(len(ends))]
+    small = {
+        "posted": flags(readers),
+        "taken": flags(writers),
+        "semaphores": flags(r for r, _ in tables.takers),
+        "progress": flags(rank_of),
+        "arrived": flags(tables.barriers),
+    }
+    spans = [(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
+    sizes = [max(end, ALIGNMENT) for end in ends]
+    return Arenas(gpu_of, sizes, spans, scratch_bytes=scratch_bytes, **large, **small)

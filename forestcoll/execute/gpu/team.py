@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from forestcoll.common.errors import ExecutionError
@@ -162,9 +161,7 @@ class Team:
     def __enter__(self) -> Team:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._processes.kill()
             return

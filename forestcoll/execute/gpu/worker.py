@@ -136,25 +136,17 @@ class Worker:
             self.bases.append(self.device.attach(handle))
         job, arenas, t = self.job, self.job.arenas, self.job.tables
         mine = [b for b, row in enumerate(t.blocks) if row[0] in set(self.mine)]
-        pointers = (
-            arenas.posted,
-            arenas.taken,
-            arenas.slots,
-            arenas.sizes,
-            arenas.semaphores,
-            arenas.progress,
-            arenas.arrived,
-        )
+        pointers = ["posted", "taken", "slots", "sizes", "semaphores", "progress", "arrived"]
         tables: list[npt.NDArray[Any]] = [
-            np.array(t.instructions, np.int32).reshape(-1, 16),
-            np.array(t.operands, np.int64).reshape(-1, 4),
-            np.array(t.dependencies, np.int32).reshape(-1, 3),
+            np.array(t.instructions, np.int32),
+            np.array(t.operands, np.int64),
+            np.array(t.dependencies, np.int32),
             np.array(t.names, np.int32),
-            np.array(t.loops, np.int64).reshape(-1, 4),
-            np.array(t.blocks, np.int32).reshape(-1, 8),
+            np.array(t.loops, np.int64),
+            np.array(t.blocks, np.int32),
             np.array(mine, np.int32),
             np.zeros(6 * job.program.n, np.uint64),  # addresses: `prepare` gives them
-            *(np.array([self.at(p) for p in places], np.uint64) for places in pointers),
+            *(np.array([*map(self.at, getattr(arenas, p))], np.uint64) for p in pointers),
         ]
         self.device.load(tables, len(mine), job.geometry, job.slots, job.kind)
 
@@ -191,23 +183,16 @@ class Worker:
         program_of_rank = self.job.program.ranks[rank]
         return program_of_rank.input_chunks, program_of_rank.output_chunks
 
-    def upload(self, in_place: bool) -> None:
-        """The host's inputs and outputs to the GPU; scratch becomes all ones."""
+    def move(self, in_place: bool, inwards: bool) -> None:
+        """Inputs and outputs from the host to the GPU, where scratch becomes all ones; or back."""
         for rank in self.mine:
-            source, target = self.buffers(rank, in_place)
-            host = self.host(rank, in_place)
-            self.device.write(target, host.output)
-            self.device.write(source, host.input)
-            begin, size = self.at(self.job.arenas.scratch[rank]), self.job.arenas.scratch_bytes
-            self.device.set(begin, 0xFF, size[rank])
-
-    def download(self, in_place: bool) -> None:
-        """The GPU's inputs and outputs to the host."""
-        for rank in self.mine:
-            source, target = self.buffers(rank, in_place)
-            host = self.host(rank, in_place)
-            self.device.read(source, host.input)
-            self.device.read(target, host.output)
+            host, (source, target) = self.host(rank, in_place), self.buffers(rank, in_place)
+            # in place the input is the last to be written: it is a part of the output, or the whole
+            for place, data in ((target, host.output), (source, host.input)):
+                (self.device.write if inwards else self.device.read)(place, data)
+            if inwards:
+                begin, size = self.at(self.job.arenas.scratch[rank]), self.job.arenas.scratch_bytes
+                self.device.set(begin, 0xFF, size[rank])
 
     def host(self, rank: int, in_place: bool) -> Buffers:
         """A rank's memory on the host, which the parent fills and compares."""

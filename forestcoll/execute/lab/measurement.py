@@ -1,4 +1,13 @@
-"""A plan beside rings, trees and gloo's own allreduce, on one fabric: predicted and measured."""
+"""A plan beside what it is measured against, on one fabric: predicted and measured.
+
+What trees carry is held against rings, trees and gloo's own allreduce; an all-to-all against
+
+direct     every block straight to its rank, by the engine that also runs the plan
+two-level  first to the GPU of the own box that has the target's place, then to the target's box
+gloo       torch.distributed's all_to_all_single, which sends straight too
+
+Straight means by the shortest way of the fabric, where a mesh's GPUs pass packets on.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +24,19 @@ from forestcoll.execute.lab.network import Network
 from forestcoll.execute.lab.ranks import Trial, run
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
+from forestcoll.lower.alltoall import lowering as alltoall
 from forestcoll.program import Collective, Program
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.schedule.forest import Forest, check
 from forestcoll.schedule.routes import Loads, Pair, Routes, routes
 from forestcoll.solver import baselines
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes as Paths
+from forestcoll.solver.alltoall.spread import spread
+from forestcoll.solver.baselines.alltoall import direct, two_level
+from forestcoll.topology import Topology
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 PLAN = "plan"
@@ -28,7 +45,7 @@ DIRECT, TWO_LEVEL = "direct", "two-level"
 AGAINST = ("ring", "rings", "tree", "double-tree", GLOO)
 """What a plan can be measured against."""
 EXCHANGES = (DIRECT, TWO_LEVEL, GLOO)
-"""What an all-to-all can be measured against (`lab.exchange`)."""
+"""What an all-to-all can be measured against."""
 
 Matrix = tuple[tuple[int, ...], ...]
 """Bytes that each rank sends to each."""
@@ -116,33 +133,30 @@ class Wishes:
 def compare(
     graph: CapacityGraph,
     program: Program,
-    forest: Forest | None,
+    made_from: Forest | Paths | None,
     *,
     name: str = "",
-    against: Sequence[str] = AGAINST,
+    against: Sequence[str] | None = None,
     wishes: Wishes | None = None,
+    matrix: Matrix | None = None,
 ) -> Report:
     """Measure the plan and what it is measured against on the fabric of `graph`.
 
-    `forest`: the plan's, whose paths are taken. Raises PlanError (the plan is for other ranks),
-    UnsupportedError (this machine cannot), ExecutionError (a run failed).
+    `made_from`: the plan's forest, or the routes of an all-to-all's, whose paths are taken; None:
+    shortest ways. `against`: None: all that serve. `matrix`: of an all-to-all the bytes from rank
+    to rank, where they differ. Raises PlanError (the plan is for other ranks), UnsupportedError
+    (this machine cannot), ExecutionError (a run failed).
     """
-    entries, notes = _entries(graph, program, forest, against)
-    return measure_all(graph, program.collective, entries, notes, name, wishes or Wishes())
-
-
-def measure_all(
-    graph: CapacityGraph,
-    collective: Collective,
-    entries: Sequence[Entry],
-    notes: Sequence[str],
-    name: str,
-    wishes: Wishes,
-    matrix: Matrix | None = None,
-) -> Report:
-    """Measure each, the plan first. `matrix`: the bytes from rank to rank, where they differ."""
+    wishes, collective, rows = wishes or Wishes(), program.collective, list[Measured]()
+    if collective.transposes:
+        assert not isinstance(made_from, Forest)
+        names = EXCHANGES if against is None else against
+        entries, notes = exchange_entries(graph, program, made_from, names, matrix)
+    else:
+        assert not isinstance(made_from, Paths)
+        names = AGAINST if against is None else against
+        entries, notes = tree_entries(graph, program, made_from, names)
     scale = _scale(graph, wishes.rate)
-    rows, notes = [], list(notes)
     with Network(graph, scale) as network:
         for k, entry in enumerate(entries):
             if wishes.progress is not None:
@@ -171,19 +185,20 @@ def _scale(graph: CapacityGraph, rate: float) -> Fraction:
     return Fraction(int(wanted * 1e6)) / into
 
 
-def _entries(
+def tree_entries(
     graph: CapacityGraph, program: Program, forest: Forest | None, against: Sequence[str]
 ) -> tuple[list[Entry], list[str]]:
-    check_plan(graph, program)
+    """The plan and what it is measured against, each with its ways and loads; and notes."""
+    _check_plan(graph, program)
     if forest is not None:
-        check_paths(graph, forest.graph, _steps(forest), "forest")
+        _check_paths(graph, forest.graph, _steps(forest), "forest")
     entries = [entry_of(PLAN, program, routes(graph, forest))]
     notes = list[str]()
     if forest is None:
         notes.append("no forest beside the plan: pairs of ranks take the shortest way")
-    notes += note_split(entries[0].routes, "forest")
+    notes += _note_split(entries[0].routes, "forest")
     collective = program.collective
-    trees = check_against(against, AGAINST, "an all-to-all", collective, notes)
+    trees = _check_against(against, AGAINST, "an all-to-all", collective, notes)
     served = [other for other in trees if _serves(other, collective)]
     if len(served) < len(trees):
         others = " and ".join(other for other in trees if other not in served)
@@ -202,7 +217,64 @@ def _entries(
     return entries, notes
 
 
-def check_plan(graph: CapacityGraph, program: Program) -> None:
+def exchange_entries(
+    graph: CapacityGraph,
+    program: Program,
+    paths: Paths | None,
+    against: Sequence[str],
+    matrix: Matrix | None,
+) -> tuple[list[Entry], list[str]]:
+    """The same of an all-to-all; `paths`: the plan's, None: shortest ways."""
+    _check_plan(graph, program)
+    if paths is None:
+        ways, notes = routes(graph), ["no routes beside the plan: ranks take the shortest way"]
+    else:
+        steps = (step for route in paths.expand() for step in pairwise(route.path))
+        _check_paths(graph, paths.graph, steps, "routes")
+        ways = routes(graph, edges=alltoall.edges_of(paths))
+        notes = _note_split(ways, "routes")
+    names = _check_against(against, EXCHANGES, "what trees carry", program.collective, notes)
+    straight = routes(graph)
+    entries = [entry_of(PLAN, program, ways, matrix)]
+    for other in names:
+        if other == GLOO:
+            entries.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
+            continue
+        try:
+            flows = direct(graph) if other == DIRECT else two_level(graph)
+            theirs = alltoall.lower_flows(graph, flows, 1, MSCCLPP, other)
+        except (PlanError, UnsupportedError) as error:
+            notes.append(f"no {other}: {error}")
+            continue
+        entries.append(entry_of(other, theirs, straight, matrix))
+    return entries, notes
+
+
+def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:
+    n = len(graph.ranks)
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    if matrix is None:
+        return dict.fromkeys(pairs, Fraction(1, n))
+    most = max(map(sum, matrix))
+    return {(i, j): Fraction(matrix[i][j], most) for i, j in pairs if matrix[i][j]}
+
+
+def make_plan(topology: Topology, *, ragged: bool = False) -> tuple[Program, Paths]:
+    """A plan for all GPUs with its routes; `ragged`: of static routes for any sizes, if boxes are.
+
+    Raises UnsupportedError and PlanError where there is none.
+    """
+    best = solve(uniform(topology))
+    try:
+        if not ragged:
+            raise UnsupportedError("for even blocks the optimum's routes are better")
+        ways = spread(best)
+    except UnsupportedError:
+        ways = route(best)
+    return alltoall.lower(ways, MSCCLPP, topology.name), ways
+
+
+def _check_plan(graph: CapacityGraph, program: Program) -> None:
     """PlanError unless the plan is for the GPUs of the graph."""
     names = tuple(graph.names[node] for node in graph.ranks)
     if program.n != len(names):
@@ -214,7 +286,7 @@ def check_plan(graph: CapacityGraph, program: Program) -> None:
         )
 
 
-def check_against(
+def _check_against(
     against: Sequence[str],
     served: Sequence[str],
     others: str,
@@ -235,7 +307,7 @@ def check_against(
     return [other for other in against if other in served]
 
 
-def note_split(ways: Routes, of: str) -> list[str]:
+def _note_split(ways: Routes, of: str) -> list[str]:
     """That some pairs of ranks have one way here, and several where the plan comes from."""
     if not ways.split:
         return []
@@ -252,7 +324,7 @@ def _serves(name: str, collective: Collective) -> bool:
     return not collective.has_root and collective in baselines.by_name(name).serves
 
 
-def check_paths(
+def _check_paths(
     graph: CapacityGraph, theirs: CapacityGraph, used: Iterable[tuple[int, int]], what: str
 ) -> None:
     """PlanError where the file beside the plan uses links that are not there; slower is fine.

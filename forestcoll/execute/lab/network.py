@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -172,12 +171,7 @@ class Network:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def space(self, rank: int) -> str:

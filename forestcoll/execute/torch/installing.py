@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -106,12 +105,7 @@ class Installation:
     def __enter__(self) -> Installation:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.uninstall()
 
     def uninstall(self) -> None:

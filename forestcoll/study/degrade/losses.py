@@ -10,13 +10,14 @@ shows, as far as forests alone are simulated at all.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forestcoll import solver
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
 from forestcoll.compile.problem import Problem
 from forestcoll.program import Collective
@@ -116,56 +117,46 @@ def report_losses(
     copies. `progress` is told the stage and the part of the work done. Raises what the solver
     raises on the whole fabric, and ForestError where `forest` is of another problem.
     """
-    say = progress or (lambda _stage, _part: None)
-    timings: dict[str, float] = {}
-    began = time.perf_counter()
-    problem = workload.problem()
-    graph, root = problem.graph, problem.root
-    if root is not None:
-        workload = replace(workload, root=graph.names[graph.ranks[root]])
-    say("optimum", 0.0)
-    best = problem.optimum()
-    timings["optimum"], began = _lap(began)
-    say("forest", 0.0)
-    if forest is None:
-        forest = best_forest(problem, best)
-    else:
-        _check_same(forest, graph, workload)
-    timings["forest"], began = _lap(began)
-    touched = set(graph.names)
-    failures = [
-        failure
-        for failure in list_failures(workload.topology, kinds)
-        if failure.node in touched or any({*arc} <= touched for arc, _ in failure.left)
-    ]
-    members = classes(graph, failures, root)
-    timings["symmetry"], began = _lap(began)
-    old = _of_forest(forest, failures)
-    least = _least(old, members)
-    new = _of_optimum(workload, failures, least, best.algbw, lambda part: say("failures", part))
-    losses = tuple(
-        Loss(failure, before, new[member].algbw, member, new[member].reason, new[member].note)
-        for failure, before, member in zip(failures, old, members, strict=True)
-    )
-    timings["failures"], _ = _lap(began)
+    clock = Clock(progress)
+    with clock.stage("optimum"):
+        problem = workload.problem()
+        graph, root = problem.graph, problem.root
+        if root is not None:
+            workload = replace(workload, root=graph.names[graph.ranks[root]])
+        best = problem.optimum()
+    with clock.stage("forest"):
+        if forest is None:
+            forest = best_forest(problem, best)
+        else:
+            _check_same(forest, graph, workload)
+    with clock.stage("symmetry"):
+        touched = set(graph.names)
+        failures = [
+            failure
+            for failure in list_failures(workload.topology, kinds)
+            if failure.node in touched or any({*arc} <= touched for arc, _ in failure.left)
+        ]
+        members = classes(graph, failures, root)
+    with clock.stage("failures"):
+        old = _of_forest(forest, failures)
+        least = _least(old, members)
+        new = _of_optimum(workload, failures, least, best.algbw, partial(clock.report, "failures"))
+        losses = tuple(
+            Loss(failure, before, new[member].algbw, member, new[member].reason, new[member].note)
+            for failure, before, member in zip(failures, old, members, strict=True)
+        )
     before = forest.plain_algbw
     optimum = max(best.algbw, before)  # of many ranks the latter may be nearer to the bound
-    return Report(workload, forest, before, optimum, losses, len(new), timings)
+    return Report(workload, forest, before, optimum, losses, len(new), clock.seconds)
 
 
 def best_forest(problem: Problem, best: Optimum) -> Forest:
     """The forest that `synthesize` makes where no plan is asked for; compact for many ranks."""
-    from forestcoll.common.clock import Clock
     from forestcoll.compile.choose import Chooser
     from forestcoll.compile.request import Request
 
     request = Request(compact=len(problem.graph.ranks) > solver.COMPACT_FROM)
     return Chooser(problem, {}, request, best, Clock()).choose().forest
-
-
-def _lap(began: float) -> tuple[float, float]:
-    now = time.perf_counter()
-    return now - began, now
 
 
 def _check_same(forest: Forest, graph: CapacityGraph, workload: Workload) -> None:

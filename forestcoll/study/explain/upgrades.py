@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Generic, TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import DisjointSets
 
 NEAR = Fraction(105, 100)
 """What limits up to so many times the optimum is listed."""
@@ -143,18 +144,12 @@ def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
 
 def _join(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
     """The nodes that links of at least so many units join, where ranks are among them."""
-    home = list(range(graph.n))
-
-    def find(node: int) -> int:
-        while home[node] != node:
-            home[node] = node = home[home[node]]
-        return node
-
+    sets = DisjointSets(graph.n)
     for u, v, units in graph.arcs:
         if units >= width:
-            home[find(u)] = find(v)
+            sets.join(u, v)
     members: dict[int, set[int]] = defaultdict(set)
-    for node in range(graph.n):
-        members[find(node)].add(node)
+    for node, root in enumerate(sets.roots()):
+        members[root].add(node)
     ranks = set(graph.ranks)
     return [frozenset(nodes) for nodes in members.values() if nodes & ranks]

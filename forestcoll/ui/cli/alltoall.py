@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.request import ROUTES, Request
 from forestcoll.ui.cli import files, writing
@@ -31,20 +29,6 @@ COMPARED = 1024
 """Ranks up to which the usual ways are counted beside the optimum."""
 
 
-class _Stages:
-    """Seconds of each stage so far, and what there is to say."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.notes: list[str] = []
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - began
-
-
 def optimum(
     machine: Machine,
     request: Request,
@@ -55,8 +39,8 @@ def optimum(
     as_json: bool,
 ) -> None:
     """The optimum of an all-to-all with its proof, written to `output` where that is given."""
-    stages = _Stages()
-    with stages.stage("load"):
+    clock = Clock()
+    with clock.stage("load"):
         check_matrix(str(request.collective), matrix)
         text = None if matrix is None else files.read_text(matrix)
         topology = machine.load()
@@ -71,10 +55,10 @@ def optimum(
         writing.prepare([path] if path else [], force)
         demand = _demand_of(topology, request, text)
     with show_progress("optimum") as progress:
-        with stages.stage("solve"):
+        with clock.stage("solve"):
             best = flows.solve(demand)
         ways: dict[Reference, Fraction | None] = {}
-        with stages.stage("compare"):
+        with clock.stage("compare"):
             if len(demand.graph.ranks) <= COMPARED:
                 ways = {
                     way: reference_routes.reference_algbw(demand, best.folding, way)
@@ -82,21 +66,21 @@ def optimum(
                 }
         why = None
         if explain:
-            with stages.stage("explain"):
+            with clock.stage("explain"):
                 why = explaining.explain_exchange(best, progress)
     if output == "-":
         put(file.dumps(best, topology.name))
         return
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
-    result = words.optimum(best, topology.name, stages.seconds, path, ways)
+    result = words.optimum(best, topology.name, clock.seconds, path, ways)
     answer(as_json, result, explanation=explanation.explanation(why) if why else None)
 
 
 def synthesize(job: files.Job, needed: bool) -> None:
     """Routes of an all-to-all and plans of them; those that are `needed`, or it is an error."""
-    stages, request, where = _Stages(), job.request, job.where
-    with stages.stage("load"):
+    clock, notes, request, where = Clock(), list[str](), job.request, job.where
+    with clock.stage("load"):
         topology = job.machine.load()
 
         from forestcoll.solver.alltoall import file, flows
@@ -106,23 +90,23 @@ def synthesize(job: files.Job, needed: bool) -> None:
         writing.prepare(paths.values(), job.force)
         demand = _demand_of(topology, request, None)
     with show_progress("optimum") as progress:
-        with stages.stage("optimum"):
+        with clock.stage("optimum"):
             best = flows.solve(demand)
         progress("routes", 0.3)
-        with stages.stage("routes"):
-            routes = _routes(best, request, request.files == (ROUTES,), stages.notes)
+        with clock.stage("routes"):
+            routes = _routes(best, request, request.files == (ROUTES,), notes)
         own_plans: list[Plan] = []
         for form, limits in request.targets(topology.name).items():
             progress(form, 0.6)
-            with stages.stage(form):
-                own_plans += _plan(routes, form, limits, topology.name, request, needed, stages)
+            with clock.stage(form):
+                own_plans += _plan(routes, form, limits, topology.name, request, needed, notes)
         progress("simulating", 0.8)
-        bands = _simulate(own_plans, topology, stages)
+        bands = _simulate(own_plans, topology, clock)
     texts: dict[str, str] = {plan.format: plan.text for plan in own_plans}
     if ROUTES in request.files:
         texts[ROUTES] = file.dumps(routes, topology.name)
     paths = job.write_texts(texts, paths)
-    seconds, notes = stages.seconds, stages.notes
+    seconds = clock.seconds
     job.tell(words.routes(routes, topology.name, own_plans, bands, seconds, paths, notes))
 
 
@@ -148,7 +132,7 @@ def _plan(
     name: str,
     request: Request,
     needed: bool,
-    stages: _Stages,
+    notes: list[str],
 ) -> list[Plan]:
     """The plan of routes; none where it is not `needed` and cannot be, and a note says why."""
     from forestcoll.compile import alltoall_plans as plans
@@ -158,20 +142,20 @@ def _plan(
     except PlanError as error:
         if needed:
             raise
-        stages.notes.append(f"no {form}: {error}")
+        notes.append(f"no {form}: {error}")
         return []
     if plan.note:
-        stages.notes.append(plan.note)
+        notes.append(plan.note)
     return [plan]
 
 
-def _simulate(plans: list[Plan], topology: Topology, stages: _Stages) -> dict[str, Band]:
+def _simulate(plans: list[Plan], topology: Topology, clock: Clock) -> dict[str, Band]:
     """What each plan reaches in simulated time with much data, where that is not too many ranks."""
     from forestcoll.verify import simulate
 
     if not plans:
         return {}
-    with stages.stage("simulate"):
+    with clock.stage("simulate"):
         bands = {plan.format: simulate.plan_band(plan.program, topology) for plan in plans}
     return {form: band for form, band in bands.items() if band is not None}
 

@@ -50,12 +50,11 @@ from forestcoll.ui.cli.types import FiniteRange
 if TYPE_CHECKING:
     from forestcoll.compile.formats import Format
     from forestcoll.compile.request import Request
-    from forestcoll.execute.lab.measurement import Report, Wishes
-    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program import Program
     from forestcoll.program.targets import PlanFormat, TargetName
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver.alltoall.demand import Matrix
+    from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.study import degrade as losses
     from forestcoll.study.comparison import Comparison
     from forestcoll.topology import Topology
@@ -446,22 +445,39 @@ def lab(
         raise UnsupportedError(reason)
     if importlib.util.find_spec("torch") is None:
         import forestcoll.execute.torch  # noqa: F401 (which says so; else only the ranks import it)
-    from forestcoll.execute.lab.measurement import Wishes
+    from forestcoll.execute.lab.measurement import Wishes, compare, make_plan
+    from forestcoll.solver.alltoall import demand
     from forestcoll.ui.report import runs
 
     graph = CapacityGraph.from_topology(topology)
     program = _read(plan) if plan else None
     kind = _kind(collective, text, program)
+    made_from: Forest | Routes | None = None
     with show_progress("building the fabric") as progress:
 
         def tell(name: str, done: float) -> None:
             progress(f"measuring {name}", done)
 
         wishes = Wishes(rate or 0.0, seconds, size, iterations, tell)
-        if kind in ALLTOALL:
-            measured = _all_to_all(topology, graph, program, plan, names, wishes, text)
+        blocks: Matrix | None = None
+        if text is not None:
+            blocks = demand.check_matrix(demand.parse(text, "--matrix"), len(graph.ranks))
+        if plan is not None:
+            made_from = _beside(Path(plan), kind)
+        elif kind in ALLTOALL:
+            program, made_from = make_plan(topology, ragged=blocks is not None)
         else:
-            measured = _by_trees(topology, graph, program, plan, names, wishes)
+            program, made_from = _synthesize(topology)
+        assert program is not None
+        measured = compare(
+            graph,
+            program,
+            made_from,
+            name=topology.name,
+            against=names,
+            wishes=wishes,
+            matrix=blocks,
+        )
     answer(as_json, runs.measurement_parts(measured))
     return 1 if any(row.wrong for row in measured.rows) else 0
 
@@ -485,61 +501,16 @@ def _kind(collective: str | None, matrix: str | None, program: Program | None) -
     return kind
 
 
-def _by_trees(
-    topology: Topology,
-    graph: CapacityGraph,
-    program: Program | None,
-    plan: str | None,
-    against: Sequence[str] | None,
-    wishes: Wishes,
-) -> Report:
-    """A collective that a forest carries."""
-    from forestcoll.execute.lab.measurement import AGAINST, compare
-
-    forest = None
-    if program is None:
-        program, forest = _synthesize(topology)
-    elif plan is not None:
-        forest = _forest(Path(plan))
-    names = AGAINST if against is None else against
-    return compare(graph, program, forest, name=topology.name, against=names, wishes=wishes)
-
-
-def _all_to_all(
-    topology: Topology,
-    graph: CapacityGraph,
-    program: Program | None,
-    plan: str | None,
-    against: Sequence[str] | None,
-    wishes: Wishes,
-    matrix: str | None,
-) -> Report:
-    """An all-to-all, or one of blocks that differ."""
+def _beside(plan: Path, kind: str) -> Forest | Routes | None:
+    """What the plan was made from, in the file beside it."""
     from forestcoll.compile.alltoall_plans import routes_beside
-    from forestcoll.execute.lab import exchange
-    from forestcoll.execute.lab.measurement import EXCHANGES
-    from forestcoll.solver.alltoall import demand
-    from forestcoll.solver.alltoall.demand import parse
-
-    blocks: Matrix | None = None
-    if matrix is not None:
-        blocks = demand.check_matrix(parse(matrix, "--matrix"), len(graph.ranks))
-    paths = None if plan is None else routes_beside(Path(plan))
-    if program is None:
-        program, paths = exchange.make_plan(topology, ragged=blocks is not None)
-    names = EXCHANGES if against is None else against
-    return exchange.compare(
-        graph, program, paths, name=topology.name, against=names, wishes=wishes, matrix=blocks
-    )
-
-
-def _forest(plan: Path) -> Forest | None:
-    """The forest in the file beside a plan."""
     from forestcoll.schedule import forest_file
     from forestcoll.study.predict import forest_beside
 
-    beside = forest_beside(plan)
-    return None if beside is None else forest_file.load(beside)
+    if kind in ALLTOALL:
+        return routes_beside(plan)
+    path = forest_beside(plan)
+    return None if path is None else forest_file.load(path)
 
 
 def _synthesize(topology: Topology) -> tuple[Program, Forest]:

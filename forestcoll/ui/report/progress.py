@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from forestcoll.common.escape import escape
@@ -67,12 +66,7 @@ class StageProgress:
             if self._display is not None:
                 self._display.update(self._display.task_ids[0], description=self._words())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
