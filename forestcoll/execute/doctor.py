@@ -136,10 +136,8 @@ def _gpu() -> Finding:
 def _torch() -> Finding:
     if importlib.util.find_spec("torch") is None:
         return Finding("torch", ABSENT, "not installed (only for the torch engine and the lab)")
-    try:
-        return Finding("torch", OK, importlib.metadata.version("torch"))
-    except importlib.metadata.PackageNotFoundError:
-        return Finding("torch", OK, "of unknown version")
+    known = _package("torch")
+    return known if known.state == OK else Finding("torch", OK, "of unknown version")
 
 
 def _lab() -> Finding:

@@ -233,9 +233,10 @@ def forest_of(program: Program, path: Path) -> Forest:
     forest = forest_file.load(path)
     ours = (program.collective, program.n, program.root)
     if (forest.collective, forest.n, forest.root) != ours:
+        root = f" from rank {program.root}" if program.collective.has_root else ""
         raise PlanError(
             f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
-            f"{program.collective} over {program.n}" + _root(program)
+            f"{program.collective} over {program.n}{root}"
         )
     return forest
 
@@ -248,7 +249,3 @@ def forest_beside(plan: Path) -> Path | None:
             path = plan.with_name(plan.name.removesuffix(suffix) + FOREST)
             return path if path.is_file() else None
     return None
-
-
-def _root(program: Program) -> str:
-    return f" from rank {program.root}" if program.collective.has_root else ""

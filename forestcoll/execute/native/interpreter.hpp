@@ -108,300 +108,275 @@ FC_DEVICE Amount at_most(Amount value, Amount limit) {
   return value < limit ? value : limit;
 }
 
+// What one instruction does, with its operands.
 template <class Layer>
-FC_DEVICE Window window_of(Layer& layer, const Block& block, const Instruction& in,
-                           const Position& at, Amount count) {
+struct Step {
+  Layer& layer;
+  const Block& block;
+  const Instruction& in;
+  Position& at;
+  const Tables& tables = layer.tables();
   const Geometry& g = layer.geometry();
-  if (in.loop >= 0) {
-    const Amount unit = layer.tables().loops[in.loop].unit_bytes;
-    const Amount begin = at.round * unit;
-    return {begin, at_most(unit, count * g.chunk_bytes - begin), 1};
-  }
-  if (block.fifo && g.slices > 1) {
-    const Amount begin = at.slice * g.slice_bytes;
-    return {begin, at_most(g.slice_bytes, g.chunk_bytes - begin), count};
-  }
-  if (in.parts > 1) {  // nearly equal slices, the longer ones first, as the runtime cuts
-    const Amount elements = count * (g.chunk_bytes / g.element_bytes);
-    const Amount least = elements / in.parts, longer = elements % in.parts;
+  const Operand* const sources = tables.operands + in.operands;
+  const Operand* const targets = sources + in.sources;
+
+  // The instruction's one of nearly equal slices of units of `size` bytes, the longer ones first, as
+  // the runtime cuts.
+  FC_DEVICE Window slice_of(Amount units, Amount size) {
+    const Amount least = units / in.parts, longer = units % in.parts;
     const Amount begin = in.part * least + at_most(in.part, longer);
-    return {begin * g.element_bytes, (least + (in.part < longer)) * g.element_bytes, 1};
+    return {begin * size, (least + (in.part < longer)) * size, 1};
   }
-  return {0, count * g.chunk_bytes, 1};
-}
 
-// Where an operand's buffer begins for a thread block, as MSCCL++ finds it. Own memory lies where it
-// is said to. In a peer's memory only the allocation is known; from there it is as far as in the own
-// one: scratch of a peer is addressed in the half that this rank takes, input and output at the
-// offset that this rank's caller gave.
-template <class Layer>
-FC_DEVICE byte* buffer_address(Layer& layer, const Block& block, const Operand& operand) {
-  byte* const own = layer.address(block.rank, operand.buffer);
-  if (operand.rank == block.rank) return own;
-  const Amount allocation = operand.buffer + buffers_each;
-  return layer.address(operand.rank, allocation) + (own - layer.address(block.rank, allocation));
-}
-
-template <class Layer>
-FC_DEVICE byte* operand_address(Layer& layer, const Block& block, const Operand& operand) {
-  return buffer_address(layer, block, operand) + operand.offset * layer.geometry().chunk_bytes;
-}
-
-// Whether all that the instruction depends on is done, in this iteration.
-template <class Layer>
-FC_DEVICE bool dependencies_reached(Layer& layer, const Instruction& in, const Position& at) {
-  for (Index i = 0; i < in.afters; ++i) {
-    const Dependency& on = layer.tables().dependencies[in.after + i];
-    const Amount progress = at.slice * on.steps + on.step + 1;
-    if (!layer.reached(on.block, progress)) return false;
-  }
-  return true;
-}
-
-// send, recv and their fused forms: the message of `count` chunks goes in pieces that fit a slot.
-template <class Layer>
-FC_DEVICE bool run_message(Layer& layer, const Block& block, const Instruction& in, Position& at) {
-  const Geometry& g = layer.geometry();
-  const Operand* operands = layer.tables().operands + in.operands;
-  const Operand* source = in.sources ? operands : nullptr;
-  const Operand* target = in.targets ? operands + in.sources : nullptr;
-  const Amount count = source ? source->count : target->count;
-  const Amount pieces = (count + g.piece_chunks - 1) / g.piece_chunks;
-  for (; at.piece < pieces; ++at.piece) {
-    const Amount first = at.piece * g.piece_chunks;
-    Amount begin = first * g.chunk_bytes;
-    Amount bytes = at_most(g.piece_chunks, count - first) * g.chunk_bytes;
-    if (g.slices > 1) {
-      begin += at.slice * g.slice_bytes;
-      bytes = at_most(g.slice_bytes, g.chunk_bytes - at.slice * g.slice_bytes);
+  FC_DEVICE Window window_of(Amount count) {
+    if (in.loop >= 0) {
+      const Amount unit = tables.loops[in.loop].unit_bytes;
+      const Amount begin = at.round * unit;
+      return {begin, at_most(unit, count * g.chunk_bytes - begin), 1};
     }
-    byte* from = source ? operand_address(layer, block, *source) + begin : nullptr;
-    byte* to = target ? operand_address(layer, block, *target) + begin : nullptr;
-    if (op_sends(in.op) && !layer.can_send()) return false;
-    if (in.op == Op::send) {
-      layer.deliver(from, bytes);
-      continue;
+    if (block.fifo && g.slices > 1) {
+      const Amount begin = at.slice * g.slice_bytes;
+      return {begin, at_most(g.slice_bytes, g.chunk_bytes - begin), count};
     }
-    if (!to) to = layer.outgoing_slot();
-    const byte* combine_with = op_combines_message(in.op) ? from : nullptr;
-    if (!layer.can_receive(to, combine_with, bytes)) return false;
-    layer.take(to, combine_with, bytes);
-    if (op_sends(in.op)) layer.deliver(to, bytes);
+    if (in.parts > 1) return slice_of(count * (g.chunk_bytes / g.element_bytes), g.element_bytes);
+    return {0, count * g.chunk_bytes, 1};
   }
-  return true;
-}
 
-// copy, put and get: source i to target i, or one source to all targets.
-template <class Layer>
-FC_DEVICE void run_copies(Layer& layer, const Block& block, const Instruction& in,
-                          const Position& at) {
-  const Amount stride = layer.geometry().chunk_bytes;
-  const Operand* sources = layer.tables().operands + in.operands;
-  const Operand* targets = sources + in.sources;
-  for (Index i = 0; i < in.targets; ++i) {
-    const Window w = window_of(layer, block, in, at, targets[i].count);
-    byte* to = operand_address(layer, block, targets[i]) + w.begin;
-    const byte* from = operand_address(layer, block, sources[in.sources == 1 ? 0 : i]) + w.begin;
-    for (Amount k = 0; k < w.repeat; ++k)
-      layer.copy(to + k * stride, from + k * stride, w.bytes);
+  // Where an operand's buffer begins for a thread block, as MSCCL++ finds it. Own memory lies where it
+  // is said to. In a peer's memory only the allocation is known; from there it is as far as in the own
+  // one: scratch of a peer is addressed in the half that this rank takes, input and output at the
+  // offset that this rank's caller gave.
+  FC_DEVICE byte* buffer_address(const Operand& operand) {
+    byte* const own = layer.address(block.rank, operand.buffer);
+    if (operand.rank == block.rank) return own;
+    const Amount allocation = operand.buffer + buffers_each;
+    return layer.address(operand.rank, allocation) + (own - layer.address(block.rank, allocation));
   }
-}
 
-// reduce, reduce_to and the reading or putting forms: all sources into target 0, that to the others.
-template <class Layer>
-FC_DEVICE void run_reduction(Layer& layer, const Block& block, const Instruction& in,
-                             const Position& at) {
-  const Amount stride = layer.geometry().chunk_bytes;
-  const Operand* sources = layer.tables().operands + in.operands;
-  const Operand* targets = sources + in.sources;
-  const Window w = window_of(layer, block, in, at, targets[0].count);
-  const bool accumulates = in.op == Op::reduce;
-  byte* const to = operand_address(layer, block, targets[0]) + w.begin;
-  for (Amount k = 0; k < w.repeat; ++k) {
-    const byte* from[max_sources + 1];
-    int n = 0;
-    if (accumulates) from[n++] = to + k * stride;
-    for (Index i = 0; i < in.sources; ++i)
-      from[n++] = operand_address(layer, block, sources[i]) + w.begin + k * stride;
-    layer.combine(to + k * stride, from, n, w.bytes);
-    for (Index i = 1; i < in.targets; ++i)
-      layer.copy(operand_address(layer, block, targets[i]) + w.begin + k * stride, to + k * stride,
-                 w.bytes);
+  FC_DEVICE byte* operand_address(const Operand& operand) {
+    return buffer_address(operand) + operand.offset * g.chunk_bytes;
   }
-}
 
-// Bytes of data that an operation on packets handles. Slices are multiples of 16, as the runtime's.
-template <class Layer>
-FC_DEVICE Window packet_window(Layer& layer, const Instruction& in, Amount count) {
-  constexpr Amount unit = 16;
-  const Amount units = count * layer.geometry().chunk_bytes / unit;
-  const Amount least = units / in.parts, longer = units % in.parts;
-  const Amount begin = in.part * least + at_most(in.part, longer);
-  return {begin * unit, (least + (in.part < longer)) * unit, 1};
-}
-
-// A packet is four bytes of data and four of its launch's number: chunks of packets are twice as long.
-template <class Layer>
-FC_DEVICE byte* packet_address(Layer& layer, const Block& block, const Operand& operand,
-                               Amount begin) {
-  const Amount data = operand.offset * layer.geometry().chunk_bytes + begin;
-  return buffer_address(layer, block, operand) + 2 * data;
-}
-
-// put_packets: source i to target i (or the one source to all), which never waits.
-template <class Layer>
-FC_DEVICE void run_pack(Layer& layer, const Block& block, const Instruction& in) {
-  const Operand* sources = layer.tables().operands + in.operands;
-  const Operand* targets = sources + in.sources;
-  for (Index i = 0; i < in.targets; ++i) {
-    const Window w = packet_window(layer, in, targets[i].count);
-    const byte* from = operand_address(layer, block, sources[in.sources == 1 ? 0 : i]) + w.begin;
-    layer.pack(targets[i].rank, packet_address(layer, block, targets[i], w.begin), from, w.bytes);
-  }
-}
-
-// The operations that read packets: `plain` sources and targets come first, packets follow.
-template <class Layer>
-FC_DEVICE bool run_packets(Layer& layer, const Block& block, const Instruction& in,
-                           Index plain_sources, Index plain_targets) {
-  const Operand* sources = layer.tables().operands + in.operands;
-  const Operand* targets = sources + in.sources;
-  const Window w = packet_window(layer, in, targets[0].count);
-  const byte* packets[max_sources];
-  Index n = 0;
-  for (Index i = plain_sources; i < in.sources; ++i) {
-    packets[n] = packet_address(layer, block, sources[i], w.begin);
-    if (!layer.arrived(sources[i].rank, packets[n++], w.bytes)) return false;
-  }
-  if (!plain_targets) {
-    for (Index i = 0; i < in.targets; ++i)
-      layer.forward(targets[i].rank, packet_address(layer, block, targets[i], w.begin), packets[0],
-                    w.bytes);
+  // Whether all that the instruction depends on is done, in this iteration.
+  FC_DEVICE bool dependencies_reached() {
+    for (Index i = 0; i < in.afters; ++i) {
+      const Dependency& on = tables.dependencies[in.after + i];
+      const Amount progress = at.slice * on.steps + on.step + 1;
+      if (!layer.reached(on.block, progress)) return false;
+    }
     return true;
   }
-  byte* const to = operand_address(layer, block, targets[0]) + w.begin;
-  if (plain_sources)
-    layer.combine_packets(to, packets, n, operand_address(layer, block, sources[0]) + w.begin, w.bytes);
-  else
-    layer.unpack(to, packets[0], w.bytes);
-  for (Index i = 1; i < in.targets; ++i)
-    layer.pack(targets[i].rank, packet_address(layer, block, targets[i], w.begin), to, w.bytes);
-  return true;
-}
 
-template <class Layer>
-FC_DEVICE void raise_all(Layer& layer, const Instruction& in) {
-  for (Index i = 0; i < in.named; ++i) layer.signal(layer.tables().names[in.names + i]);
-}
-
-template <class Layer>
-FC_DEVICE bool acquire_all(Layer& layer, const Instruction& in, Position& at) {
-  for (; at.piece < in.named; ++at.piece)
-    if (!layer.acquire(layer.tables().names[in.names + at.piece])) return false;
-  return true;
-}
-
-template <class Layer>
-FC_DEVICE bool run_barrier(Layer& layer, const Instruction& in, Position& at) {
-  if (at.piece == 0) {
-    at.ticket = layer.arrive(in.barrier, in.group);
-    at.piece = 1;
+  // send, recv and their fused forms: the message of `count` chunks goes in pieces that fit a slot.
+  FC_DEVICE bool run_message() {
+    const Amount count = sources[0].count;  // without a source, the target's
+    const Amount pieces = (count + g.piece_chunks - 1) / g.piece_chunks;
+    for (; at.piece < pieces; ++at.piece) {
+      const Amount first = at.piece * g.piece_chunks;
+      Amount begin = first * g.chunk_bytes;
+      Amount bytes = at_most(g.piece_chunks, count - first) * g.chunk_bytes;
+      if (g.slices > 1) {
+        begin += at.slice * g.slice_bytes;
+        bytes = at_most(g.slice_bytes, g.chunk_bytes - at.slice * g.slice_bytes);
+      }
+      byte* from = in.sources ? operand_address(sources[0]) + begin : nullptr;
+      byte* to = in.targets ? operand_address(targets[0]) + begin : nullptr;
+      if (op_sends(in.op) && !layer.can_send()) return false;
+      if (in.op == Op::send) {
+        layer.deliver(from, bytes);
+        continue;
+      }
+      if (!to) to = layer.outgoing_slot();
+      const byte* combine_with = op_combines_message(in.op) ? from : nullptr;
+      if (!layer.can_receive(to, combine_with, bytes)) return false;
+      layer.take(to, combine_with, bytes);
+      if (op_sends(in.op)) layer.deliver(to, bytes);
+    }
+    return true;
   }
-  return layer.passed(in.barrier, at.ticket);
-}
 
-// One instruction; false: it has to wait, and `at` says where to go on.
-template <class Layer>
-FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instruction& in,
-                               Position& at) {
-  switch (in.op) {
-    case Op::nop:
-    case Op::flush:  // puts are complete when they return
-    case Op::loop:
-      return true;
-    case Op::send:
-    case Op::recv:
-    case Op::recv_copy_send:
-    case Op::recv_reduce_send:
-    case Op::recv_reduce_copy:
-    case Op::recv_reduce_copy_send:
-      return run_message(layer, block, in, at);
-    case Op::copy:
-    case Op::put:
-    case Op::get:
-    case Op::fabric_store:  // here the operands are those of the whole group
-      run_copies(layer, block, in, at);
-      return true;
-    case Op::put_signal:
-    case Op::put_signal_flush:
-      run_copies(layer, block, in, at);
-      raise_all(layer, in);
-      return true;
-    case Op::reduce:
-    case Op::reduce_to:
-    case Op::read_reduce:
-    case Op::read_reduce_put:
-    case Op::reduce_put:
-    case Op::fabric_reduce_store:
-      run_reduction(layer, block, in, at);
-      return true;
-    case Op::signal:
-    case Op::relaxed_signal:
-    case Op::release:
-      raise_all(layer, in);
-      return true;
-    case Op::wait:
-    case Op::relaxed_wait:
-    case Op::acquire:
-      return acquire_all(layer, in, at);
-    case Op::barrier:
-      return run_barrier(layer, in, at);
-    case Op::put_packets:
-    case Op::copy_packets:
-      run_pack(layer, block, in);
-      return true;
-    case Op::forward_packets:
-      return run_packets(layer, block, in, 0, 0);
-    case Op::unpack:
-      return run_packets(layer, block, in, 0, 1);
-    case Op::reduce_packets:
-    case Op::reduce_put_packets:
-    case Op::reduce_copy_packets:
-    case Op::reduce_copy_put_packets:
-      return run_packets(layer, block, in, 1, 1);
+  // copy, put and get: source i to target i, or one source to all targets.
+  FC_DEVICE void run_copies() {
+    const Amount stride = g.chunk_bytes;
+    for (Index i = 0; i < in.targets; ++i) {
+      const Window w = window_of(targets[i].count);
+      byte* to = operand_address(targets[i]) + w.begin;
+      const byte* from = operand_address(sources[in.sources == 1 ? 0 : i]) + w.begin;
+      for (Amount k = 0; k < w.repeat; ++k)
+        layer.copy(to + k * stride, from + k * stride, w.bytes);
+    }
   }
-  return true;
-}
 
-// Moves `at` past the instruction it stands on; true when that completed a step of the plan.
-template <class Layer>
-FC_DEVICE bool advance(Layer& layer, const Instruction& in, Position& at) {
-  at.piece = 0;
-  if (in.op == Op::loop) {
+  // reduce, reduce_to and the reading or putting forms: all sources into target 0, that to the others.
+  FC_DEVICE void run_reduction() {
+    const Amount stride = g.chunk_bytes;
+    const Window w = window_of(targets[0].count);
+    const bool accumulates = in.op == Op::reduce;
+    byte* const to = operand_address(targets[0]) + w.begin;
+    for (Amount k = 0; k < w.repeat; ++k) {
+      const byte* from[max_sources + 1];
+      int n = 0;
+      if (accumulates) from[n++] = to + k * stride;
+      for (Index i = 0; i < in.sources; ++i)
+        from[n++] = operand_address(sources[i]) + w.begin + k * stride;
+      layer.combine(to + k * stride, from, n, w.bytes);
+      for (Index i = 1; i < in.targets; ++i)
+        layer.copy(operand_address(targets[i]) + w.begin + k * stride, to + k * stride, w.bytes);
+    }
+  }
+
+  // Bytes of data that an operation on packets handles. Slices are multiples of 16, as the runtime's.
+  FC_DEVICE Window packet_window(Amount count) {
+    return slice_of(count * g.chunk_bytes / 16, 16);
+  }
+
+  // A packet is four bytes of data and four of its launch's number: chunks of packets are twice as long.
+  FC_DEVICE byte* packet_address(const Operand& operand, Amount begin) {
+    const Amount data = operand.offset * g.chunk_bytes + begin;
+    return buffer_address(operand) + 2 * data;
+  }
+
+  // put_packets: source i to target i (or the one source to all), which never waits.
+  FC_DEVICE void run_pack() {
+    for (Index i = 0; i < in.targets; ++i) {
+      const Window w = packet_window(targets[i].count);
+      const byte* from = operand_address(sources[in.sources == 1 ? 0 : i]) + w.begin;
+      layer.pack(targets[i].rank, packet_address(targets[i], w.begin), from, w.bytes);
+    }
+  }
+
+  // The operations that read packets: `plain` sources and targets come first, packets follow.
+  FC_DEVICE bool run_packets(Index plain_sources, Index plain_targets) {
+    const Window w = packet_window(targets[0].count);
+    const byte* packets[max_sources];
+    Index n = 0;
+    for (Index i = plain_sources; i < in.sources; ++i) {
+      packets[n] = packet_address(sources[i], w.begin);
+      if (!layer.arrived(sources[i].rank, packets[n++], w.bytes)) return false;
+    }
+    if (!plain_targets) {
+      for (Index i = 0; i < in.targets; ++i)
+        layer.forward(targets[i].rank, packet_address(targets[i], w.begin), packets[0], w.bytes);
+      return true;
+    }
+    byte* const to = operand_address(targets[0]) + w.begin;
+    if (plain_sources)
+      layer.combine_packets(to, packets, n, operand_address(sources[0]) + w.begin, w.bytes);
+    else
+      layer.unpack(to, packets[0], w.bytes);
+    for (Index i = 1; i < in.targets; ++i)
+      layer.pack(targets[i].rank, packet_address(targets[i], w.begin), to, w.bytes);
+    return true;
+  }
+
+  FC_DEVICE void raise_all() {
+    for (Index i = 0; i < in.named; ++i) layer.signal(tables.names[in.names + i]);
+  }
+
+  FC_DEVICE bool acquire_all() {
+    for (; at.piece < in.named; ++at.piece)
+      if (!layer.acquire(tables.names[in.names + at.piece])) return false;
+    return true;
+  }
+
+  FC_DEVICE bool run_barrier() {
+    if (at.piece == 0) {
+      at.ticket = layer.arrive(in.barrier, in.group);
+      at.piece = 1;
+    }
+    return layer.passed(in.barrier, at.ticket);
+  }
+
+  // One instruction; false: it has to wait, and `at` says where to go on.
+  FC_DEVICE bool run_instruction() {
+    switch (in.op) {
+      case Op::nop:
+      case Op::flush:  // puts are complete when they return
+      case Op::loop:
+        return true;
+      case Op::send:
+      case Op::recv:
+      case Op::recv_copy_send:
+      case Op::recv_reduce_send:
+      case Op::recv_reduce_copy:
+      case Op::recv_reduce_copy_send:
+        return run_message();
+      case Op::copy:
+      case Op::put:
+      case Op::get:
+      case Op::fabric_store:  // here the operands are those of the whole group
+        run_copies();
+        return true;
+      case Op::put_signal:
+      case Op::put_signal_flush:
+        run_copies();
+        raise_all();
+        return true;
+      case Op::reduce:
+      case Op::reduce_to:
+      case Op::read_reduce:
+      case Op::read_reduce_put:
+      case Op::reduce_put:
+      case Op::fabric_reduce_store:
+        run_reduction();
+        return true;
+      case Op::signal:
+      case Op::relaxed_signal:
+      case Op::release:
+        raise_all();
+        return true;
+      case Op::wait:
+      case Op::relaxed_wait:
+      case Op::acquire:
+        return acquire_all();
+      case Op::barrier:
+        return run_barrier();
+      case Op::put_packets:
+      case Op::copy_packets:
+        run_pack();
+        return true;
+      case Op::forward_packets:
+        return run_packets(0, 0);
+      case Op::unpack:
+        return run_packets(0, 1);
+      case Op::reduce_packets:
+      case Op::reduce_put_packets:
+      case Op::reduce_copy_packets:
+      case Op::reduce_copy_put_packets:
+        return run_packets(1, 1);
+    }
+    return true;
+  }
+
+  // Moves `at` past the instruction it stands on; true when that completed a step of the plan.
+  FC_DEVICE bool advance() {
+    at.piece = 0;
+    if (in.op == Op::loop) {
+      at.round = 0;
+      ++at.pc;
+      return false;
+    }
+    if (in.loop < 0) {
+      ++at.pc;
+      return true;
+    }
+    const Loop& loop = tables.loops[in.loop];
+    if (at.pc < loop.last) {
+      ++at.pc;
+      return false;
+    }
+    const Amount unit = loop.unit_bytes;
+    const Amount bytes = loop.chunks * g.chunk_bytes;
+    ++at.round;
+    if (at.round < bytes / unit + (bytes % unit != 0)) {
+      at.pc = loop.first;
+      return false;
+    }
     at.round = 0;
     ++at.pc;
-    return false;
-  }
-  if (in.loop < 0) {
-    ++at.pc;
     return true;
   }
-  const Loop& loop = layer.tables().loops[in.loop];
-  if (at.pc < loop.last) {
-    ++at.pc;
-    return false;
-  }
-  const Amount unit = loop.unit_bytes;
-  const Amount bytes = loop.chunks * layer.geometry().chunk_bytes;
-  ++at.round;
-  if (at.round < bytes / unit + (bytes % unit != 0)) {
-    at.pc = loop.first;
-    return false;
-  }
-  at.round = 0;
-  ++at.pc;
-  return true;
-}
+};
 
 // Runs `block` from `at` on until it is done or has to wait (then call again with the same `at`).
 template <class Layer>
@@ -416,11 +391,11 @@ FC_DEVICE Outcome run_thread_block(Layer& layer, const Block& block, Position& a
     }
     if (layer.aborted()) return Outcome::blocked;
     layer.report(at);
-    const Instruction& in = layer.tables().instructions[at.pc];
-    if (at.piece == 0 && !dependencies_reached(layer, in, at)) return Outcome::blocked;
-    if (!run_instruction(layer, block, in, at)) return Outcome::blocked;
-    const Amount progress = at.slice * block.steps + in.step + 1;
-    if (advance(layer, in, at)) layer.complete(progress);
+    Step<Layer> step{layer, block, layer.tables().instructions[at.pc], at};
+    if (at.piece == 0 && !step.dependencies_reached()) return Outcome::blocked;
+    if (!step.run_instruction()) return Outcome::blocked;
+    const Amount progress = at.slice * block.steps + step.in.step + 1;
+    if (step.advance()) layer.complete(progress);
   }
   return Outcome::done;
 }

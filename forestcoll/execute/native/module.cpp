@@ -75,22 +75,14 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
   new (self) Engine(plan_of(tables), std::move(options));
 }
 
-using StopRow = std::tuple<Index, Index, Amount, Amount, Amount,
-                           bool, int, Index, Amount, Amount>;
-
-StopRow row(const Stop& s) {
-  return {s.block, s.at.pc, s.at.slice, s.at.round, s.at.piece, s.finished,
-          static_cast<int>(s.awaits), s.object, s.wanted, s.present};
+nb::object row(const Stop& s) {
+  return nb::make_tuple(s.block, s.at.pc, s.at.slice, s.at.round, s.at.piece, s.finished,
+                        static_cast<int>(s.awaits), s.object, s.wanted, s.present);
 }
-
-using LeftoverRow = std::tuple<int, Index, Amount>;
-using DeathRow = std::tuple<int, int, int, int>;
-using ResultRow = std::tuple<int, Amount, std::vector<StopRow>, std::vector<LeftoverRow>,
-                             std::vector<DeathRow>>;
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
 // raised once all workers have stopped. Python forks with its lock held: nobody does while we hold it.
-ResultRow launch(Engine& engine, int turn) {
+nb::object launch(Engine& engine, int turn) {
   Result result;
   {
     const nb::gil_scoped_release released;
@@ -105,15 +97,13 @@ ResultRow launch(Engine& engine, int turn) {
     result = engine.launch(turn, caller);
   }
   if (PyErr_Occurred()) throw nb::python_error();
-  std::vector<StopRow> stops;
-  if (result.status == Status::mismatch) stops.push_back(row(result.culprit));
-  else
-    for (const Stop& s : result.stops) stops.push_back(row(s));
-  std::vector<LeftoverRow> leftovers;
-  for (const auto& l : result.leftovers) leftovers.emplace_back(l.kind, l.object, l.amount);
-  std::vector<DeathRow> deaths;
-  for (const Death& d : result.deaths) deaths.emplace_back(d.rank, d.process, d.signal, d.code);
-  return {static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths};
+  nb::list stops, leftovers, deaths;
+  if (result.status == Status::mismatch) result.stops = {result.culprit};
+  for (const Stop& s : result.stops) stops.append(row(s));
+  for (const auto& l : result.leftovers) leftovers.append(nb::make_tuple(l.kind, l.object, l.amount));
+  for (const Death& d : result.deaths)
+    deaths.append(nb::make_tuple(d.rank, d.process, d.signal, d.code));
+  return nb::make_tuple(static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths);
 }
 
 using PatternRow = std::tuple<int, int, bool, int>;
@@ -129,9 +119,7 @@ void fill_buffer(const PatternRow& pattern, int source, Amount first, Amount cou
   fill(pattern_of(pattern), source, first, count, memory(address), threads);
 }
 
-using DifferenceRow = std::tuple<int, Amount, std::string, std::string>;
-
-std::tuple<std::vector<Amount>, std::vector<DifferenceRow>> compare_buffers(
+nb::object compare_buffers(
     const PatternRow& pattern, int source, Amount first, Amount count,
     const std::vector<std::uintptr_t>& addresses, int limit, int threads) {
   std::vector<const byte*> buffers;
@@ -141,9 +129,10 @@ std::tuple<std::vector<Amount>, std::vector<DifferenceRow>> compare_buffers(
     const nb::gil_scoped_release released;
     c = compare(pattern_of(pattern), source, first, count, buffers, limit, threads);
   }
-  std::vector<DifferenceRow> rows;
-  for (const Difference& d : c.first) rows.emplace_back(d.buffer, d.element, d.expected, d.found);
-  return {c.wrong, rows};
+  nb::list rows;
+  for (const Difference& d : c.first)
+    rows.append(nb::make_tuple(d.buffer, d.element, d.expected, d.found));
+  return nb::make_tuple(c.wrong, rows);
 }
 
 }  // namespace

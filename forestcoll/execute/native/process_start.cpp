@@ -56,22 +56,11 @@ void add(std::vector<Range>& kept, const std::vector<std::vector<T>>& lists) {
 // All ordinary memory that a rank reads, in order, without overlap. What is shared is kept anyway.
 std::vector<Range> memory_of(const Machine& m) {
   std::vector<Range> all;
+  const auto keep = [&](const auto&... lists) { (add(all, lists), ...); };
   add(all, &m, 1);
-  add(all, m.plan.instructions);
-  add(all, m.plan.operands);
-  add(all, m.plan.dependencies);
-  add(all, m.plan.names);
-  add(all, m.plan.loops);
-  add(all, m.plan.blocks);
-  add(all, m.plan.writers);
-  add(all, m.plan.readers);
-  add(all, m.plan.semaphores);
-  add(all, m.options.addresses);
-  add(all, m.dependents);
-  add(all, m.takers);
-  add(all, m.members);
-  add(all, m.packet_readers);
-  add(all, m.pages);
+  keep(m.plan.instructions, m.plan.operands, m.plan.dependencies, m.plan.names, m.plan.loops,
+       m.plan.blocks, m.plan.writers, m.plan.readers, m.plan.semaphores, m.options.addresses,
+       m.dependents, m.takers, m.members, m.packet_readers, m.pages);
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   all.push_back({self - beside, self + beside});
   std::sort(all.begin(), all.end());

@@ -133,7 +133,8 @@ def op_name(op: Any) -> str:
     if isinstance(op, str):
         name = op.lower()
     else:
-        name = next((n for n, operator in OPERATORS.items() if op == operator.torchs), _word(op))
+        word = str(op).rpartition(".")[2].lower()  # `band` of RedOpType.BAND
+        name = next((n for n, operator in OPERATORS.items() if op == operator.torchs), word)
     if name not in OPERATORS:
         hint = did_you_mean(name, OPERATORS) or f"; there are {', '.join(OPERATORS)}"
         raise UnsupportedError(f"unknown operation {name!r}{hint}")
@@ -167,11 +168,6 @@ def _adds(dtype: torch.dtype, op: str) -> bool:
     except RuntimeError:  # NotImplementedError is one
         return False
     return True
-
-
-def _word(op: Any) -> str:
-    """`band` of RedOpType.BAND."""
-    return str(op).rpartition(".")[2].lower()
 
 
 def _root(word: str, rank: int | None) -> tuple[str, int] | None:

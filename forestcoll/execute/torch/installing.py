@@ -222,17 +222,14 @@ def _ready(rule: Rule) -> _Ready:
     low = arguments.whole_or_none("min_bytes", rule.min_bytes, 0)
     high = arguments.whole_or_none("max_bytes", rule.max_bytes, 0)
     ops = [rule.ops] if isinstance(rule.ops, str) else rule.ops
+    dtypes = [rule.dtypes] if isinstance(rule.dtypes, str | torch.dtype) else rule.dtypes
     return _Ready(
         plan,
         plan.program.min_bytes if low is None else low,
         plan.program.max_bytes if high is None else high,
-        frozenset(map(_dtype, [rule.dtypes] if _is_dtype(rule.dtypes) else rule.dtypes)),
+        frozenset(map(_dtype, dtypes)),
         frozenset(map(collectives.op_name, ops)),
     )
-
-
-def _is_dtype(value: object) -> bool:
-    return isinstance(value, str | torch.dtype)
 
 
 def _dtype(value: object) -> torch.dtype:

@@ -54,7 +54,10 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
         instances[name] = number + 1
         places |= {node: Place(f"{name}[{number}]", ref) for node, ref in refs.items()}
     between = [pair for pair in wires if places[pair[0]].instance != places[pair[1]].instance]
-    edges = [_edge(places[u], places[v], _name(wires[u, v], links)) for u, v in between]
+    edges = [
+        _edge(places[u]._asdict(), places[v]._asdict(), _name(wires[u, v], links))
+        for u, v in between
+    ]
     outer = {wires[pair]: links[wires[pair]] for pair in between}
     document = {
         "name": escape(subject.name),
@@ -145,17 +148,9 @@ def _device(
     named: list[list[str]],
     used: dict[Wire, str],
 ) -> dict[str, Any]:
-    edges = [
-        {"ep1": {"component": u}, "ep2": {"component": v}, "scheme": "one2one", "link": link}
-        for u, v, link in named
-    ]
+    edges = [_edge({"component": u}, {"component": v}, link) for u, v, link in named]
     return {"name": name, "components": components, "links": _links(used), "edges": edges}
 
 
-def _edge(one: Place, two: Place, link: str) -> dict[str, Any]:
-    return {
-        "ep1": {"instance": one.instance, "component": one.component},
-        "ep2": {"instance": two.instance, "component": two.component},
-        "scheme": "one2one",
-        "link": link,
-    }
+def _edge(one: dict[str, str], two: dict[str, str], link: str) -> dict[str, Any]:
+    return {"ep1": one, "ep2": two, "scheme": "one2one", "link": link}

@@ -39,10 +39,6 @@ def _packet(body: bytes) -> bytes:
     return data(1, body + number(10, SEQUENCE))
 
 
-def _nanoseconds(time: float) -> int:
-    return round(1000 * time)
-
-
 class _Writer:
     def __init__(self, subject: Subject, timing: Timing) -> None:
         self.timing, self.trees = timing, subject.program is None
@@ -83,7 +79,7 @@ class _Writer:
 
     def _event(self, time: float, kind: int, track: int, body: bytes = b"") -> bytes:
         event = number(9, kind) + number(11, track) + body
-        return _packet(number(8, _nanoseconds(time)) + number(13, 2) + data(11, event))
+        return _packet(number(8, round(1000 * time)) + number(13, 2) + data(11, event))
 
     def _row(
         self,
@@ -98,16 +94,13 @@ class _Writer:
         yield self._descriptor(track, number(5, processes[row.rank]) + head)
         for span in spans:
             body = number(10, self.words[span.what]) + self._notes(span)
-            target = self._target(span)
-            if target is not None:
+            target = self.timing.links[span.links[-1]].dst if span.links else None
+            if target in self.rank:
                 self.flow += 1
                 body += fixed64(47, self.flow)
-                arrivals.setdefault(target, []).append((span, self.flow))
+                arrivals.setdefault(self.rank[target], []).append((span, self.flow))
             yield self._event(span.start, BEGIN, track, body)
             yield self._event(span.end, END, track)
-
-    def _target(self, span: Span) -> int | None:
-        return self.rank.get(self.timing.links[span.links[-1]].dst) if span.links else None
 
     def _notes(self, span: Span) -> bytes:
         notes = data(4, number(1, 1) + number(3, span.step))

@@ -46,7 +46,8 @@ def optimum(
         pair = "" if demand.groups else words.rate(best.theta)
     else:
         algbw, busbw = f"{algbw} of the largest send buffer", ""
-        total = sum(map(sum, demand.matrix)) - _own_bytes(best)
+        stays = sum(row[i] for i, row in enumerate(demand.matrix))
+        total = sum(map(sum, demand.matrix)) - stays
         least = f"{words.in_time(1 / best.theta)} for {words.size(total)}"
     return [
         *_head("optimum", name, demand),
@@ -81,7 +82,14 @@ def routes(
     """The routes against their bound, their plans, and what was written."""
     reach, algbw = bandwidth_facts(figures_of(routes)), routes.algbw
     pair = words.rate(algbw / routes.optimum.demand.scale)
-    needs = {plan.format: _needs(plan, bands.get(plan.format)) for plan in plans}
+    keys = ("thread_blocks", "steps", "channels", "scratch")
+    needs = {
+        p.format: {
+            **{key: getattr(p.needs, key) for key in keys},
+            "simulated": bands.get(p.format),
+        }
+        for p in plans
+    }
     return [
         *_head("routes", name, routes.demand),
         *reach[:3],
@@ -129,11 +137,6 @@ def _plan(plan: Plan, bands: Mapping[str, Band]) -> list[str]:
     return lines + [f"simulated {words.band(band)}" for band in [bands.get(plan.format)] if band]
 
 
-def _needs(plan: Plan, band: Band | None) -> dict[str, object]:
-    keys = ("thread_blocks", "steps", "channels", "scratch")
-    return {**{key: getattr(plan.needs, key) for key in keys}, "simulated": band}
-
-
 def paths_of(exchange: Routes) -> str:
     """`"63 paths, 4032 with their images by 64 symmetries; at most 6 hops from GPU to GPU"`."""
     count = words.plural(len(exchange.routes), "path")
@@ -168,11 +171,6 @@ def _busbw(best: Optimum) -> Fraction:
     """algbw (N - 1) / N; of several groups that of the smallest."""
     least = min(map(len, best.demand.groups), default=len(best.demand.graph.ranks))
     return best.algbw * Fraction(least - 1, least)
-
-
-def _own_bytes(best: Optimum) -> int:
-    """Bytes that stay where they are."""
-    return sum(row[i] for i, row in enumerate(best.demand.matrix or ()))
 
 
 def _proof(best: Optimum) -> str:

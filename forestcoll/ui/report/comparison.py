@@ -23,8 +23,7 @@ from forestcoll.ui.report.facts import (
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
-    from forestcoll.study.comparison import Cell, Comparison, Entrant
-    from forestcoll.study.comparison.outcome import Lead
+    from forestcoll.study.comparison import Cell, Comparison
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
 USED = ["schedule", "busiest link", "GB/s", "used"]
@@ -53,9 +52,18 @@ def body(result: Comparison, busiest: int = 2) -> list[Part]:
     """
     leads = [lead for rule in result.rules for lead in result.leads(rule)]
     parts: list[Part] = [
-        _rows("schedules", map(_entrant, result.entrants)),
+        _rows(
+            "schedules",
+            (
+                {"schedule": e.name, "kind": e.kind, "is": e.words, "refused": e.why or None}
+                for e in result.entrants
+            ),
+        ),
         _rows("rows", result.rows()),
-        _rows("fastest", map(_lead, leads)),
+        _rows(
+            "fastest",
+            ({"links": x.rule, "schedule": x.name, "from": x.low, "to": x.high} for x in leads),
+        ),
         _rows("busiest", result.busiest()),
     ]
     for rule in result.rules:
@@ -64,7 +72,10 @@ def body(result: Comparison, busiest: int = 2) -> list[Part]:
             ours(result, rule),
             grid(OTHERS, _others(result, rule), range(1, 6)),
             everybody(result, rule),
-            texts("fastest", (_lead_words(lead) for lead in leads if lead.rule == rule)),
+            texts(
+                "fastest",
+                (f"{x.name}, {about(x.low)} to {about(x.high)}" for x in leads if x.rule == rule),
+            ),
             grid(USED, _busiest(result, rule, busiest), (2, 3)),
         ]
     refused = [(e.name, e.why) for e in result.entrants if e.why]
@@ -145,35 +156,14 @@ def everybody(result: Comparison, rule: str) -> Rows:
     rows = []
     for entrant in result.present:
         cells = [result.cell(entrant.name, size, rule) for size in result.sizes]
-        rows.append([entrant.name, *(_algbw(c) if c else "-" for c in cells)])
+        rates = [f"{'' if c.plan else '< '}{c.algbw:.3g}" if c else "-" for c in cells]
+        rows.append([entrant.name, *rates])
     return grid(heads, rows)
-
-
-def _algbw(cell: Cell) -> str:
-    return f"{'' if cell.plan else '< '}{cell.algbw:.3g}"
 
 
 def _rows(key: str, rows: Iterable[Mapping[str, object]]) -> Rows:
     """Rows for machines alone."""
     return Rows(key, [machine(**row) for row in rows])
-
-
-def _entrant(entrant: Entrant) -> dict[str, object]:
-    refused = entrant.why or None
-    return {
-        "schedule": entrant.name,
-        "kind": entrant.kind,
-        "is": entrant.words,
-        "refused": refused,
-    }
-
-
-def _lead(lead: Lead) -> dict[str, object]:
-    return {"links": lead.rule, "schedule": lead.name, "from": lead.low, "to": lead.high}
-
-
-def _lead_words(lead: Lead) -> str:
-    return f"{lead.name}, {about(lead.low)} to {about(lead.high)}"
 
 
 def about(size: int) -> str:

@@ -137,9 +137,9 @@ def _line(rows: Iterable[Row], predicted: bool) -> str:
         if row is None:
             text += _RIGHT.format("-", "-", "-", "N/A")
         else:
-            text += _RIGHT.format(
-                f"{row.time_us:.2f}", f"{row.algbw:.3f}", f"{row.busbw:.3f}", _count(row)
-            )
+            wrong = "N/A" if row.wrong is None else row.wrong
+            rates = f"{row.algbw:.3f}", f"{row.busbw:.3f}"
+            text += _RIGHT.format(f"{row.time_us:.2f}", *rates, wrong)
     if predicted:
         text += _PERCENT.format("  ".join(f"{_share(by_mode.get(mode)):>7}" for mode in MODES))
     return text
@@ -148,10 +148,6 @@ def _line(rows: Iterable[Row], predicted: bool) -> str:
 def _share(row: Row | None) -> str:
     share = row.prediction_percent if row else None
     return "-" if share is None else f"{share:.3g}" if share >= 0.001 else "0.000"
-
-
-def _count(row: Row) -> int | str:
-    return "N/A" if row.wrong is None else row.wrong
 
 
 def _details(results: Iterable[RunResult]) -> list[str]:

@@ -222,20 +222,20 @@ class Fabric extends Picture {
   }
 
   strokePairs(context, members) {
-    if (members.length > CROWD) {
-      const ends = new Uint32Array(2 * members.length);
-      for (let i = 0; i < members.length; i++) {
-        [ends[2 * i], ends[2 * i + 1]] = this.pairs[members[i]];
-      }
-      this.setLines(context, [[context.strokeStyle, ends]]);
-      return;
-    }
+    const ends = new Uint32Array(2 * members.length);
+    members.forEach((k, i) => { [ends[2 * i], ends[2 * i + 1]] = this.pairs[k]; });
+    if (members.length > CROWD) this.setLines(context, [[context.strokeStyle, ends]]);
+    else this.stroke(context, ends);
+  }
+
+  /* Straight lines, as far as they are in sight: two nodes each. */
+  stroke(context, ends) {
     const { width, height } = this;
     let count = 0;
     context.beginPath();
-    for (const k of members) {
-      const [x, y] = this.at(this.pairs[k][0]);
-      const [p, q] = this.at(this.pairs[k][1]);
+    for (let i = 0; i < ends.length; i += 2) {
+      const [x, y] = this.at(ends[i]);
+      const [p, q] = this.at(ends[i + 1]);
       if ((x < 0 && p < 0) || (y < 0 && q < 0)) continue;
       if ((x > width && p > width) || (y > height && q > height)) continue;
       context.moveTo(x, y);
@@ -353,15 +353,7 @@ class Fabric extends Picture {
     context.globalAlpha = 0.8;
     for (let k = 0; k < data.trees.length; k++) {
       context.strokeStyle = treeColour(k, app.theme === "dark");
-      context.beginPath();
-      const ends = this.treeEnds(k);
-      for (let i = 0; i < ends.length; i += 2) {
-        const [x, y] = this.at(ends[i]);
-        const [p, q] = this.at(ends[i + 1]);
-        context.moveTo(x, y);
-        context.lineTo(p, q);
-      }
-      context.stroke();
+      this.stroke(context, this.treeEnds(k));
     }
     context.globalAlpha = 1;
   }

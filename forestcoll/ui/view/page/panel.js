@@ -105,34 +105,30 @@ class Panel {
     const list = byId("found");
     list.replaceChildren();
     if (!words.length) return;
-    const add = (name, thing) => {
-      const button = document.createElement("button");
-      button.textContent = name;
-      button.addEventListener("click", () => this.app.select(thing, true));
-      list.append(document.createElement("li"));
-      list.lastChild.append(button);
+    const offer = (name, thing) => {
+      append(append(list, "li"), "button", name, () => this.app.select(thing, true));
       return list.children.length >= MOST_FOUND;
     };
     const rank = /^(rank\s*)?(\d+)$/.exec(text.trim().toLowerCase());
     if (rank && this.rank.has(Number(rank[2]))) {
       const v = this.rank.get(Number(rank[2]));
-      add(`rank ${rank[2]}: ${this.data.nodes[v]}`, { kind: "node", index: v });
+      offer(`rank ${rank[2]}: ${this.data.nodes[v]}`, { kind: "node", index: v });
     }
     const matches = (name, word) => name.toLowerCase().includes(word);
     if (words.length === 1) {
       const whole = (v) => this.data.nodes[v].toLowerCase() === words[0] || this.data.nodes[v].toLowerCase().endsWith(`/${words[0]}`);
       const found = [...this.data.nodes.keys()].filter((v) => matches(this.data.nodes[v], words[0]));
       found.sort((a, b) => whole(b) - whole(a) || a - b);
-      for (const v of found) if (add(this.data.nodes[v], { kind: "node", index: v })) return;
+      for (const v of found) if (offer(this.data.nodes[v], { kind: "node", index: v })) return;
     }
     const { pairs } = this.app.fabric;
     for (let k = 0; k < pairs.length; k++) {
       const [a, b] = [this.data.nodes[pairs[k][0]], this.data.nodes[pairs[k][1]]];
       const [one, two = one] = words;
       const fits = (matches(a, one) && matches(b, two)) || (matches(b, one) && matches(a, two));
-      if (fits && words.length > 1 && add(`${a} - ${b}`, { kind: "pair", index: k })) return;
+      if (fits && words.length > 1 && offer(`${a} - ${b}`, { kind: "pair", index: k })) return;
     }
-    if (!list.children.length) fillList(list, ["nothing is called so"]);
+    if (!list.children.length) append(list, "li", "nothing is called so");
   }
 
   /* A row for all links of the same figures. */
@@ -145,11 +141,9 @@ class Panel {
     while (heads.cells.length > this.data.classes[0].length + 1) heads.deleteCell(-1);
     for (const index of order.slice(0, MOST_CLASSES)) {
       const [bandwidth, load, percent] = this.data.classes[index];
-      const button = document.createElement("button");
-      button.textContent = counts[index] === 1 ? "1 link" : `${counts[index]} links`;
-      button.addEventListener("click", () => this.app.select({ kind: "class", index }));
       const row = body.insertRow();
-      row.insertCell().append(button);
+      const name = counts[index] === 1 ? "1 link" : `${counts[index]} links`;
+      append(row.insertCell(), "button", name, () => this.app.select({ kind: "class", index }));
       for (const [text, unit] of [[bandwidth, ""], [load, ""], [percent, " %"]]) {
         if (text !== undefined) row.insertCell().textContent = Number(toNumber(text).toPrecision(4)) + unit;
       }
@@ -185,12 +179,10 @@ class Panel {
     const list = byId("legend");
     list.replaceChildren();
     for (const [name, colour, wide, ring] of rows) {
-      const item = document.createElement("li");
-      const mark = document.createElement("i");
-      mark.style.background = colour;
+      const item = append(list, "li");
+      append(item, "i").style.background = colour;
       item.className = wide ? "wide" : ring ? "ring" : "";
-      item.append(mark, name);
-      list.append(item);
+      item.append(name);
     }
   }
 }
@@ -199,19 +191,19 @@ function byId(name) {
   return document.getElementById(name);
 }
 
+/* A new element at the end of another one; `act`: what a click on it does. */
+function append(parent, tag, text = "", act = null) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  element.addEventListener("click", act);
+  parent.append(element);
+  return element;
+}
+
 function fill(list, rows) {
   list.replaceChildren();
   for (const [name, value] of rows) {
-    list.append(document.createElement("dt"), document.createElement("dd"));
-    list.children[list.children.length - 2].textContent = name;
-    list.lastChild.textContent = value;
+    append(list, "dt", name);
+    append(list, "dd", value);
   }
-}
-
-function fillList(list, texts) {
-  list.replaceChildren(...texts.map((text) => {
-    const item = document.createElement("li");
-    item.textContent = text;
-    return item;
-  }));
 }
