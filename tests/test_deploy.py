@@ -169,7 +169,7 @@ def test_every_call_of_the_check_must_have_been_a_plans(schedules: Path, tmp_pat
 
 def test_plans_end_where_the_device_counts_no_further(shim: Any) -> None:
     """Beyond, offsets would wrap round: those calls go elsewhere, though the file sets no limit."""
-    entry = next(p for p in shim.hooked_plans() if p["collective"] == "allreduce")
+    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "allreduce")
     every = {"allreduce": {a.id: a for a in shim.builder.added}}
     most = entry["max_bytes"]
     assert 2**31 < most < 2**32
@@ -262,7 +262,7 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     by_name = {a.id: a for a in shim.builder.added}
     assert len(by_name) == 5  # reduce is not hooked; two kinds of allgather
     assert all(a.execution_plan[1] == 2 for a in by_name.values())
-    entry = next(p for p in shim.hooked_plans() if p["collective"] == "allreduce")
+    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "allreduce")
     every = {"allreduce": by_name, "allgather": by_name, "reducescatter": by_name}
     size = entry["multiple"] * 5
     assert shim.select(every, request("allreduce", size)).id == entry["name"]
@@ -275,7 +275,7 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     bytewise = request("allreduce", size)
     bytewise.dtype = "CppDataType.uint8"  # DslAlgorithm::execute refuses it
     assert shim.select(every, bytewise) is None
-    gathered = {p["in_place"]: p for p in shim.hooked_plans() if p["collective"] == "allgather"}
+    gathered = {p["in_place"]: p for p in shim.plans_for_shim() if p["collective"] == "allgather"}
     assert [gathered[k]["whole"] for k in (False, True)] == [["input"], ["output"]]
     share = gathered[False]["multiple"]
     assert (
@@ -290,7 +290,7 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
 def test_the_shim_asks_for_the_root(shim: Any) -> None:
     """MSCCL++ would take the plan for any (algorithm_selector.cc:38-50), though a call tells it."""
     every = {"broadcast": {a.id: a for a in shim.builder.added}}
-    entry = next(p for p in shim.hooked_plans() if p["collective"] == "broadcast")
+    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "broadcast")
     call = request("broadcast", entry["multiple"])
     call.hints = {"root": [entry["root"] + 1]}
     assert shim.select(every, call) is None
@@ -301,7 +301,7 @@ def test_the_shim_asks_for_the_root(shim: Any) -> None:
 def test_the_shim_looks_where_allocations_begin(shim: Any, capfd: Any) -> None:
     """Before the first call, and before any other: ports would read other memory."""
     every = {"allreduce": {a.id: a for a in shim.builder.added}}
-    entry = next(p for p in shim.hooked_plans() if p["collective"] == "allreduce")
+    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "allreduce")
     assert entry["whole"]
     call = request("allreduce", entry["multiple"])
     call.input_buffer += 256

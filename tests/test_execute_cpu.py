@@ -349,7 +349,7 @@ def test_memory_that_the_system_refuses_is_said(monkeypatch: pytest.MonkeyPatch)
     def refuse(size: int) -> npt.NDArray[np.uint8]:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(cpu, "shared_memory", refuse)
+    monkeypatch.setattr(cpu, "common_memory", refuse)
     with pytest.raises(
         UnsupportedError, match=r"size 65536: .* \(Cannot allocate memory\); a limit"
     ):

@@ -197,7 +197,7 @@ def uses_processes(plan: Program, ranks_as: str) -> bool:
     real = cpu.allocate
 
     def allocate(*arguments: object) -> object:
-        result.append(arguments[-1] is contents.shared_memory)
+        result.append(arguments[-1] is contents.common_memory)
         return real(*arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:

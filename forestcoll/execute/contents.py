@@ -81,7 +81,7 @@ def allocate(
     return buffers
 
 
-def shared_memory(size: int) -> Bytes:
+def common_memory(size: int) -> Bytes:
     """Memory that processes which are forked later see as well.
 
     It has no name and is gone with the last process that has it.

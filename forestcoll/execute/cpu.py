@@ -19,7 +19,7 @@ from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
-    from forestcoll.execute.contents import Contents, allocate, private, shared_memory
+    from forestcoll.execute.contents import Contents, allocate, private, common_memory
     from forestcoll.execute.deadlock_report import Status, explain
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
@@ -96,7 +96,7 @@ class _Job:
 
     def row(self, mode: Mode) -> Row:
         data, program = self.contents.data, self.request.program
-        memory = shared_memory if self.processes else private
+        memory = common_memory if self.processes else private
         try:
             buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
         except (OSError, MemoryError) as error:

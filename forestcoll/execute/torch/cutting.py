@@ -53,7 +53,7 @@ class Step:
     sums: tuple[Sum, ...]
 
     @property
-    def packed_elements(self) -> int:
+    def elements_to_pack(self) -> int:
         """Elements of all messages that lie in several places."""
         both = (*self.sends, *self.receives)
         return sum(m.length for m in both if len(m.ranges) > 1)
@@ -157,7 +157,7 @@ class _Cutter:
         steps = []
         if cut.part:
             steps = [self.step(t) for t in range(cut.slices + cut.lead * (count - 1))]
-        packed = max((step.packed_elements for step in steps), default=0)
+        packed = max((step.elements_to_pack for step in steps), default=0)
         return Job(tuple(steps), cut.lead, self.scratch, packed)
 
     def step(self, number: int) -> Step:

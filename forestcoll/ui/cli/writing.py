@@ -387,7 +387,7 @@ def _take(home: Path, folder: int, waited: float) -> bool:
     try:
         os.mkdir(staging, 0o700)
     except FileExistsError:
-        if _left_behind(staging, locked, waited > WAIT_SECONDS / 2):
+        if _is_abandoned(staging, locked, waited > WAIT_SECONDS / 2):
             _recover(home, staging)
         return False
     except FileNotFoundError:
@@ -403,7 +403,7 @@ def _take(home: Path, folder: int, waited: float) -> bool:
     return True
 
 
-def _left_behind(staging: Path, locked: bool, late: bool) -> bool:
+def _is_abandoned(staging: Path, locked: bool, late: bool) -> bool:
     """Whether the process that made the staging folder is certainly gone."""
     owner = _owner(staging)
     if owner is None:  # it is just being made, or being taken away

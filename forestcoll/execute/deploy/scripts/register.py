@@ -16,7 +16,7 @@ from mscclpp.ext import AlgorithmCollectionBuilder
 used = Counter()
 
 
-def hooked_plans():
+def plans_for_shim():
     """The plans whose collectives the shim looks plans up for."""
     return [p for p in DEPLOYED["plans"] if p["hooked"]]
 
@@ -46,7 +46,7 @@ def in_place(plan, request, size):
 
 def select(algorithms, request):
     """The plan that serves the call, or None: the shim then does what it does without plans."""
-    for plan in hooked_plans():
+    for plan in plans_for_shim():
         size = request.message_size  # of the input
         if plan["inputs"] == "one" and plan["outputs"] == "each":
             size *= request.world_size
@@ -78,7 +78,7 @@ def register(rank):
     `select` gives them out.
     """
     builder = AlgorithmCollectionBuilder()
-    for plan in hooked_plans():
+    for plan in plans_for_shim():
         builder.add_algorithm_builder(
             Algorithm(id=plan["name"], execution_plan=ExecutionPlan(str(HERE / plan["file"]), rank))
         )
