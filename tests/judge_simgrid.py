@@ -11,7 +11,8 @@ import simgrid
 
 
 def main() -> None:
-    # Actors are threads that hand on to each other: between processors that takes four times as long.
+    # Actors are threads that hand on to each other: between processors that takes four times as
+    # long.
     processors = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {processors[os.getpid() % len(processors)]})
     play = json.load(sys.stdin)

@@ -19,7 +19,7 @@ from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
-    from forestcoll.execute.contents import Contents, allocate, private, common_memory
+    from forestcoll.execute.contents import Contents, allocate, common_memory, private
     from forestcoll.execute.deadlock_report import Status, explain
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
