@@ -99,7 +99,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     algbw = forest.plain_algbw
     block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
-    moved = _fifo_chunks if program.style == "fifo" else _onesided_chunks
+    moved = _chunks_fifo if program.style == "fifo" else _chunks_onesided
     most = (
         Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
         for number, rank in enumerate(program.ranks)
@@ -110,7 +110,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     return max(most, key=lambda work: work.ratio, default=IDLE)
 
 
-def _onesided_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
+def _chunks_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
     """Chunks of each thread block that moves any over memory channels."""
     near = {r for r in range(len(boxes)) if r != number and kind_of(number, r, boxes) == "memory"}
     chunks = [
@@ -125,7 +125,7 @@ def _onesided_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> 
     return [[count for count in chunks if count]]
 
 
-def _fifo_chunks(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
+def _chunks_fifo(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
     """Chunks of each thread block that receives, and of each that sends."""
     ways = []
     for some in (RECEIVES, SENDS):

@@ -73,7 +73,7 @@ class Demand:
         out[source] = 0
         return out
 
-    def forbidden_nodes(self, source: int) -> frozenset[int]:
+    def nodes_to_avoid(self, source: int) -> frozenset[int]:
         """The nodes over which nothing of the rank at node `source` may go."""
         if not self.closed:
             return frozenset()
@@ -104,7 +104,7 @@ class Demand:
             return
         near = neighbours(graph.n, graph.ends)
         for source in graph.ranks:
-            open_ = set(range(graph.n)) - self.forbidden_nodes(source)
+            open_ = set(range(graph.n)) - self.nodes_to_avoid(source)
             reached = hops(near, [source], open_.__contains__)
             cut_off = set(np.flatnonzero(self.amounts(source)).tolist()).difference(reached)
             if cut_off:

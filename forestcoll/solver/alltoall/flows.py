@@ -106,7 +106,7 @@ def reach_rate(
     graph = demand.graph
     loads: dict[int, Fraction] = defaultdict(Fraction)
     for source, images, flow in zip(folding.sources, folding.images, flows, strict=True):
-        barred = demand.forbidden_nodes(source)
+        barred = demand.nodes_to_avoid(source)
         surplus: dict[int, Fraction] = defaultdict(Fraction)
         for e, amount in flow.items():
             u, v = graph.tail[e], graph.head[e]

@@ -129,7 +129,7 @@ def quotient(demand: Demand, folding: Folding, source: int) -> Quotient:
     graph = demand.graph
     tail, head = np.asarray(graph.tail), np.asarray(graph.head)
     barred = np.zeros(graph.n, dtype=bool)
-    barred[list(demand.forbidden_nodes(source))] = True
+    barred[list(demand.nodes_to_avoid(source))] = True
     start = np.stack([np.asarray(kinds(graph)), demand.amounts(source), barred])
     start[1, source] = -1
     colour = np.unique(start, axis=1, return_inverse=True)[1].ravel()
@@ -231,7 +231,7 @@ def bound(demand: Demand, folding: Folding, lengths: Sequence[int]) -> Fraction:
         near[u].append((v, length))
     need = 0
     for source, images in zip(folding.sources, folding.images, strict=True):
-        far = distances(near, source, demand.forbidden_nodes(source))
+        far = distances(near, source, demand.nodes_to_avoid(source))
         amounts = demand.amounts(source)
         for v in amounts.nonzero()[0].tolist():
             if v not in far:

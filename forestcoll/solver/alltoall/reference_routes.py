@@ -44,7 +44,7 @@ def orbit_loads(demand: Demand, folding: Folding, way: Reference) -> dict[int, F
     orbit = folding.link.tolist()
     load: dict[int, Fraction] = defaultdict(Fraction)
     for source, images in zip(folding.sources, folding.images, strict=True):
-        closed = set(demand.forbidden_nodes(source))
+        closed = set(demand.nodes_to_avoid(source))
         if way == "direct":
             closed |= {v for v in range(graph.n) if graph.gpu[v]}
         colour = quotient(demand, folding, source).colour.tolist()

@@ -109,7 +109,7 @@ def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
         near[v if into else u].append((u if into else v, length))
     cost = {}
     for node in best.folding.sources:
-        far = distances(near, node, demand.forbidden_nodes(node))
+        far = distances(near, node, demand.nodes_to_avoid(node))
         amounts = _amounts_to(demand, node) if into else demand.amounts(node).tolist()
         cost[node] = sum(amount * far[v] for v, amount in enumerate(amounts) if amount)
     home = {best.folding.node[node]: node for node in best.folding.sources}
