@@ -28,21 +28,19 @@ from forestcoll.program import Program
 LONG = 2**24  # bytes of `in_single_elements`: minutes
 
 
-def children(parent: int | None = None) -> dict[int, str]:
+def children(parent: int | str = "self") -> dict[int, str]:
     """Process -> name, of all processes that have this one for a parent."""
     found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for listed in Path(f"/proc/{parent}/task").glob("*/children"):
         try:
-            text = stat.read_text()
+            for child in listed.read_text().split():
+                found[int(child)] = Path(f"/proc/{child}/comm").read_text().strip()
         except OSError:
             continue  # gone in the meantime
-        match = re.fullmatch(r"(\d+) \((.*)\) (\S) (\d+) .*", text.strip(), re.S)
-        if match and int(match[4]) == (parent or os.getpid()):
-            found[int(match[1])] = match[2]
     return found
 
 
-def ranks(parent: int | None = None) -> dict[str, int]:
+def ranks(parent: int | str = "self") -> dict[str, int]:
     """Name -> process, of the ranks."""
     return {n: pid for pid, n in children(parent).items() if re.fullmatch(r"rank \d+", n)}
 
