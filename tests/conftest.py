@@ -36,13 +36,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many tests wait for processes, links, and time limits."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Two more than there are processors: many tests wait for processes, links, and time limits."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first: what is left at the end is short, and no worker waits for others."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """The slow ones first: what is left at the end is short, and no worker waits for others.
+
+    Before them those that fork much, while there is little memory that each fork has to map anew.
+    """
+    first = ("forks", "slow")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in first])
 
 
 def pytest_collection_finish() -> None:

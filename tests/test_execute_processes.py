@@ -25,6 +25,7 @@ from forestcoll.execute import cpu
 from forestcoll.execute.cpu import DTYPES, OPS, run
 from forestcoll.program import Program
 
+pytestmark = pytest.mark.forks
 LONG = 2**24  # bytes of `in_single_elements`: minutes
 
 
