@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from graphs import build, named
-from hand_forests import chain, forest, forests, instructions, of_shape, proven, star, tree
+from hand_forests import forests, instructions, of_shape, proven, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,11 +20,9 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, usage
 from forestcoll.lower.layout import parity_of, planes_of
-from forestcoll.plans import msccl
 from forestcoll.program import (
     BY_TREES,
     Collective,
-    Instruction,
     Op,
     Program,
     RankProgram,
@@ -36,86 +33,11 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
 from forestcoll.topology import catalog
 from forestcoll.ui.cli.types import parse_budget
-from forestcoll.verify import verify
 
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 
 # -- steps ---------------------------------------------------------------------------------------
-
-
-def test_fifo_uses_what_every_parser_runs() -> None:
-    allowed = {Op.SEND, Op.RECV, Op.COPY, Op.REDUCE}
-    for collective, target in product(BY_TREES, (RCCL, MSCCL)):
-        program = lower(of_shape(collective, 4, star), target)
-        assert {i.op for i in instructions(program)} <= allowed
-
-
-def test_a_heavy_tree_is_sent_in_several_messages() -> None:
-    trees = [star(3, 0, "broadcast", 150), chain(3, 0, "broadcast", 7)]
-    program = proven(forest(Collective.BROADCAST, 3, trees), RCCL)
-    counts = [i.src[0].count for i in instructions(program) if i.op is Op.SEND]
-    assert max(counts) <= 71
-    assert sum(counts) == 2 * 157
-
-
-def test_neighbouring_messages_become_one() -> None:
-    # to rank 1 both trees go alike, and their chunks are neighbours
-    trees = [tree("broadcast", 1, [-1, 0, 0]), tree("broadcast", 1, [-1, 0, 1])]
-    program = proven(forest(Collective.BROADCAST, 3, trees), RCCL, protocol="LL")
-    to_1 = [b for b in program.ranks[0].thread_blocks if b.send == 1]
-    (send,) = (s for b in to_1 for s in b.steps)
-    assert isinstance(send, Instruction)
-    assert send.src[0].count == 2
-
-
-def test_a_full_thread_block_spills_to_further_channels() -> None:
-    made = forest(Collective.REDUCE, 3, [star(3, 0, "reduce", 71 * 18), chain(3, 0, "reduce", 1)])
-    assert usage(lower(made, RCCL, protocol="LL")).channels == 1
-    program = lower(made, replace(RCCL, steps=20), protocol="LL")
-    verify(program)
-    assert usage(program).channels == 3
-    assert usage(program).steps <= 20
-    peers = [b.recv for b in program.ranks[0].thread_blocks]
-    assert max(peers.count(1), peers.count(2)) == 3
-
-
-def test_short_thread_blocks_are_joined_where_there_are_too_few() -> None:
-    made = of_shape(Collective.ALLREDUCE, 6, star)
-    assert usage(lower(made, RCCL, protocol="LL")).thread_blocks == 11
-    few = replace(RCCL, thread_blocks=7)
-    program = lower(made, few, protocol="LL")
-    verify(program)
-    verify(program, queue=1)
-    assert usage(program).thread_blocks == 7
-
-
-def test_many_peers_use_further_channels() -> None:
-    made = of_shape(Collective.ALLGATHER, 6, star)
-    program = lower(made, replace(RCCL, channel_blocks=2))
-    verify(program)
-    for rank in program.ranks:
-        for direction in ("send", "recv"):
-            used = [b.channel for b in rank.thread_blocks if getattr(b, direction) >= 0]
-            assert max(map(used.count, used)) == 2
-
-
-def test_a_wide_root_copies_before_it_sends() -> None:
-    made = forest(Collective.BROADCAST, 20, [star(20, 3, "broadcast")])
-    program = proven(made, RCCL)
-    (copy,) = (i for i in instructions(program) if i.op is Op.COPY)
-    assert copy.after == ()
-    few = forest(Collective.BROADCAST, 4, [star(4, 3, "broadcast")])
-    (copy,) = (i for i in instructions(lower(few, RCCL)) if i.op is Op.COPY)
-    assert len(copy.after) == 3
-
-
-def test_rooted_fifo_plans_between_boxes_use_ll128() -> None:
-    for collective in BY_TREES:
-        inside = lower(of_shape(collective, 4, chain), RCCL)
-        between = lower(of_shape(collective, 4, chain, boxes=2), RCCL)
-        assert inside.protocol == "Simple"
-        assert between.protocol == ("LL128" if collective.has_root else "Simple")
 
 
 # -- limits --------------------------------------------------------------------------------------
@@ -234,25 +156,7 @@ def test_messages_take_the_channels_of_their_plane(
     assert {c for *_, c in sent} == {0, 1} or collective.has_root
 
 
-@pytest.mark.parametrize("target", [MSCCL, RCCL], ids=lambda t: t.name)
-def test_instances_take_channels_of_their_own(target: Target) -> None:
-    made = of_shape(Collective.ALLREDUCE, 4, chain)
-    once = lower(made, target, protocol="LL")
-    twice = proven(made, target, instances=2, protocol="LL")
-    assert usage(twice).channels == 2 * usage(once).channels
-    assert usage(twice).steps == usage(once).steps
-    local = 1  # thread block for the own data
-    assert usage(twice).thread_blocks - local == 2 * (usage(once).thread_blocks - local)
-
-
 # -- protocols and multiprocessors ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
-@pytest.mark.parametrize("target", [MSCCL, RCCL], ids=lambda t: t.name)
-def test_protocols_are_written_as_asked(protocol: Any, target: Target) -> None:
-    program = proven(of_shape(Collective.ALLREDUCE, 4, chain), target, protocol=protocol)
-    assert f'proto="{protocol}"' in msccl.dumps(program, target)
 
 
 def test_thread_blocks_are_limited_by_the_gpu_and_the_loader() -> None:

@@ -27,7 +27,7 @@ from forestcoll.lower.onesided import Spread
 from forestcoll.lower.rounds import lower_rounds, rounds_of
 from forestcoll.plans.lint import lint
 from forestcoll.plans.rules import group_fault
-from forestcoll.program import BY_TREES, FABRIC, Buffer, Collective, Program
+from forestcoll.program import BY_TREES, FABRIC, Buffer, Collective, Op, Program
 from forestcoll.program.check import check as check_structure
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
 from forestcoll.schedule.forest import Forest, Tree, check
@@ -44,6 +44,8 @@ Traffic = Mapping[tuple[int, int], Fraction]
 """(rank, rank) -> share of all data that the one hands straight to the other."""
 
 SMS = 132
+EVERY_PARSER = (Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
+"""What every parser of MSCCL XML runs."""
 
 
 def validate(program: Program, target: Target, traffic: Traffic | None) -> None:
@@ -59,6 +61,7 @@ def validate(program: Program, target: Target, traffic: Traffic | None) -> None:
     assert used.steps <= target.steps
     assert used.channels <= target.channels
     for i in (i for *_, i in program.instructions()):
+        assert i.op in EVERY_PARSER or target.style == "onesided"
         assert all(ref.buffer is not Buffer.INPUT for ref in i.dst) or i.op in FABRIC
         assert all(ref.count <= target.count for ref in (*i.src, *i.dst))
         if target.style == "onesided":
