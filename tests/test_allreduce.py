@@ -28,7 +28,7 @@ from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.dual import check_dual
 from forestcoll.schedule.forest import Bound, Forest, Symmetry, Tree
 from forestcoll.schedule.group import Orbits, find_orbits, whole_group
-from forestcoll.solver import allreduce, fixed_algbw, optimum, solve
+from forestcoll.solver import algbw_of_trees, allreduce, optimum, solve
 from forestcoll.solver.flows import joint
 from forestcoll.verify import link_loads, verify
 
@@ -370,7 +370,7 @@ def test_potentials_where_data_may_be_copied_or_added() -> None:
 def test_few_trees_share_the_links_too(trees: int) -> None:
     graph = mi250(2, dies=8)
     forest = solve(graph, ALLREDUCE, None, trees)
-    assert judge(forest) == fixed_algbw(graph, ALLREDUCE, None, trees) == 128
+    assert judge(forest) == algbw_of_trees(graph, ALLREDUCE, None, trees) == 128
     assert forest.total == trees * 16
     assert certificate.check(forest) == (Fraction(128), Fraction(128))
 
@@ -380,7 +380,7 @@ def test_uneven_links_get_near_with_few_trees() -> None:
         for boxes in (1, 2):
             graph = perturbed(make(boxes), 7)
             best = optimum(graph, ALLREDUCE).algbw
-            rates = [fixed_algbw(graph, ALLREDUCE, None, k) for k in (1, 2, 4, 8)]
+            rates = [algbw_of_trees(graph, ALLREDUCE, None, k) for k in (1, 2, 4, 8)]
             assert max(rates) >= Fraction(98, 100) * best
             forest = solve(graph, ALLREDUCE, None, 4)
             assert judge(forest) >= rates[2]
@@ -395,7 +395,7 @@ def test_few_trees_are_never_worse_than_the_same_trees(kind: str) -> None:
         for k in (1, 2, 5):
             forest = solve(graph, ALLREDUCE, None, k)
             same = allreduce.fix_same(graph, k)
-            assert fixed_algbw(graph, ALLREDUCE, None, k) >= same
+            assert algbw_of_trees(graph, ALLREDUCE, None, k) >= same
             assert judge(forest) >= same
             assert forest.total == k * len(graph.ranks)
             better += judge(forest) > same

@@ -23,7 +23,7 @@ from forestcoll import plans
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.alltoall_plans import check, make
 from forestcoll.execute import cpu
-from forestcoll.lower.alltoall.filling import fill, needed_blocks, shares_of
+from forestcoll.lower.alltoall.filling import blocks_for, fill, shares_of
 from forestcoll.lower.alltoall.lowering import Flow, Lanes, lower, transfers_of, write_out
 from forestcoll.lower.instances import BLOCK
 from forestcoll.plans.lint import lint
@@ -238,7 +238,7 @@ def share(program: Program, text: str, found: Routes, **how: Any) -> float:
 
 def test_blocks_that_a_rate_needs() -> None:
     """Links carry four fifths, nine tenths of which suffice; a block moves 24 GB/s."""
-    assert [needed_blocks(Fraction(rate)) for rate in (0, 1, 33, 34, 66, 67, 133, 134)] == [
+    assert [blocks_for(Fraction(rate)) for rate in (0, 1, 33, 34, 66, 67, 133, 134)] == [
         *(1, 1, 1, 2, 2, 4, 4, 8)
     ]
 

@@ -167,7 +167,7 @@ def test_images_of_paths_and_pairs() -> None:
     assert sorted(group.images(ways[0])) == sorted(ways)
     assert group.least_images(a)[d] == group.least_images(a)[e] == min(d, e)
     assert group.least_images(center)[c] == min(a, b, c)
-    assert sorted(group.fixed_nodes((d,))) == sorted((center, d, e))
+    assert sorted(group.nodes_in_place((d,))) == sorted((center, d, e))
     assert set(group.elements()) == {tuple(row) for row in group.table.tolist()}
 
 

@@ -592,7 +592,7 @@ def test_the_dual_forbids_copies_then_one_that_allows_them(spy: Watch) -> None:
 
 
 def test_many_joint_trees_then_fewer_that_do(spy: Watch) -> None:
-    fewer = spy(allreduce, "fixed_joint")
+    fewer = spy(allreduce, "fit_joint")
 
     def way(seed: int) -> Forest | None:
         graph = random_graph(seed)

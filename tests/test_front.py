@@ -21,7 +21,7 @@ from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import MSCCLPP, RCCL, Target
 from forestcoll.schedule import certificate
 from forestcoll.schedule.forest import Forest
-from forestcoll.solver import fixed_algbw, optimum, solve
+from forestcoll.solver import algbw_of_trees, optimum, solve
 from forestcoll.solver.front import GOALS, Front, Point
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
@@ -64,7 +64,7 @@ def test_the_front_is_that_of_all_k(seed: int, collective: Collective) -> None:
     best, expected = Fraction(0), []
     last = points[-1]
     for k in range(1, min(EVERY, last.trees - 1) + 1):
-        algbw = fixed_algbw(graph, collective, root, k)
+        algbw = algbw_of_trees(graph, collective, root, k)
         if algbw > best:
             expected.append((k, best := algbw))
         if algbw >= GOALS[-1] * last.algbw:
@@ -100,7 +100,7 @@ def test_fewest_is_the_first_of_all_k(seed: int, percent: int) -> None:
     point = front.fewest(percent * PERCENT)
     assert point.share >= percent * PERCENT
     for k in range(1, min(EVERY, point.trees)):
-        assert fixed_algbw(graph, ALLGATHER, None, k) < percent * PERCENT * front.best.algbw
+        assert algbw_of_trees(graph, ALLGATHER, None, k) < percent * PERCENT * front.best.algbw
 
 
 def test_every_front_holds_the_fewest_trees_for_its_goals() -> None:
@@ -135,7 +135,7 @@ def test_numbers_beyond_64_bits_are_no_trouble() -> None:
     assert front.exact.trees > 10**6
     best = Fraction(0)
     for k in range(1, 30):
-        algbw = fixed_algbw(graph, ALLGATHER, None, k)
+        algbw = algbw_of_trees(graph, ALLGATHER, None, k)
         assert (algbw > best) == (k in {p.trees for p in points})
         best = max(best, algbw)
         if algbw >= GOALS[-1] * front.best.algbw:
@@ -203,7 +203,7 @@ def test_eight_equal_trees_a_root_are_not_enough() -> None:
     front = Front(graph, ALLGATHER)
     shares = [front.point(k).share for k in range(1, 9)]
     assert max(shares) < Fraction(99, 100)
-    assert all(front.algbw(k) == fixed_algbw(graph, ALLGATHER, None, k) for k in range(1, 9))
+    assert all(front.algbw(k) == algbw_of_trees(graph, ALLGATHER, None, k) for k in range(1, 9))
 
 
 def test_without_wishes_the_optimum_is_taken_where_it_fits() -> None:

@@ -378,7 +378,7 @@ def test_racks_with_tight_switches_are_grown() -> None:
     found = Front(graph, Collective.ALLGATHER).fewest(Fraction(99, 100))
     wanted = Wanted.of(task, found.trees, found.algbw)
     boxes = find_boxes(graph, wanted.capacity, wanted.supply)
-    assert boxes.torn
+    assert boxes.apart
     trees = pack_irregular(wanted)
     assert trees is not None
     assert validate(graph, wanted.capacity, wanted.supply, trees) <= 3

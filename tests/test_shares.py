@@ -83,7 +83,7 @@ def test_a_fixed_number_of_trees() -> None:
         forest = solver.solve(graph, Collective.ALLGATHER, None, trees)
         algbw, bound = certificate.check(forest)
         assert algbw <= best.algbw == bound
-        assert algbw == solver.fixed_algbw(graph, Collective.ALLGATHER, None, trees)
+        assert algbw == solver.algbw_of_trees(graph, Collective.ALLGATHER, None, trees)
 
 
 def written(forest: Forest) -> dict[str, object]:

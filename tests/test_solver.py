@@ -21,7 +21,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver import optimum, solve
-from forestcoll.solver.fixed_trees import fixed_capacities
+from forestcoll.solver.fixed_trees import fit_capacities
 from forestcoll.solver.task import analyse
 
 ALLGATHER, REDUCE_SCATTER, ALLREDUCE = (
@@ -101,7 +101,7 @@ def test_speed(
 def test_fixed_k_takes_the_least_feasible_u(seed: int, k: int) -> None:
     """On direct links no rounding unbalances a switch, so any smaller U must break a cut."""
     graph = random_graph(seed, "direct")
-    _, capacity, u = fixed_capacities(analyse(graph, None), k)
+    _, capacity, u = fit_capacities(analyse(graph, None), k)
     assert capacity == [math.floor(u * c) for c in graph.capacity]
     before = max(Fraction(math.ceil(u * c) - 1, c) for c in graph.capacity)
     less = [math.floor(before * c) for c in graph.capacity]

@@ -110,7 +110,7 @@ def _rows(
     """
     from forestcoll.schedule.latency import latency
     from forestcoll.solver.shallow.height import forest_bound
-    from forestcoll.verify.simulate import simulated_band
+    from forestcoll.verify.simulate import band_of_trees
 
     targets = tuple(targets)
     points = chooser.front.points()
@@ -123,7 +123,7 @@ def _rows(
         waited = latency(forest, links)
         height, least = forest.height, forest_bound(forest)
         with chooser.stage("simulate"):
-            band = simulated_band(forest, links)
+            band = band_of_trees(forest, links)
         yield Row(point, height, least, waited, different_trees(forest), needs, band)
 
 

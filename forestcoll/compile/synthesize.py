@@ -258,7 +258,7 @@ def _bands(
 
     with clock.stage("simulate"):
         if not programs:
-            alone = simulate.simulated_band(forest, problem.links)
+            alone = simulate.band_of_trees(forest, problem.links)
             return {} if alone is None else {"forest": alone}
         bands: dict[Format, Band] = {}
         for form, program in programs.items():

@@ -1,7 +1,7 @@
 """Optimum, switch removal, tree packing: a CapacityGraph in, a proven Forest out."""
 
 from forestcoll.solver.compact.forests import solve_compact
-from forestcoll.solver.optimum import fixed_algbw, optimum
+from forestcoll.solver.optimum import algbw_of_trees, optimum
 from forestcoll.solver.solve import Progress, solve
 from forestcoll.solver.task import COMPACT_FROM, Optimum
 
@@ -9,7 +9,7 @@ __all__ = [
     "COMPACT_FROM",
     "Optimum",
     "Progress",
-    "fixed_algbw",
+    "algbw_of_trees",
     "optimum",
     "solve",
     "solve_compact",

@@ -12,7 +12,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric
 from forestcoll.schedule.forest import Bound
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.flows.joint import Joint, fixed_joint, joint
+from forestcoll.solver.flows.joint import Joint, fit_joint, joint
 from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.task import COMPACT_FROM, PATIENT, Task, analyse
@@ -108,7 +108,7 @@ def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
         return best if sum(best.supply) <= trees * len(graph.ranks) else None
     solutions = []
     with suppress(UnsupportedError):  # there are other ways
-        solutions.append(fixed_joint(graph, trees, best))
+        solutions.append(fit_joint(graph, trees, best))
     times, rest = divmod(trees * len(graph.ranks), sum(best.supply))
     if not rest:
         solutions.append(best.times(times))
@@ -130,7 +130,7 @@ def _fewer(graph: CapacityGraph, best: Joint) -> Joint:
         if trees * len(graph.ranks) >= sum(best.supply):
             break
         try:
-            fewer = fixed_joint(graph, trees, best, exact=True)
+            fewer = fit_joint(graph, trees, best, exact=True)
         except UnsupportedError:  # `best` is there already
             break
         if fewer is not None:

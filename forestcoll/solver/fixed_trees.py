@@ -17,7 +17,7 @@ REFINEMENTS = 5
 """Halvings of the last step of U, where trimming had failed before it."""
 
 
-def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fraction]:
+def fit_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fraction]:
     """(links, trees that each carries, U): U units of time for `trees` trees per root.
 
     Link e carries floor(U b(e)) trees, and U is the least at which `trees` a root can be packed:
@@ -101,7 +101,7 @@ def fit_trees(task: Task, trees: int | Literal["auto"]) -> Fit:
         capacity = task.capacities()
         require_size(capacity, 1)
         return Fit(task.trees_per_root, task.graph, capacity, task.algbw)
-    links, capacity, u = fixed_capacities(task, trees)
+    links, capacity, u = fit_capacities(task, trees)
     return Fit(trees, links, capacity, task.roots * trees / u * links.unit)
 
 

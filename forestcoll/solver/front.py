@@ -34,7 +34,7 @@ from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import link_worth
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.optimum import check_root, fixed_algbw, optimum
+from forestcoll.solver.optimum import algbw_of_trees, check_root, optimum
 from forestcoll.solver.task import Optimum, Task, analyse, forward
 from forestcoll.solver.walks import by_box
 
@@ -94,7 +94,7 @@ class Front:
         self._known: dict[int, Fraction] = {}
 
     def algbw(self, trees: int) -> Fraction:
-        """GB/s of the best forest with `trees` trees per root (see `fixed_algbw`)."""
+        """GB/s of the best forest with `trees` trees per root (see `algbw_of_trees`)."""
         if trees not in self._known:
             time = sum((p.times / p.algbw(trees) for p in self._phases), Fraction(0))
             self._known[trees] = 1 / time
@@ -318,7 +318,7 @@ class _Joint:
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s with `trees` trees per root on the average."""
-        return fixed_algbw(self._graph, Collective.ALLREDUCE, None, trees)
+        return algbw_of_trees(self._graph, Collective.ALLREDUCE, None, trees)
 
     def limit(self, share: Fraction, most: int) -> int:
         """The k beyond which none is tried, whatever the share."""

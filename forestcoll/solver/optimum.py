@@ -44,7 +44,7 @@ def _allreduce(graph: CapacityGraph, patient: bool) -> Optimum:
     )
 
 
-def fixed_algbw(
+def algbw_of_trees(
     graph: CapacityGraph, collective: Collective, root: int | None, trees: int
 ) -> Fraction:
     """GB/s that a forest with `trees` trees per root reaches at least, without packing it."""

@@ -166,7 +166,7 @@ def forest_band_of(
         return None, ""
     machine = topology or machine_of(forest.graph, forest.name)
     links = None if machine is None else machine.latencies()
-    band = simulate.simulated_band(forest, links)
+    band = simulate.band_of_trees(forest, links)
     return band, NO_LATENCIES if band and machine is None else ""
 
 

@@ -146,7 +146,7 @@ def kinds(graph: CapacityGraph, apart: Sequence[int] = ()) -> list[int]:
     return numbers
 
 
-def broken_links(graph: CapacityGraph, image: Array) -> Array:
+def links_without_image(graph: CapacityGraph, image: Array) -> Array:
     """The numbers of links that a permutation brings to no link of the same capacity."""
     return _links(graph).look_up(image)[1]
 
@@ -326,7 +326,7 @@ class AbelianGroup:
                 self._masks[key] = mask
         return mask
 
-    def fixed_nodes(self, nodes: Sequence[int]) -> list[int]:
+    def nodes_in_place(self, nodes: Sequence[int]) -> list[int]:
         """The nodes that stay in place whenever these do."""
         rows = self.table[self.keeping(nodes)]
         stay: list[int] = (rows == rows[0]).all(axis=0).nonzero()[0].tolist()

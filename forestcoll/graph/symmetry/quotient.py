@@ -28,7 +28,7 @@ from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry.components import find_translations, match_parts, refine
-from forestcoll.graph.symmetry.group import Image, broken_links, kinds, least_in_orbits
+from forestcoll.graph.symmetry.group import Image, kinds, least_in_orbits, links_without_image
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +99,7 @@ def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Ima
         image = np.arange(graph.n)
         for rows in groups:
             image[rows] = np.roll(rows, -1, axis=0)
-        torn = broken_links(graph, image)
+        torn = links_without_image(graph, image)
         if not torn.size:
             kept = bool(groups) and np.array_equal(kind[image], kind)
             return tuple(image.tolist()) if kept else None

@@ -42,7 +42,7 @@ def shares_of(routes: Routes) -> dict[Pair, Fraction]:
     return {pair: Fraction(count, whole) for pair, count in counts.items()}
 
 
-def needed_blocks(rate: Fraction) -> int:
+def blocks_for(rate: Fraction) -> int:
     """Thread blocks that move `rate` GB/s of a link's bandwidth, a power of two."""
     return 1 << (max(1, math.ceil(rate * LINK * ENOUGH / BLOCK)) - 1).bit_length()
 
@@ -69,9 +69,9 @@ def fill(
         if target.style == "fifo" or kind_of(*pair, boxes) == "memory"  # others move ports' data
     }
     fastest = max(rates.values(), default=Fraction(0))
-    wanted = needed_blocks(fastest)
-    local = needed_blocks(algbw / program.n)
-    of = {pair: needed_blocks(rate) for pair, rate in rates.items()}
+    wanted = blocks_for(fastest)
+    local = blocks_for(algbw / program.n)
+    of = {pair: blocks_for(rate) for pair, rate in rates.items()}
     first = partial(_first, routes, target, name)
     most, why = _room(program)
     tried = (Lanes(parts, local, of) for parts in _halve(min(wanted, most)))

@@ -175,7 +175,7 @@ def melts(first: Instruction, second: Instruction) -> bool:
     )
 
 
-def flagged_steps(rank: RankProgram) -> list[set[int]]:
+def flags_of(rank: RankProgram) -> list[set[int]]:
     """Per thread block, the steps that must raise their flag: those that others wait for.
 
     And those reduces that the loader would otherwise fuse with the next one.

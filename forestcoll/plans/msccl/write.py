@@ -14,7 +14,7 @@ from forestcoll.common.errors import PlanError
 from forestcoll.plans.msccl.rules import (
     check_limits,
     check_structure,
-    flagged_steps,
+    flags_of,
     lines_of,
 )
 from forestcoll.plans.rules import check_header
@@ -91,7 +91,7 @@ Words = dict[tuple[object, ...], str]
 
 
 def _rank(rank: RankProgram, words: Words) -> Iterator[str]:
-    flags = flagged_steps(rank)
+    flags = flags_of(rank)
     numbers = [_numbers(block) for block in rank.thread_blocks]
     for b, block in enumerate(rank.thread_blocks):
         tag = f'    <tb id="{b}" send="{block.send}" recv="{block.recv}" chan="{block.channel}"'

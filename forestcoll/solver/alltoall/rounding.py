@@ -174,7 +174,7 @@ def _commodities(
             alike[group.keeping((source, v)).tobytes()].append(v)
     for targets in alike.values():
         pair = source, targets[0]
-        open_ = frozenset(group.fixed_nodes(pair))
+        open_ = frozenset(group.nodes_in_place(pair))
         yield Commodity(source, tuple(targets), open_, group.images_of(pair) / group.size)
 
 

@@ -48,7 +48,7 @@ def _by_boxes(
         yield box_orders(members)
     yield rail_orders(members, ways)
     if not direct:
-        yield opened_orders(graph, members, ways)
+        yield open_orders(graph, members, ways)
 
 
 def boxes_of(graph: CapacityGraph) -> list[list[int]]:
@@ -104,7 +104,7 @@ def box_orders(boxes: list[list[int]]) -> list[Order]:
     return orders
 
 
-def opened_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:
+def open_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:
     """Rings inside each box, opened where its GPUs have ways out, and joined from box to box.
 
     For boxes whose GPUs are a mesh, or do not all have a way out. None where some box has none.

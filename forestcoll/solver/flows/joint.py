@@ -208,7 +208,7 @@ WHOLE_VARIABLES = 2000
 """Size of a program up to which it is solved for each of these U."""
 
 
-def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = False) -> Joint | None:
+def fit_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = False) -> Joint | None:
     """`trees` trees per root on the average, in each phase, in the least time found.
 
     `best` is an optimum of the graph. All roots have the same number of trees where that costs

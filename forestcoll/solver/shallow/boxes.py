@@ -52,7 +52,7 @@ class Boxes:
         return len(self.members) == len(self.graph.ranks)
 
     @property
-    def torn(self) -> bool:
+    def apart(self) -> bool:
         """Whether every rank is a box of its own, though by name some stand in boxes together."""
         named = by_box(self.graph, self.graph.ranks)
         return self.single and any(name and len(held) > 1 for name, held in named.items())
@@ -75,7 +75,7 @@ def find_boxes(
         if len(held) < 2:
             continue
         inside, gates = _split_switches(links, nodes, held)
-        for part in _connected_parts(links, held, inside):
+        for part in _components(links, held, inside):
             some = tuple(v for v in part if v in ranks)
             limits = _entry_limits(links, some, part, supply)
             if len(some) < 2 or limits is None:
@@ -118,7 +118,7 @@ def _split_switches(
     return inside, switches - inside
 
 
-def _connected_parts(links: _Links, ranks: Sequence[int], inside: set[int]) -> list[set[int]]:
+def _components(links: _Links, ranks: Sequence[int], inside: set[int]) -> list[set[int]]:
     """The strongly connected parts of a box over its own links, those of one node left out.
 
     Where a link between two of them leads one way only, neither is sound as a box: none then.

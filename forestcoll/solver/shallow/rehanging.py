@@ -100,7 +100,7 @@ def _search(
     links = {pair: c for pair, c, inner in limits if inner < 0 and c}
     problem = (graph.n, links, graph.ranks, supply)
     for height in range(least, most + 1):
-        hung = hang(*problem, height, boxes.box, boxes.entries, boxes.torn, shared)
+        hung = hang(*problem, height, boxes.box, boxes.entries, boxes.apart, shared)
         if hung is not None:
             trees = _assemble(boxes, hung)
             if trees is not None:

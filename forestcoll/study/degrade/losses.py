@@ -265,7 +265,7 @@ class Worst:
 def play_whole(report: Report) -> Band | None:
     """What the forest in use reaches while all works; None where that is not simulated."""
     problem = report.workload.problem()
-    return simulate.simulated_band(_move(report.forest, problem.graph), problem.links)
+    return simulate.band_of_trees(_move(report.forest, problem.graph), problem.links)
 
 
 def play_worst(report: Report, count: int, progress: Progress | None = None) -> list[Worst]:
@@ -284,7 +284,7 @@ def _play(report: Report, loss: Loss, alike: int) -> Worst:
     problem = report.workload.after(loss.failure).problem()
     old = None
     if loss.old is not None:
-        old = simulate.simulated_band(_move(report.forest, problem.graph), problem.links)
+        old = simulate.band_of_trees(_move(report.forest, problem.graph), problem.links)
     if loss.old == loss.new:
         return Worst(loss, alike, old, old)
     return Worst(loss, alike, old, _play_new(problem))
@@ -295,7 +295,7 @@ def _play_new(problem: Problem) -> Band | None:
         forest = best_forest(problem, problem.optimum())
     except ForestCollError:  # an optimum without trees that are found
         return None
-    return simulate.simulated_band(forest, problem.links)
+    return simulate.band_of_trees(forest, problem.links)
 
 
 def _move(forest: Forest, graph: CapacityGraph) -> Forest:

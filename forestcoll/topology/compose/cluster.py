@@ -60,7 +60,7 @@ class _Cluster:
         if len(fabric.hosts) * len(machine.links) > LINKS:
             raise self.error(f"more than {LINKS:,} links {LINKS.note}")
         by_host = fabric.ports()
-        unused = self.map.unused_globs([port for ports in by_host.values() for port in ports])
+        unused = self.map.globs_without_port([port for ports in by_host.values() for port in ports])
         if unused:
             names = sorted({port.name for ports in by_host.values() for port in ports})
             hint = did_you_mean(unused[0], names) or f"; ports are {list_some(names)}"

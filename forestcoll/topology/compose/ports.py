@@ -106,7 +106,7 @@ class PortMap:
         matches = (target for glob, target in self.entries if matcher(glob)(name))
         return next(matches, None)
 
-    def unused_globs(self, ports: Sequence[Port]) -> list[str]:
+    def globs_without_port(self, ports: Sequence[Port]) -> list[str]:
         """Globs that match none of `ports`."""
         names = {port_name(port) for port in ports}
         return [g for g, _ in self.entries if not any(map(matcher(g), names))]

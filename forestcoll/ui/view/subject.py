@@ -19,9 +19,9 @@ from forestcoll.verify.simulate import (
     Timing,
     Where,
     band,
+    band_of_trees,
     run,
     run_forest,
-    simulated_band,
 )
 from forestcoll.verify.simulate.fabric import graph_of
 
@@ -107,7 +107,7 @@ class Subject:
         if self.program is not None and self.program.n <= RANKS:
             return band(self.program, self._where(), size, links=links)
         if self.program is None and self.forest is not None:
-            return simulated_band(self.forest, None if links is None else links.latencies(), size)
+            return band_of_trees(self.forest, None if links is None else links.latencies(), size)
         return None
 
     def simulate(self, size: int, *, options: Options | None = None, pieces: int = 1) -> Timing:

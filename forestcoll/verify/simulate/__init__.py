@@ -28,10 +28,10 @@ from forestcoll.verify.simulate.band import (
     SIZE,
     Band,
     band,
+    band_of_trees,
     forest_band,
     longest,
     plan_band,
-    simulated_band,
 )
 from forestcoll.verify.simulate.fabric import Where
 from forestcoll.verify.simulate.options import (
@@ -74,11 +74,11 @@ __all__ = [
     "Timing",
     "Where",
     "band",
+    "band_of_trees",
     "forest_band",
     "longest",
     "plan_band",
     "run",
     "run_each",
     "run_forest",
-    "simulated_band",
 ]

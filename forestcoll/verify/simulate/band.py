@@ -106,7 +106,7 @@ def plan_band(
     return band(program, where, longest(program), links=links)
 
 
-def simulated_band(forest: Forest, links: Latencies | None, size: int = SIZE) -> Band | None:
+def band_of_trees(forest: Forest, links: Latencies | None, size: int = SIZE) -> Band | None:
     """Those of a forest alone for a report; None where it takes long."""
     flows = sum(len(tree.edges) for tree in forest.trees)
     if forest.n > RANKS or forest.group is not None or flows > FLOWS:
