@@ -82,6 +82,8 @@ GROUPS: Mapping[str, str] = {
     "XML": "MSCCL XML (targets `msccl` and `rccl`)",
     "RCCL": "RCCL only",
     "MPP": "MSCCL++ JSON (target `mscclpp`)",
+    "TREES": "`RCCL_TREES` (stock RCCL)",
+    "GRAPH": "`NCCL_GRAPH_FILE` (stock NCCL and RCCL)",
     "RUN": "The symbolic run (all targets)",
 }
 """Headings of the rules, by what their names begin with."""
@@ -91,8 +93,8 @@ def rules() -> str:
     """Every rule of lint: severity, what has to hold, the cure."""
     lead = (
         "[What lint looks at](../check.md#what-lint-looks-at) says how rules are used. Sources: "
-        "the loaders and kernels of Azure/msccl-executor-nccl c6f6b36, ROCm/rccl 0cbce2a and "
-        "microsoft/mscclpp 1f5f065d."
+        "the loaders and kernels of Azure/msccl-executor-nccl c6f6b36, ROCm/rccl 0cbce2a, "
+        "microsoft/mscclpp 1f5f065d and NVIDIA/nccl 5067397c."
     )
     lines = ["# The rules of lint", "", lead]
     for group, heading in GROUPS.items():

@@ -384,6 +384,58 @@ _add(
      "keep a plan without them for other machines"),
 )  # fmt: skip
 
+# --- RCCL_TREES -----------------------------------------------------------------------------------
+
+_add(
+    "error",
+    ("TREES-SYNTAX", "a tree is a rank in brackets, and in them what is below it; | parts trees",
+     "write digits, brackets and | alone: the parser takes anything else for part of a number"),
+    ("TREES-RANK", "ranks are those of the box: the library's start fails at another",
+     "number the GPUs from 0 on"),
+    ("TREES-MISSING", "every tree has every rank: one that is missing keeps the library's own tree",
+     "put it below some rank"),
+    ("TREES-TWICE", "a tree has each rank once", "leave it away in one of the places"),
+    ("TREES-CHILDREN", "a rank has two children at most: kernels are built for two, and the parser "
+     "loses its way in four", "put the third below one of the others"),
+    ("TREES-COUNT", "there are 63 trees at most: the library writes beyond its table",
+     "leave trees away"),
+    ("TREES-LENGTH", "a tree has 255 characters at most: the library writes beyond its table",
+     "take trees of fewer ranks"),
+)  # fmt: skip
+
+# --- NCCL_GRAPH_FILE ------------------------------------------------------------------------------
+
+_add(
+    "error",
+    ("GRAPH-SYNTAX", "the file is well-formed XML", "write it anew; often it was cut off"),
+    ("GRAPH-VERSION", "the outermost element is <graphs version=\"1\">: the library's start fails",
+     "write version 1"),
+    ("GRAPH-MISSING", "every attribute that the library asks for is there: its start fails",
+     "add it"),
+    ("GRAPH-NUMBER", "numbers are numbers: of a dev hexadecimal; anything else is read as 0",
+     "write a number"),
+    ("GRAPH-CHANNELS", "nchannels is how many channels are listed, 64 at most: those that lack are "
+     "rank 0 throughout, those beyond overwrite memory", "count them"),
+    ("GRAPH-TWICE", "a channel has each GPU once: of rings the library's start fails, trees are "
+     "never looked at", "name the GPU that lacks"),
+    ("GRAPH-GPUS", "every channel has all GPUs of the box, and no other: the library crashes at "
+     "ranks that are not there, and takes the channel before for those that lack",
+     "name all of them"),
+    ("GRAPH-NET", "a channel begins and ends with its <net>, or has none: the library fills two",
+     "name the adapter first and last"),
+)  # fmt: skip
+_add(
+    "warning",
+    ("GRAPH-ID", "graphs are 0 to 4, each once: the library passes over others", "delete it"),
+    ("GRAPH-TYPE", "typeintra and typeinter are words of the library: else it falls back",
+     "write LOC, NVL, NVB, PIX, PXB, P2C, PXN, PHB or SYS"),
+    ("GRAPH-ELEMENT", "a channel holds <gpu> and <net>: others are passed over", "delete it"),
+)  # fmt: skip
+_add(
+    "note",
+    ("GRAPH-RINGS", "the file has rings: the library looks for its own where it has none", ""),
+)  # fmt: skip
+
 # --- the symbolic run -----------------------------------------------------------------------------
 
 _add(

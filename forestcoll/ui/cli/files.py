@@ -19,7 +19,7 @@ from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.request import Request
 from forestcoll.ui.cli import messages, writing
-from forestcoll.ui.cli.options import SET, Machine, Several, load, place
+from forestcoll.ui.cli.options import EDITS, SET, Machine, Several, place
 from forestcoll.ui.cli.process import guard, size_of
 
 if TYPE_CHECKING:
@@ -207,8 +207,8 @@ class Source(NamedTuple):
         text = read_text(source)
         _refuse_others(text, source)
         plan = _is_plan(text)
-        if machine.settings and not machine.topology and (plan or not verdict.is_plan(text)):
-            raise click.UsageError("--set is for a --topology, or for a topology as FILE")
+        if machine.changed and not machine.topology and (plan or not verdict.is_plan(text)):
+            raise click.UsageError(f"{machine.changed} is for a topology")
         if exchanges.looks_like_one(text):
             if machine.topology:
                 raise click.UsageError("flows and routes have their links: leave --topology away")
@@ -230,18 +230,21 @@ class Source(NamedTuple):
         from forestcoll.ui.view import Subject
 
         given = self.machine.topology
-        topology = load(self.file, {} if given else self.machine.settings)
+        machine = self.machine._replace(topology=self.file)
+        topology = (Machine(self.file, {}) if given else machine).load()
         if given is not None:
             raise click.UsageError(f"'{self.file}' is a topology itself: leave --topology away")
-        return Subject(topology.name, "topology", topology)
+        edited = machine.without or machine.scale
+        whole = machine.load(whole=True) if edited else None
+        return Subject(topology.name, "topology", topology, whole=whole)
 
 
-def _source(file: str | None, topology: str | None, settings: dict[str, str]) -> Source:
+def _source(file: str | None, topology: str | None, **more: Any) -> Source:
     if file is None and topology is None:
         raise click.UsageError("give a plan, a forest or a topology: FILE, or --topology NAME")
     if file is None:
         file, topology = topology, None
-    return Source(str(file), Machine(topology, settings))
+    return Source(str(file), Machine(topology, **more))
 
 
 SOURCE: Any = Several(
@@ -255,10 +258,11 @@ SOURCE: Any = Several(
             names="--topology -t",
         ),
         "settings": SET,
-    },
+    }
+    | EDITS,
     _source,
 )
-"""The argument FILE, `--topology` and `--set`; a topology without a file is the subject."""
+"""The argument FILE, `--topology` with `--set` and edits; a topology alone is the subject."""
 
 
 def _figures(source: Any, program: Program | None = None) -> tuple[tuple[str, str], ...]:

@@ -115,6 +115,12 @@ class Machine(NamedTuple):
     without: tuple[str, ...] = ()
     scale: tuple[str, ...] = ()
 
+    @property
+    def changed(self) -> str:
+        """The first option given that says what the topology is to be like, or ""."""
+        options = {"--set": self.settings, "--without": self.without, "--scale": self.scale}
+        return next((name for name, values in options.items() if values), "")
+
     def load(self, whole: bool = False) -> Topology:
         """The expanded topology; `whole`: without what `--without` and `--scale` change."""
         changes = () if whole else (self.without, self.scale)

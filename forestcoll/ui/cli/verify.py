@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from forestcoll.compile.plan_set import Proven
     from forestcoll.compile.verdict import Verdict
     from forestcoll.execute.deploy.plans import Plan
+    from forestcoll.plans import stock
     from forestcoll.plans.lint import Report, Told
     from forestcoll.program import Program
     from forestcoll.schedule.forest import Forest
@@ -96,8 +98,9 @@ def verify(
     Takes anybody's files; "-" is standard input, a directory a plan set (--sizes), a bundle
     (degrade) or all plans in it. Plans are also checked against the rules of the runtime that is to
     run them, which the runtimes themselves do not check; with --target, several of them also for
-    calls that two would answer. What is right is simulated at 1 GB where its links are known. Exit
-    1 if any is wrong.
+    calls that two would answer. What is right is simulated at 1 GB where its links are known. Files
+    for stock NCCL and RCCL (NCCL_GRAPH_FILE, RCCL_TREES) are checked against what these would not
+    survive. Exit 1 if any is wrong.
     """
     from forestcoll.plans.lint import Told
 
@@ -158,11 +161,16 @@ def _file(
 ) -> Entry:
     """What is proven of one file, said; a plan for `target` is added to `together`."""
     from forestcoll.compile import verdict as verdicts
+    from forestcoll.plans import stock
     from forestcoll.plans.lint import lint
 
     with ExitStack() as stack, show_progress(f"verifying {source}"):
         text = files.read_text(source)
         stack.enter_context(guard(source, _size(source, text)))
+        kind = stock.kind_of(text)
+        if kind is not None:
+            _refuse_told(source, stock.WORDS[kind], target, told)
+            return _stock(text, source, kind, shown)
         is_plan = verdicts.is_plan(text)
         if not is_plan:
             forest, verdict = _forest(text, source, target, told)
@@ -175,6 +183,22 @@ def _file(
     if not is_plan:
         return _say_forest(source, verdict, forest, shown)
     return _say_plan(report, shown)
+
+
+def _stock(text: str, source: str, kind: stock.Kind, shown: _Shown) -> Entry:
+    """A file for a stock library: what is wrong with it, and what its links allow it."""
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.plans import stock
+    from forestcoll.solver.stock.spanning_trees import algbw_of
+    from forestcoll.ui.report import words
+
+    topology = shown.topology
+    ranks = None if topology is None else len(topology.gpus)
+    report, proven, trees = stock.lint(text, source, ranks)
+    if topology is not None and trees and report.ok:
+        algbw = algbw_of(CapacityGraph.from_topology(topology), trees)
+        proven = [*proven, f"algbw {words.rate(algbw)} over the links of {topology.name}"]
+    return _say_report(report, kind, shown, proven)
 
 
 def _size(source: str, text: str) -> int:
@@ -322,16 +346,22 @@ def _forest(
     text: str, source: str, target: str | None, told: Told
 ) -> tuple[Forest | None, Verdict]:
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.plans.lint import Told
 
     forest = None
     if verdicts.looks_like_forest(text):
         forest, verdict = verdicts.verify_forest(text, source)
     else:
         verdict = verdicts.verify_text(text, source)
-    if target is not None or told != Told():
-        raise ForestCollError(f"{source}: a forest; --target and the like are for plans")
+    _refuse_told(source, "a forest", target, told)
     return forest, verdict
+
+
+def _refuse_told(source: str, what: str, target: str | None, told: Told) -> None:
+    """ForestCollError where options of plans are given with another file."""
+    from forestcoll.plans.lint import Told
+
+    if target is not None or told != Told():
+        raise ForestCollError(f"{source}: {what}; --target and the like are for plans")
 
 
 def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Shown) -> Entry:
@@ -359,10 +389,10 @@ def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Sh
 
 def _say_plan(report: Report, shown: _Shown) -> Entry:
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.ui.report import facts, plans, words
+    from forestcoll.ui.report import facts, words
 
     form = HOLDS[report.target]
-    entry = {**facts.as_json(plans.findings(report)), "kind": form}
+    entry: Entry = {}
     proven: list[str] = []
     more: list[str] = []
     if report.program is not None and report.verified is not None:
@@ -378,7 +408,16 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
                 more += [f"simulated {words.band(band)}", f"model: {band.model}"]
             entry["figures"] = {**verdict.figures, **facts.as_json(facts.bandwidth_facts(figures))}
             entry |= {"simulated": None if band is None else band.summary()}
-    entry |= {"proven": proven}
+    return {**_say_report(report, form, shown, proven, more), **entry}
+
+
+def _say_report(
+    report: Report, kind: str, shown: _Shown, proven: Sequence[str], more: Sequence[str] = ()
+) -> Entry:
+    """What is wrong with a file, or what is right: `proven`, and `more` for people."""
+    from forestcoll.ui.report import facts, plans
+
+    entry = {**facts.as_json(plans.findings(report)), "kind": kind, "proven": list(proven)}
     if not report.ok:
         complaint = plans.complaint(report)
         entry |= {"error": complaint}

@@ -6,6 +6,7 @@
     perfetto    time lines of simulated runs
     drawings    SVG, and graphs for Graphviz
     protobuf    the encoding of Chakra and Perfetto
+    stock       what stock RCCL takes without a plan
 
 A format is a `Format` in `FORMATS`: nothing else knows which there are.
 """
@@ -82,6 +83,8 @@ FORMATS = {
         Format("perfetto", "Perfetto trace", "perfetto", binary=True),
         Format("dot", "Graphviz graph", "drawings", FABRICS),
         Format("svg", "SVG drawing", "drawings", FABRICS),
+        Format("nccl-graph", "NCCL_GRAPH_FILE for stock NCCL", "stock", ("topology",), folder=True),
+        Format("rccl-trees", "RCCL_TREES for stock RCCL", "stock", ("topology",)),
     )
 }
 
@@ -100,5 +103,5 @@ def export(subject: Subject, format: str, settings: Settings) -> Files:
             why = f"{NO_ORDER}, and {form.name} is written of those"
         raise UnsupportedError(f"{subject.name}: {why}")
     module = import_module(f"forestcoll.ui.export.{form.module}")
-    write: Callable[[Subject, Settings], Files] = getattr(module, form.name)
+    write: Callable[[Subject, Settings], Files] = getattr(module, form.name.replace("-", "_"))
     return write(subject, settings)

@@ -46,8 +46,8 @@ class Subject:
     """`kind` is what the file holds; of what lies beside it, whatever is known.
 
     `topology` is the one that was given with the file, or the file itself; `machine` one that is
-    known to have the file's links, for their latencies. `said`: its figures in the words of all
-    commands (name, text).
+    known to have the file's links, for their latencies; `whole`: the topology before its links were
+    taken out or slowed. `said`: its figures in the words of all commands (name, text).
     """
 
     name: str
@@ -57,6 +57,7 @@ class Subject:
     program: Program | None = None
     exchange: Exchange | None = None
     machine: Topology | None = None
+    whole: Topology | None = None
     said: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -1,0 +1,135 @@
+"""NCCL_GRAPH_FILE: rings on rails, and what the library would not survive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from real_files import real
+
+import forestcoll
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.stock import graph
+from forestcoll.solver.stock.rails import Rails, choose
+from forestcoll.topology import Topology
+from forestcoll.topology.edit import edit, parse_scale
+
+
+def rails_of(machine: Topology, without: Sequence[str] = (), scale: Sequence[str] = ()) -> Rails:
+    """Those of the machine with something out; every channel has all GPUs of every box."""
+    broken = edit(machine, list(without), [parse_scale(text) for text in scale])
+    rails = choose(broken, machine)
+    boxes = [tuple(sorted(order)) for order in rails.channels[0].orders]
+    assert [rank for box in boxes for rank in box] == list(range(len(broken.gpus)))
+    for channel in rails.channels:
+        assert [tuple(sorted(order)) for order in channel.orders] == boxes
+    for k in range(len(boxes)):
+        assert len({channel.devices[k] for channel in rails.channels}) == len(rails.channels)
+    return rails
+
+
+@pytest.mark.parametrize("boxes", [2, 3, 4, 8])
+def test_an_adapter_out_leaves_the_common_rails(boxes: int) -> None:
+    machine = forestcoll.load_topology("rail", {"boxes": boxes})
+    rails = rails_of(machine, ["box1/gpu3-rail3"])
+    assert (len(rails.channels), rails.speed, rails.changes) == (7, 50, 0)
+    assert [channel.adapters[1] for channel in rails.channels] == [0, 1, 2, 4, 5, 6, 7]
+    # the library does not count the adapter that is down: in that box the others move up
+    assert [channel.devices[1] for channel in rails.channels] == [0, 1, 2, 3, 4, 5, 6]
+    assert [channel.devices[0] for channel in rails.channels] == [0, 1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("boxes", [2, 3, 8])
+def test_any_port_of_a_real_machine_may_be_out(boxes: int) -> None:
+    dump = real("nccl-xml/oracle/H100-topology.xml")
+    machine = forestcoll.load_topology(dump, {"boxes": boxes, "fabric": "rail", "spine": 0})
+    ends = [(link.src, link.dst) for link in machine.links if "box1/" in link.src + link.dst]
+    ports = [(src, dst) for src, dst in ends if "rail" in src + dst]
+    assert len(ports) == 16
+    for src, dst in ports[:: 5 if boxes == 8 else 1]:
+        rails = rails_of(machine, [f"{src}<->{dst}"])
+        assert (len(rails.channels), rails.changes) == (15, 0)
+
+
+def test_one_of_two_ports_on_one_link_is_out_or_both_are_slow() -> None:
+    dump = real("nccl-xml/oracle/H100-topology.xml")
+    machine = forestcoll.load_topology(dump, {"boxes": 4})
+    rails = rails_of(machine, scale=["box1/gpu3<->fabric=1/2"])
+    assert (len(rails.channels), float(rails.speed)) == (15, 22.5)
+    rails = rails_of(machine, scale=["box1/gpu3<->fabric=0.98"])
+    assert (len(rails.channels), float(rails.speed)) == (16, 22.05)
+
+
+@pytest.mark.parametrize(("factor", "channels", "speed"), [("0.5", 7, 50), ("0.9", 8, 45)])
+def test_a_slow_adapter_is_left_out_where_that_is_faster(
+    factor: str, channels: int, speed: int
+) -> None:
+    machine = forestcoll.load_topology("dgx-h100", {"boxes": 4})
+    rails = rails_of(machine, scale=[f"box1/gpu3-fabric={factor}"])
+    assert (len(rails.channels), rails.speed) == (channels, Fraction(speed))
+
+
+def test_with_a_spine_other_rails_meet_and_on_rails_alone_they_do_not() -> None:
+    out = ["box1/gpu3-{}", "box2/gpu5-{}"]
+    spine = forestcoll.load_topology("dgx-h100", {"boxes": 4})
+    rails = rails_of(spine, [name.format("fabric") for name in out])
+    assert (len(rails.channels), rails.common, rails.changes) == (7, 6, 2)
+    lone = forestcoll.load_topology("rail", {"boxes": 4, "spine": 0})
+    rails = rails_of(lone, ["box1/gpu3-rail3", "box2/gpu5-rail5"])
+    assert (len(rails.channels), rails.changes) == (6, 0)
+
+
+def test_what_has_no_rails_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="one box alone has no rails"):
+        rails_of(forestcoll.load_topology("dgx-h100"))
+    machine = forestcoll.load_topology("dgx-h100", {"boxes": 2})
+    with pytest.raises(UnsupportedError, match="no channel has a working adapter in every box"):
+        rails_of(machine, scale=(), without=["box0/gpu*->fabric"])
+
+
+CHANNEL = graph.Channel(((1, 9), (0, 8)), 3)
+GOOD = graph.dumps([CHANNEL, CHANNEL], Fraction(50), "PXN")
+
+
+def rules_of(text: str) -> list[str]:
+    out = Findings()
+    graph.read(text, "g.xml", out)
+    return [finding.rule.removeprefix("GRAPH-") for finding in out.kept]
+
+
+def test_what_is_written_is_read_back() -> None:
+    out = Findings()
+    assert graph.read(GOOD, "g.xml", out) == {0: [[9, 8], [9, 8]], 1: [[9, 8], [9, 8]]}
+    assert not out.kept
+    plain = GOOD.replace(' rank="9"', "").replace(' rank="8"', "")
+    assert graph.read(plain, "g.xml", out)[0] == [[1, 0], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rules"),
+    [
+        ("</graphs>", "", ["SYNTAX"]),
+        ('version="1"', 'version="2"', ["VERSION"]),
+        ("graphs", "system", ["VERSION"]),
+        ('nchannels="2" ', "", ["MISSING", "CHANNELS"]),
+        (' crossnic="0"', "", ["MISSING"]),
+        ('nchannels="2"', 'nchannels="3"', ["CHANNELS"]),
+        ('nchannels="2"', 'nchannels="x"', ["NUMBER", "CHANNELS"]),
+        ('dev="0x1" rank="9"', 'dev="0x1" rank="8"', ["TWICE"]),
+        ('dev="0x1" rank="9"', 'dev="0x1" rank="77"', ["GPUS", "GPUS"]),
+        ('<gpu dev="0x1" rank="9"/>', "", ["GPUS"]),
+        ('<net dev="0x3"/>', "", ["NET"]),
+        ('<gpu dev="0x1" rank="9"/>', '<gpu rank="9"/>', ["MISSING"]),
+        ('<net dev="0x3"/>', '<net dev="eth"/>', ["NUMBER"]),
+        ('typeinter="PXN"', 'typeinter="WAN"', ["TYPE"]),
+        ('id="1"', 'id="7"', ["ID"]),
+        ('id="1"', 'id="0"', ["ID"]),
+        ('id="0"', 'id="2"', ["RINGS"]),
+        ("<channel>", "<channel><nic/>", ["ELEMENT", "NET"]),
+    ],
+)
+def test_what_the_library_would_not_survive(old: str, new: str, rules: list[str]) -> None:
+    count = -1 if old == "graphs" else 1
+    assert sorted(rules_of(GOOD.replace(old, new, count))) == sorted(rules)
