@@ -125,7 +125,8 @@ def test_exports_of_hostile_names(
     sources: dict[str, str], kind: str, name: str, call: Run, tmp_path: Path
 ) -> None:
     path, done = written(sources, kind, name, tmp_path / "in"), 0
-    for form in FORMATS:
+    forms = [form for form, record in FORMATS.items() if {"plan", "forest"} & {*record.takes}]
+    for form in forms:
         folder = tmp_path / "outer" / form
         code, _, err = call("export", str(path), "--to", form, "--size", "1M", "-o", f"{folder}/")
         if code:  # flows are no messages
@@ -139,7 +140,7 @@ def test_exports_of_hostile_names(
             for text in read(file):
                 check_shown(text)
         done += 1
-    assert done >= (3 if kind == "routes" else len(FORMATS))
+    assert done >= (3 if kind == "routes" else len(forms))
     inside = {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")}
     assert inside == {"in", "outer"}
 

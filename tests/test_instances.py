@@ -146,17 +146,17 @@ def test_chunks_that_divide_no_power_of_two_stay_fewer(monkeypatch: pytest.Monke
 
 def test_synthesis_fills_every_plan_within_the_budget() -> None:
     box = catalog.load("dgx-a100")
-    made = synthesize(box, "allreduce")
+    made = synthesize(box, "allgather")
     assert {form: used.instances for form, used in made.needs.items()} == {
-        "msccl-xml": 1,  # its blocks keep the links busy as they are
+        "msccl-xml": 2,
         "mscclpp-json": 16,
     }
     assert made.needs["msccl-xml"].thread_blocks <= RCCL.thread_blocks
     assert not any("thread blocks that" in note for note in made.notes)
-    tight = synthesize(box, "allreduce", budget=Budget(blocks=14))
+    tight = synthesize(box, "allgather", budget=Budget(blocks=14))
     assert max(used.thread_blocks for used in tight.needs.values()) <= 14
     assert any("thread blocks that 300 GB/s of a rank take" in note for note in tight.notes)
-    fixed = synthesize(box, "allreduce", instances=1)
+    fixed = synthesize(box, "allgather", instances=1)
     assert [used.instances for used in fixed.needs.values()] == [1, 1]
 
 

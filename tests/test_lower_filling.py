@@ -133,8 +133,7 @@ def test_the_links_are_busy(name: str, collective: Collective, percent: int) -> 
 @pytest.mark.parametrize(
     ("name", "percent", "slice_bytes"),
     [
-        ("dgx-a100", 87, 2**16),
-        ("mi250", 77, 2**17),
+        ("dgx-a100", 85, 2**17),
         pytest.param("rail", 80, 2**17, marks=pytest.mark.slow),
     ],
 )
@@ -259,8 +258,8 @@ def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
     assert hardest(forest, program).ratio <= 1
     slower = shares(filled_up, forest, SHORT, links=links)[0]
     short, long = shares(program, forest, SHORT, LONG, links=links)
-    assert short >= 0.9 > 0.7 > slower
-    assert long >= 0.96
+    assert short >= 0.88 > 0.7 > slower
+    assert long >= 0.98
 
 
 def test_parts_do_not_wait_for_each_other_in_a_thread_block() -> None:

@@ -358,28 +358,20 @@ class Chooser:
         judged = self._judge(first.forest, first.programs)
         if not self.wishes.free or judged is None or not judged.sizes:
             return first, judged
-        from forestcoll.compile.rivals import shares, speed_note
+        from forestcoll.compile.rivals import improve, speed_note
         from forestcoll.compile.search import GAIN, STARTS, climb
 
-        powers = all(Sizes.of(program).powers for program in first.programs.values())
-        starts, tried = self._starts(first, judged), [shares(first.forest)]
-        left = enumerate(starts, 2)
+        ready = self._ready(first, judged)
+        left = enumerate(ready, 2)
 
         def offers(best: tuple[_Held, Judged]) -> Iterator[tuple[_Held, Judged]]:
-            """Of the starts that are left those that fit, STARTS at most."""
-            lowered = 0
-            for number, (most, start) in left:
-                if lowered == STARTS or most <= GAIN * best[1].share:
-                    return
-                self._clock.subject = f"candidate {number} of {len(starts) + 1} at most"
-                rounded = self._round(start.forest)
-                held = self._hold(start, [rounded] if powers else [rounded, start.forest])
-                if isinstance(held, str) or shares(held.forest) in tried:
-                    continue
-                tried.append(shares(held.forest))
-                lowered += 1
-                if theirs := self._judge(held.forest, held.programs):
-                    yield held, theirs
+            """Of the starts that are left those that may be faster, STARTS at most."""
+            may = (entry for entry in left if entry[1][0] > GAIN * best[1].share)
+            for number, (_, held, plain) in islice(may, STARTS):
+                self._clock.subject = f"candidate {number} of {len(ready) + 1} at most"
+                with self.stage("lower"):
+                    theirs = improve(plain)
+                yield held, theirs
 
         taken, best = climb((first, judged), offers, lambda a, b: a[1].is_faster(b[1]))
         self._clock.subject = ""
@@ -389,6 +381,27 @@ class Chooser:
                 option = f"--trees {point.trees}"
             best.notes.append(speed_note(taken.start.name, best, first.start.name, judged, option))
         return taken, best
+
+    def _ready(self, first: _Held, judged: Judged) -> list[tuple[float, _Held, Judged]]:
+        """The other starts that fit: with the share that each may reach, and its plain plans.
+
+        Those whose plain plans make the short call fastest come first: what thread blocks leave of
+        links and hops.
+        """
+        from forestcoll.compile.rivals import shares
+
+        powers = all(Sizes.of(program).powers for program in first.programs.values())
+        tried, ready = [shares(first.forest)], []
+        for most, start in self._starts(first, judged):
+            rounded = self._round(start.forest)
+            forms = [rounded] if powers else [rounded, start.forest]
+            new = [form for form in forms if form is not None and shares(form) not in tried]
+            held = self._hold(start, new)
+            if isinstance(held, _Held):
+                tried.append(shares(held.forest))
+                ready.append((most, held, self._plain(held.forest, held.programs)))
+        with self.stage("lower"):
+            return sorted(ready, key=lambda entry: -entry[2].algbw(judged.sizes[0]))
 
     def _starts(self, first: _Held, judged: Judged) -> list[tuple[float, Start]]:
         """Other starts that may be faster, with the share that each may reach."""
@@ -474,13 +487,20 @@ class Chooser:
         """The fastest programs that these lead to, with what they reach; None: there are none."""
         if not programs:
             return None
-        from forestcoll.compile import rivals
+        from forestcoll.compile.rivals import improve
 
-        plain = self.wishes.instances != "auto"
+        plain = self._plain(forest, programs)
+        if self.wishes.instances != "auto":
+            return plain
         with self.stage("lower"):
-            return rivals.judge(
-                forest, programs, self.targets, self.best.algbw, self.problem.links, plain=plain
-            )
+            return improve(plain)
+
+    def _plain(self, forest: Forest, programs: Programs) -> Judged:
+        """These programs as they are."""
+        from forestcoll.compile.rivals import judge
+
+        with self.stage("lower"):
+            return judge(forest, programs, self.targets, self.best.algbw, self.problem.links)
 
 
 def _start(point: Point, forest: Forest) -> Start:

@@ -21,7 +21,6 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.problem import Problem, Start
 from forestcoll.compile.search import (
     GAIN,
-    LEAST,
     LONG,
     LONGER,
     TREES,
@@ -89,9 +88,11 @@ class Judged:
 
     def is_faster(self, other: Judged) -> bool:
         """Whether it is, by as much as its thread blocks ask for, and no call much slower."""
-        slowed = max(other.algbw(size) / self.algbw(size) for size in self.sizes)
-        gain = self.share / other.share
-        return slowed <= LONGER and is_faster(gain, self.blocks / other.blocks)
+        gains = [self.algbw(size) / other.algbw(size) for size in self.sizes]
+        if any(most * gain < 1 for gain, most in zip(gains[::-1], LONGER[::-1], strict=False)):
+            return False
+        gain = min(self.share / other.share, geometric_mean(gains))  # of all plans, of the slowest
+        return is_faster(gain, self.blocks / other.blocks)
 
     @property
     def blocks(self) -> int:
@@ -115,14 +116,17 @@ def judge(
     targets: Mapping[PlanFormat, Target],
     best: Fraction,
     links: Latencies | None,
-    *,
-    plain: bool = False,
 ) -> Judged:
-    """The fastest programs that these lead to; or these as they are (`plain`)."""
+    """These programs as they are."""
     judges = {form: Judge(forest, targets[form], p, links) for form, p in programs.items()}
-    plans = {form: (one, one.start if plain else fastest(one)) for form, one in judges.items()}
-    notes = [] if plain else [one.note(taken) for one, taken in plans.values()]
-    return Judged(plans, [note for note in notes if note], best)
+    return Judged({form: (one, one.start) for form, one in judges.items()}, [], best)
+
+
+def improve(judged: Judged) -> Judged:
+    """The fastest programs that these lead to."""
+    plans = {form: (one, fastest(one)) for form, (one, _) in judged.plans.items()}
+    notes = [one.note(taken) for one, taken in plans.values()]
+    return Judged(plans, [note for note in notes if note], judged.best)
 
 
 def speed_note(ours: str, taken: Judged, theirs: str, first: Judged, option: str) -> str:
@@ -163,10 +167,8 @@ def shares(forest: Forest) -> dict[tuple[int, tuple[Path, ...]], Fraction]:
 def promising(
     starts: Iterable[Start], judged: Judged, links: Latencies
 ) -> list[tuple[float, Start]]:
-    """Those that may be faster and use links enough, each with the share that it may reach: most
-    first."""
-    enough = (start for start in starts if start.forest.plain_algbw >= LEAST * judged.best)
-    reached = [(judged.most_share(bound_of(start.forest, links)), start) for start in enough]
+    """Those that may be faster, each with the share that it may reach: most first."""
+    reached = [(judged.most_share(bound_of(start.forest, links)), start) for start in starts]
     fast = [entry for entry in reached if entry[0] > GAIN * judged.share]
     return sorted(fast, key=lambda entry: -entry[0])  # stable: few trees first
 

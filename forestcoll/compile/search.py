@@ -41,16 +41,16 @@ LONG: Final = 10**9
 """Bytes of the calls that count, each as much."""
 LOWERINGS: Final = 6
 """Programs of a forest that are lowered at most."""
-FAR: Final = 0.9
+FAR: Final = 0.92
 """Share of the optimum that both calls reach, or other forests are solved for, ..."""
 TREES: Final = (1, 2, 4, 8, 16)
 """... of so many trees a root."""
-LEAST: Final = Fraction(95, 100)
-"""Share of the optimum that the links of another forest allow at least."""
 STARTS: Final = 2
-"""Starts of a search that are lowered in turn without being faster than all before."""
-LONGER: Final = 1.04
-"""How many times as long one call may take of a start that is faster on an average."""
+"""Starts that are searched in turn without being faster than all before."""
+LONGER: Final = (1.1, 1.04)
+"""How many times as long the short and the long call may take of a start that is faster on an
+average: two DGX A100, a NIC out, allreduce; MI250 allgather. Bandwidth is what many bytes ask for.
+"""
 SURE: Final = 1.01
 """Cost up to which nothing else is tried, or of a long call up to which work is not spread; how
 many times as fast a plan of a set has to be to be one."""
@@ -74,7 +74,7 @@ ROOTED_OPERATIONS: Final = 80_000
 of several forests are cut."""
 SUMS: Final = 128_000
 """Operations of all ranks at most where sums have thread blocks of their own."""
-SLICES: Final = (2**17, 2**16, 3 * 2**14, 2**15)
+SLICES: Final = (2**17, 2**16, 2**15)
 """Bytes of shorter slices."""
 ROUNDS: Final = 2**16 - 1
 """Slices of a pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
@@ -195,10 +195,11 @@ class Judge:
         return float(size / rate + bound.latency) + bound.hops * hop
 
     def time(self, one: Candidate, size: int) -> float:
-        """Microseconds of a call under the worse rule; pipelines go on as they began."""
+        """Microseconds of a call under the worse rule; pipelines go on under each as they began."""
         if not self.fifo and size > 2 * SHORT:
-            short, twice = (self.time(one, k * SHORT) for k in (1, 2))
-            return short + (twice - short) * (size - SHORT) / SHORT
+            short, twice = (self.band(one, k * SHORT) for k in (1, 2))
+            sides = (short.fifo, twice.fifo), (short.fair, twice.fair)
+            return max(near + (far - near) * (size - SHORT) / SHORT for near, far in sides)
         band = self.band(one, size)
         return max(band.fifo, band.fair)
 
@@ -256,26 +257,29 @@ def is_faster(gain: float, more: float) -> bool:
 
 
 def add_blocks(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """More parts of each tree, until thread blocks suffice for the work; or as many as fit."""
+    """More parts of each tree, until thread blocks suffice for the work; or as many as fit.
+
+    Parts that share thread blocks all the same are none.
+    """
     most, _ = most_instances(judge.first, judge.target)
     count = min(one.instances << (math.ceil(judge.load(one)) - 1).bit_length(), most)
     while count > one.instances:
-        yield replace(one, instances=count)
+        other = replace(one, instances=count)
+        if judge.program(other) is not None and judge.load(other) < judge.load(one):
+            yield other
         count //= 2
 
 
 def shorten_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """Shorter slices; not so many that 32 bits tell more bytes."""
+    """Shorter slices, the last of all actions; not so many that 32 bits tell more bytes."""
     shorter = next((unit for unit in SLICES if unit < one.unit_bytes), None)
     if shorter and counts_rounds(judge.program_of(one), shorter):
         yield replace(one, unit_bytes=shorter)
 
 
 def join_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """Fewer parts of trees: half as many where thread blocks are shared, or just enough of them."""
+    """Fewer parts of trees: just enough of them."""
     blocks = judge.blocks(one)
-    if blocks == judge.target.thread_blocks and one.instances > 1:
-        yield replace(one, instances=one.instances // 2)
     parts = math.ceil(judge.load(judge.start))
     enough = judge.stretch(one, SHORT) <= SLOW and blocks <= MANY
     if enough or judge.blocks(judge.start) * parts >= blocks:
@@ -286,13 +290,14 @@ def join_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
         units *= 2
     grain = max(1, round(Fraction(most * units, parts))) if parts > 1 else 0
     for children in (False, True) if forks(judge.forest, judge.trees) else (False,):
-        yield Candidate(1, Spread(grain, children, units if grain else 1), one.unit_bytes)
+        yield Candidate(1, Spread(grain, children, units if grain else 1))
 
 
 def spread_work(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Thread blocks of their own for children, or for parts of large trees; as many as suffice.
 
-    Where a long call is as fast as links allow, none of them waits for another.
+    Half as many parts where they would share thread blocks. Where a long call is as fast as links
+    allow, none of them waits for another.
     """
     if judge.load(one) == 1 and judge.stretch(one, LONG) <= SURE:
         return
@@ -302,7 +307,10 @@ def spread_work(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     for spread in (Spread(grain, children) for grain in (0, *grains) for children in ways):
         other = replace(one, spread=spread, instances=judge.start.instances)
         if spread not in (TOGETHER, one.spread) and judge.program(other) is not None:
-            yield next(add_blocks(judge, other), other)
+            more = next(add_blocks(judge, other), other)
+            if judge.blocks(more) == judge.target.thread_blocks and more.instances > 1:
+                yield replace(more, instances=more.instances // 2)
+            yield more
 
 
 def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
@@ -384,9 +392,13 @@ SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
 """What gives links thread blocks enough."""
 ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
     "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals),
-    "onesided": (add_blocks, shorten_slices, join_parts, spread_work),
+    "onesided": (add_blocks, join_parts, spread_work, shorten_slices),
 }
-"""All actions of a style, in the order in which they are tried."""
+"""All actions of a style, in the order in which they are tried.
+
+Slices are shortened last, and nothing else is tried with shorter ones: which thread blocks do the
+work is decided by calls of long slices, that take a fraction of the time to play.
+"""
 
 
 def search(
@@ -412,11 +424,12 @@ def fastest(judge: Judge, actions: Sequence[Action] | None = None) -> Candidate:
     protocol that is not for much data, or of many ranks, only get more thread blocks.
     """
     known = ACTIONS[judge.first.style] if judge.plays else (add_blocks,)
+    tried = [action for action in known if actions is None or action in actions]
 
     def offers(best: Candidate) -> Iterator[Candidate]:
         if judge.first.protocol != "LL" and (judge.load(best) > 1 or judge.cost(best) > SURE):
-            for action in known:
-                if actions is None or action in actions:
+            for action in tried:
+                if best.unit_bytes == UNIT_BYTES or action is shorten_slices:
                     yield from action(judge, best)
 
     return climb(judge.start, offers, judge.better)
