@@ -191,7 +191,7 @@ BUDGETS: dict[str, int] = {
     "topology": 54_800,
     "graph": 80_850,
     "schedule": 15_300,
-    "solver": 79_400,
+    "solver": 82_900,
     "verify": 55_170,
     "plans": 38_750,
     "lower": 26_600,

@@ -99,8 +99,9 @@ def unequal(graph: CapacityGraph) -> CapacityGraph:
         (lambda: small("one-socket"), 3),
         (lambda: part_of("rails"), 2),
         (lambda: unequal(small("rails")), 3),
+        (lambda: small("two-sockets"), 3),
     ],
-    ids=["rails", "dead rails", "one socket", "part", "unequal parts"],
+    ids=["rails", "dead rails", "one socket", "part", "unequal parts", "two sockets"],
 )
 @pytest.mark.parametrize("name", ["allgather", "reduce-scatter", "allreduce"])
 def test_solve_takes_them_and_proves_them(
@@ -214,6 +215,53 @@ def test_a_box_with_tight_links_or_a_fault_in_one_direction_is_taken_apart() -> 
     assert boxes_of(build(links + out + back, both=False)).single
 
 
+def server(name: str, between: int, nvswitch: int = 0) -> list[tuple[str, str, int]]:
+    """Two sockets with two GPUs and an adapter each."""
+    sockets = (f"{name}/pcie0-switch", f"{name}/pcie1-switch")
+    return [
+        *((f"{name}/gpu{i}", sockets[i // 2], 16) for i in range(4)),
+        *((f"{name}/gpu{i}", f"{name}/nvswitch", nvswitch) for i in range(4) if nvswitch),
+        (*sockets, between),
+        *((socket, "fabric", 8) for socket in sockets),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("between", "nvswitch", "parts", "sizes"),
+    [(16, 0, 3, [4, 4, 4]), (1, 0, 6, [2] * 6), (16, 90, 0, [4, 4, 4])],
+    ids=["whole", "by sockets", "an NVSwitch"],
+)
+def test_boxes_that_hang_together_by_switches_that_lead_out(
+    between: int, nvswitch: int, parts: int, sizes: list[int]
+) -> None:
+    """What their trees take and what may enter is within the links, whatever passes besides."""
+    graph = build([link for name in "abc" for link in server(name, between, nvswitch)])
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    boxes = find_boxes(graph, graph.capacity, supply, gated=True)
+    assert ([len(held) for held in boxes.members], len(boxes.gated)) == (sizes, parts)
+    assert find_boxes(graph, graph.capacity, supply).gated == {}
+    for number, gated in boxes.gated.items():
+        members = boxes.members[number]
+        assert sum(gated.entries.values()) == sum(supply) - len(members)
+        taken: Counter[tuple[int, int]] = Counter()
+        for rank, some in gated.spreads.items():
+            assert sum(spread.weight for spread in some) == gated.entries[rank] + 1
+            for spread in some:
+                assert set(spread.depth) == set(members)
+                assert spread.height <= gated.hops
+                for path in spread.paths:
+                    taken.update(dict.fromkeys(pairwise(path), spread.weight))
+        assert taken == gated.loads
+        assert all(units <= graph.links[ends] for ends, units in taken.items())
+
+
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_servers_of_two_sockets_are_exact_and_low(seed: int) -> None:
+    graph = small("two-sockets", seed)
+    k = Front(graph, Collective.ALLGATHER).exact.trees
+    assert packed(graph, k)[1] <= 4
+
+
 def interior(links: Sequence[tuple[str, str, int]]) -> tuple[CapacityGraph, Interior]:
     graph = build(links)
     ends = graph.ends
@@ -315,14 +363,16 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
 def test_kernel_refuses_what_makes_no_sense() -> None:
     asked = {
         "nodes": 3, "tail": [0, 2], "head": [2, 1], "capacity": [1, 1], "box": [0, 1, -1],
-        "ranks": [0, 1], "entries": [-1] * 3, "roots": [0], "height": 1, "grow": False,
-        "moves": 9, "seed": 0,
+        "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3, "roots": [0], "height": 1,
+        "grow": False, "moves": 9, "seed": 0,
     }  # fmt: skip
     overload, _, paths, trees = _kernel.rehang(**asked)  # type: ignore[arg-type]
     assert (overload, paths, trees) == (0, [(0, 2, 1)], [[1, 0]])
     for wrong in (
         {"box": [0, 1]},
         {"box": [-1, 1, -1]},
+        {"spread": [0]},
+        {"spread": [0, -1]},
         {"entries": [-1]},
         {"roots": [2]},
         {"head": [1, 1]},

@@ -46,16 +46,20 @@ def joint_of_boxes(graph: CapacityGraph, bound: Bound) -> Joint | None:
     """
     if not suits(graph, None):
         return None
-    boxes = find_boxes(graph, graph.capacity, [0] * graph.n)
+    boxes = find_boxes(graph, graph.capacity, [0] * graph.n, gated=True)
     machine = _Machine(graph, boxes)
     shares = machine.shares()
     if shares is None:
         return None
     wanted = machine.supplies(*shares)
-    solution = None if wanted is None else _search(graph, wanted[1], wanted[0])
-    if wanted is None or solution is None or solution[0] * graph.unit < LEAST * bound.algbw:
+    if wanted is None:
         return None
-    return Joint(solution[0] * graph.unit, tuple(wanted[1]), ((), ()), bound, tuple(solution[1]))
+    time, supply = wanted
+    bounded = sum(supply) * graph.unit / bound.algbw  # by what is inside boxes, too
+    solution = _search(graph, supply, max(time, bounded))
+    if solution is None or solution[0] * graph.unit < LEAST * bound.algbw:
+        return None
+    return Joint(solution[0] * graph.unit, tuple(supply), ((), ()), bound, tuple(solution[1]))
 
 
 def _search(

@@ -266,6 +266,41 @@ def mixed_sizes(seed: int, boxes: int = 60) -> Topology:
     return made.topology()
 
 
+def two_sockets(seed: int, boxes: int | None = None) -> Topology:
+    """Servers without NVLink: at each of two sockets four GPUs behind a PCIe switch, and adapters.
+
+    By the seed: 96 to 512 GPUs; adapters at one socket or at both, some out; sockets joined by more
+    or less; uplinks 2:1; cables out; bridges between pairs of GPUs; an NVSwitch in every third
+    server.
+    """
+    made = Builder("two-sockets", seed)
+    draw = made.random
+    boxes = boxes or draw.choice((12, 16, 24, 32, 48, 64))
+    both, bridges, tapered, mixed = (draw.random() < p for p in (0.7, 0.2, 0.2, 0.25))
+    between, lost = draw.choice((20, 40)), draw.choice((0.0, 0.05))
+    leaves = made.switches(*(f"leaf{i}" for i in range(boxes // 4)))
+    spines = made.switches(*(f"spine{i}" for i in range((8 if both else 4) // (1 + tapered))))
+    for b in range(boxes):
+        gpus = [f"box{b}/gpu{i}" for i in range(8)]
+        if mixed and b % 3 == 0:
+            made.box(f"box{b}", 8, 300)
+        made.nodes.update({gpu: Node("gpu") for gpu in gpus})
+        sockets = made.switches(f"box{b}/pcie0", f"box{b}/pcie1")
+        made.cable(*sockets, between)
+        for i, gpu in enumerate(gpus):
+            made.cable(gpu, sockets[i // 4], 32)
+            if bridges and i % 2:
+                made.cable(gpus[i - 1], gpu, 50)
+        made.cable(sockets[0], leaves[b // 4], 25)
+        if both and draw.random() >= lost:
+            made.cable(sockets[1], leaves[b // 4], 25)
+    for leaf in leaves:
+        for spine in spines:
+            if draw.random() >= 0.03:
+                made.cable(leaf, spine, 25)
+    return made.topology()
+
+
 def torus(seed: int, side: int = 8) -> Topology:
     """A three-dimensional torus of lone GPUs with three cables out: no switches at all."""
     made = Builder("torus", seed)
@@ -311,6 +346,7 @@ FAMILIES = {
     "tight-clos": Family(
         "tight three-tier Clos", tight_clos, 4, 6, (2,), Fraction(199, 2), Fraction(199, 2)
     ),
+    "two-sockets": Family("two-socket PCIe servers", two_sockets, 4, 2, (12,)),
     "torus": Family("torus with failed links", torus, 12, 1, (5,)),
 }  # fmt: skip
 

@@ -116,6 +116,7 @@ def rehang(
     head: Sequence[int],
     capacity: Sequence[int],
     box: Sequence[int],
+    spread: Sequence[int],
     ranks: Sequence[int],
     entries: Sequence[int],
     roots: Sequence[int],

@@ -343,8 +343,8 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees(
 
 // ------------------------------------------------------------------------------ low trees searched
 
-BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& ranks, const Amounts& entries,
-                       const Ints& twin) {
+BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& spread, const Ints& ranks,
+                       const Amounts& entries, const Ints& twin) {
   const int nodes = graph.nodes;
   require(static_cast<int>(box.size()) == nodes, "box needs one entry a node");
   require(static_cast<int>(entries.size()) == nodes, "entries need one entry a node");
@@ -354,12 +354,14 @@ BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& ranks,
     require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs() && twin[e] != e &&
                               twin[twin[e]] == e && graph.capacity[twin[e]] == graph.capacity[e]),
             "arcs that share a capacity must be of one, and name each other");
-  BoxedGraph boxed{graph, box, marked(ranks, nodes), entries, twin, 0};
+  BoxedGraph boxed{graph, box, marked(ranks, nodes), entries, twin, 0, spread};
   for (int v = 0; v < nodes; ++v) {
     require(-1 <= box[v] && box[v] < nodes, "an unknown box is named");
     require(box[v] >= 0 || !boxed.rank[v], "a rank is in no box");
     boxed.boxes = std::max(boxed.boxes, box[v] + 1);
   }
+  require(static_cast<int>(spread.size()) == boxed.boxes, "spread needs one entry a box");
+  for (int hops : spread) require(0 <= hops && hops <= nodes, "a box is spread in no such number of hops");
   for (int e = 0; e < boxed.graph.arcs(); ++e)
     require(!boxed.rank[boxed.graph.tail[e]] || !boxed.rank[boxed.graph.head[e]],
             "an arc joins two ranks");
@@ -383,9 +385,9 @@ nb::list path_tuples(const Digraph& graph, const std::vector<Ints>& ways) {
 }
 
 std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
-    const Digraph& graph, const Ints& box, const Ints& ranks, const Amounts& entries,
-    const Ints& roots, int height, bool grow, long moves, unsigned seed, const Ints& twin) {
-  const BoxedGraph boxed = boxed_graph(graph, box, ranks, entries, twin);
+    const Digraph& graph, const Ints& box, const Ints& spread, const Ints& ranks,
+    const Amounts& entries, const Ints& roots, int height, bool grow, long moves, unsigned seed, const Ints& twin) {
+  const BoxedGraph boxed = boxed_graph(graph, box, spread, ranks, entries, twin);
   require_nodes(roots, graph.nodes);
   for (int root : roots) require(boxed.rank[root], "a root is no rank");
   Rehung found;
@@ -456,11 +458,12 @@ NB_MODULE(_kernel, m) {
       "weights"_a, "edges"_a,
       "(first tree that does not span or -1, height of those that do, units over each arc): the units "
       "None where they leave 64 bits or a path needs an arc that is not there.");
-  define(m, "rehang", find_low_trees, "box"_a, "ranks"_a, "entries"_a, "roots"_a, "height"_a,
-         "grow"_a, "moves"_a, "seed"_a, "twin"_a = Ints{},
+  define(m, "rehang", find_low_trees, "box"_a, "spread"_a, "ranks"_a, "entries"_a, "roots"_a,
+         "height"_a, "grow"_a, "moves"_a, "seed"_a, "twin"_a = Ints{},
          "(overload, moves, paths, trees): where the overload is 0, no arc carries too much, and the "
          "tree of each unit of `roots` is a list of depth, path, depth, path ... by which its boxes "
-         "hang, from the root outwards. Below 0 some box is out of reach within the height. `twin`: "
+         "hang, from the root outwards. `spread`: per box the hops from where a tree enters it to its "
+         "ranks. Below 0 some box is out of reach within the height. `twin`: "
          "per arc the one with which it shares its capacity, or -1.");
   bind_scheduling(m);
   bind_fifo_blocks(m);

@@ -8,10 +8,11 @@ apart: every rank is a box of its own, and all links count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.shallow.gated import Gated, Gates
 from forestcoll.solver.walks import by_box, hops
 
 
@@ -21,7 +22,8 @@ class Boxes:
 
     `members`: the ranks of each box. `inner`: per link the box that it lies inside, or -1.
     `entries`: per rank how many trees may enter its box there, -1: any number. All for `supply`
-    trees of each root and `capacity` trees over each link.
+    trees of each root and `capacity` trees over each link. `gated`: boxes that have trees inside,
+    over links that others pass, too.
     """
 
     graph: CapacityGraph
@@ -31,6 +33,15 @@ class Boxes:
     members: tuple[tuple[int, ...], ...]
     inner: tuple[int, ...]
     entries: tuple[int, ...]
+    gated: Mapping[int, Gated] = field(default_factory=dict)
+
+    @property
+    def spread(self) -> list[int]:
+        """Per box the hops from where a tree enters to all of its ranks, as far as is known."""
+        return [
+            self.gated[b].hops if b in self.gated else int(len(held) > 1)
+            for b, held in enumerate(self.members)
+        ]
 
     @property
     def count(self) -> int:
@@ -59,23 +70,47 @@ class Boxes:
 
 
 def find_boxes(
-    graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], flat: bool = False
+    graph: CapacityGraph,
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    gated: bool = False,
 ) -> Boxes:
-    """The boxes of a graph by the names of its nodes; `flat`: every rank is one of its own."""
+    """The boxes of a graph by the names of its nodes.
+
+    `gated`: those that hang together only by switches that also lead out are boxes, too, where
+    trees inside them are found.
+    """
     named = by_box(graph)
-    named.pop("", None)
+    lone = named.pop("", [])
     links = _Links(graph, capacity)
+    ranks = set(graph.ranks)
+    held_by = {name: [v for v in nodes if v in ranks] for name, nodes in named.items()}
+    count = sum(map(bool, held_by.values())) + len(ranks.intersection(lone))
+    gates = Gates(graph, links.out, links.into, supply, count)
     box, entries = [-1] * graph.n, [-1] * graph.n
     inner_nodes: dict[int, set[int]] = {}
+    plans: dict[int, Gated] = {}
     members: list[tuple[int, ...]] = []
-    ranks = set(graph.ranks)
     boxed: set[int] = set()
-    for nodes in () if flat else named.values():
-        held = [v for v in nodes if v in ranks]
+    for name, held in held_by.items():
         if len(held) < 2:
             continue
-        inside, gates = _split_switches(links, nodes, held)
-        for part in _components(links, held, inside):
+        inside, outward = _split_switches(links, named[name], held)
+        parts = _components(links, held, inside)
+        if gated and not any(part.issuperset(held) for part in parts):
+            whole = [p for p in _components(links, held, inside | outward) if p.issuperset(held)]
+            found = gates.plans(held, whole[0]) if whole else []
+            for plan in found:
+                plans[len(members)] = plan
+                for v in plan.nodes:
+                    box[v] = len(members)
+                for v, most in plan.entries.items():
+                    entries[v] = most
+                members.append(tuple(plan.entries))
+            if found:
+                boxed.update(held)
+                continue
+        for part in parts:
             some = tuple(v for v in part if v in ranks)
             limits = _entry_limits(links, some, part, supply)
             if len(some) < 2 or limits is None:
@@ -84,7 +119,7 @@ def find_boxes(
                 box[v], entries[v] = len(members), most
             inner_nodes[len(members)] = part
             if len(some) == len(held):
-                for v in gates:
+                for v in outward:
                     box[v] = len(members)
             boxed.update(some)
             members.append(some)
@@ -94,7 +129,7 @@ def find_boxes(
             members.append((v,))
     at = {v: number for number, part in inner_nodes.items() for v in part}
     inner = tuple(at[t] if t in at and at[t] == at.get(h) else -1 for t, h in graph.ends)
-    return Boxes(graph, capacity, supply, tuple(box), tuple(members), inner, tuple(entries))
+    return Boxes(graph, capacity, supply, tuple(box), tuple(members), inner, tuple(entries), plans)
 
 
 class _Links:

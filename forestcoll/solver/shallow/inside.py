@@ -23,7 +23,7 @@ MOVES_MORE = 200_000
 
 ATTEMPTS = 3
 """Seeds that are tried where the first comes near."""
-NEARLY = 100
+NEARLY = 30
 """Units over the capacities that are near."""
 
 
@@ -43,6 +43,7 @@ def hang(
     supply: Sequence[int],
     height: int,
     box: Sequence[int],
+    spread: Sequence[int],
     entries: Sequence[int],
     grow: bool = False,
     shared: bool = False,
@@ -50,7 +51,7 @@ def hang(
     """How the boxes of every tree hang within `height` hops, or None where that is not found.
 
     `links`: (tail, head) -> how many trees it may carry. `supply[v]` trees are rooted at v.
-    `box`, `entries`: per node, as in `Boxes`. `shared`: a link and the one in the other direction,
+    `box`, `spread`, `entries`: as in `Boxes`. `shared`: a link and the one in the other direction,
     which has to be there and as wide, carry as many trees together.
     """
     among, more = set(ranks), nodes
@@ -76,9 +77,9 @@ def hang(
             last = first[h, t] + (t in among and h in among)
             twin[e], twin[last] = last, e
     roots = [v for v in ranks for _ in range(supply[v])]
-    moves = MOVES * (max(box[v] for v in ranks) + 1) * len(roots) + MOVES_MORE
+    moves = MOVES * len(spread) * len(roots) + MOVES_MORE
     rest = [-1] * (more - nodes)
-    links_given = (more, tail, head, capacity, [*box, *rest], ranks, [*entries, *rest])
+    links_given = (more, tail, head, capacity, [*box, *rest], spread, ranks, [*entries, *rest])
     for seed in range(ATTEMPTS):
         overload, _, paths, trees = _kernel.rehang(
             *links_given, roots, height, grow, moves, seed, twin
@@ -110,6 +111,11 @@ class Spread:
     def height(self) -> int:
         """Hops to the farthest rank."""
         return max(self.depth.values())
+
+    def move(self, to: Mapping[int, int]) -> Spread:
+        """The same in a box that is alike: its node for each node of this one."""
+        paths = tuple(tuple(map(to.__getitem__, path)) for path in self.paths)
+        return Spread(self.weight, paths, {to[v]: far for v, far in self.depth.items()})
 
     @staticmethod
     def of(root: int, weight: int, paths: tuple[Path, ...]) -> Spread:
@@ -152,7 +158,7 @@ class Interior:
                 continue
             links = {ends: c for ends, c in room.items() if c}
             rest = {v: units - stars.get(v, 0) for v, units in starts.items()}
-            others = self._hang(rest, links) or self._pack(rest, links)
+            others = self.hang(rest, links, TWO_HOPS) or self.pack(rest, links)
             if others is not None:
                 return {v: [*low.get(v, ()), *others.get(v, ())] for v in self.ranks}
         return None
@@ -207,18 +213,18 @@ class Interior:
             units -= taken
         return ways
 
-    def _hang(
-        self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
+    def hang(
+        self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int], height: int
     ) -> dict[int, list[Spread]] | None:
-        """Two hops at most, where the search that hangs boxes finds that for ranks."""
+        """Trees of this height over these links, as the search that hangs boxes finds them."""
         supply = [0] * self._graph.n
         for v, units in starts.items():
             supply[v] = units
         box = [-1] * len(supply)
         for number, v in enumerate(self.ranks):
             box[v] = number
-        free = [-1] * len(supply)
-        hung = hang(len(supply), links, self.ranks, supply, TWO_HOPS, box, free)
+        alone, free = [0] * len(self.ranks), [-1] * len(supply)
+        hung = hang(len(supply), links, self.ranks, supply, height, box, alone, free)
         if hung is None:
             return None
         trees = Counter(
@@ -227,10 +233,10 @@ class Interior:
         )
         return _by_root((root, weight, paths) for (root, paths), weight in trees.items())
 
-    def _pack(
+    def pack(
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
     ) -> dict[int, list[Spread]] | None:
-        """The general packers on the box alone."""
+        """Those of the general packers over these links."""
         box = self._graph.restrict(self._nodes, links)
         box = replace(box, ranks=tuple(range(len(self.ranks))))
         supply = [starts.get(v, 0) for v in self._nodes]

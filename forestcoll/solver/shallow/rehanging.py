@@ -8,7 +8,7 @@ counting the loads is all the proof that it takes. Boxes spread what enters them
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -66,8 +66,12 @@ def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
 
     Heights from the lower bound up are tried, `higher` more; trees inside boxes may add to them.
     """
-    boxes = find_boxes(wanted.graph, wanted.capacity, wanted.supply)
-    return _search(boxes, wanted.capacity, wanted.least, wanted.least + higher)
+    for gated in (True, False):
+        boxes = find_boxes(wanted.graph, wanted.capacity, wanted.supply, gated)
+        trees = _search(boxes, wanted.capacity, wanted.least, higher)
+        if trees is not None or not boxes.gated:
+            return trees
+    return None
 
 
 def rehang_mirrored(
@@ -84,12 +88,12 @@ def rehang_mirrored(
     """
     room = dict(zip(graph.ends, capacity, strict=True))
     both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
-    boxes = find_boxes(graph, [c // 2 for c in both], supply)
-    return _search(boxes, both, height, height, shared=True)
+    boxes = find_boxes(graph, [c // 2 for c in both], supply, gated=True)
+    return _search(boxes, both, height, 0, shared=True)
 
 
 def _search(
-    boxes: Boxes, capacity: Sequence[int], least: int, most: int, shared: bool = False
+    boxes: Boxes, capacity: Sequence[int], least: int, higher: int, shared: bool = False
 ) -> list[Tree] | None:
     """Trees of the least height that is found, `capacity` for the links between boxes."""
     graph, supply = boxes.graph, boxes.supply
@@ -98,9 +102,16 @@ def _search(
     ends = graph.ends
     limits = zip(ends, capacity, boxes.inner, strict=True)
     links = {pair: c for pair, c, inner in limits if inner < 0 and c}
-    problem = (graph.n, links, graph.ranks, supply)
-    for height in range(least, most + 1):
-        hung = hang(*problem, height, boxes.box, boxes.entries, boxes.apart, shared)
+    for gated in boxes.gated.values():
+        for (t, h), units in gated.loads.items():
+            links[t, h] -= units
+            if shared:
+                links[h, t] -= units
+    spread = boxes.spread
+    problem = (graph.n, {pair: c for pair, c in links.items() if c > 0}, graph.ranks, supply)
+    least = max(least, 1 + max((gated.hops for gated in boxes.gated.values()), default=0))
+    for height in range(least, least + higher + 1):
+        hung = hang(*problem, height, boxes.box, spread, boxes.entries, boxes.apart, shared)
         if hung is not None:
             trees = _assemble(boxes, hung)
             if trees is not None:
@@ -148,18 +159,22 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
             entries[last[tree[place + 1]]].append(_Entry(tree[place], unit, place // 2 + 1))
         senders.append({first[number] for number in tree[1::2]})
     chosen = [[_NOTHING] * (len(tree) // 2 + 1) for tree in hung.trees]
-    for members, links in zip(boxes.members, boxes.links_inside(), strict=True):
+    for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
         if len(members) == 1:
             continue
-        interior = Interior(boxes.graph, members, links)
-        onward = {
-            v: sum(
-                not senders[e.unit].isdisjoint(members) and senders[e.unit] != {v}
-                for e in entries[v]
-            )
-            for v in members
-        }
-        spreads = interior.spread({v: len(entries[v]) for v in members}, onward)
+        spreads: Mapping[int, list[Spread]] | None
+        if box in boxes.gated:
+            spreads = boxes.gated[box].spreads
+        else:
+            interior = Interior(boxes.graph, members, links)
+            onward = {
+                v: sum(
+                    not senders[e.unit].isdisjoint(members) and senders[e.unit] != {v}
+                    for e in entries[v]
+                )
+                for v in members
+            }
+            spreads = interior.spread({v: len(entries[v]) for v in members}, onward)
         if spreads is None:
             return None
         for rank, some in spreads.items():

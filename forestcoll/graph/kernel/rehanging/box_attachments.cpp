@@ -18,12 +18,7 @@ constexpr double kShallow = 0.3;  // what a hop of depth costs as trees grow: lo
 
 BoxAttachments::BoxAttachments(const BoxedGraph& boxed, const std::vector<int>& roots, int height, unsigned seed)
     : boxed_(boxed), roots_(roots), height_(height), ledger_(boxed), router_(boxed, ledger_),
-      random_(seed), spread_(boxed.boxes, 0), hooks_(roots.size() * boxed.boxes),
-      below_(boxed.boxes, 0) {
-  std::vector<int> ranks(boxed.boxes, 0);
-  for (int v = 0; v < boxed.graph.nodes; ++v)
-    if (boxed.rank[v]) ++ranks[boxed.box[v]];
-  for (int b = 0; b < boxed.boxes; ++b) spread_[b] = ranks[b] > 1;
+      random_(seed), hooks_(roots.size() * boxed.boxes), below_(boxed.boxes, 0) {
   for (int u = 0; u < units(); ++u) hooks_[slot(u, boxed.box[roots[u]])].rank = roots[u];
 }
 
@@ -122,7 +117,7 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
     const double noise = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
     for (const Port& port : router_.out(b)) {
       const bool mate = port.rank != hook.rank;
-      if (mate && room < 2) continue;
+      if (mate && room < 1 + spread(b)) continue;
       const double cost = ledger_.cost(port.arc) + router_.distance(port.relay) + noise +
                           (mate ? kDeeper : 0);
       if (cost < least) least = cost, above = b, chosen = &port;
@@ -161,7 +156,7 @@ bool BoxAttachments::start_star(int unit) {
     progress = false;
     std::vector<int> still;
     for (int b : left) {
-      if (hang_cheapest(unit, b, spread_[b])) progress = true;
+      if (hang_cheapest(unit, b, spread(b))) progress = true;
       else still.push_back(b);
     }
     left.swap(still);
@@ -212,9 +207,9 @@ int BoxAttachments::reach() const {
   const Saved& top = moved_.front();
   int deepest = top.hook.depth;
   for (const Saved& saved : moved_)
-    deepest = std::max(deepest, saved.hook.depth + spread_[saved.box]);
-  const int least = spread_[top.box], hops = deepest - top.hook.depth;
-  return std::max(least, moved_.size() > 1 && spread_[top.box] ? hops - 1 : hops);
+    deepest = std::max(deepest, saved.hook.depth + spread(saved.box));
+  const int least = spread(top.box), hops = deepest - top.hook.depth;
+  return std::max(least, moved_.size() > 1 ? hops - least : hops);
 }
 
 // Depths of what hangs on the moved box, from the top; whether all stay within the height.
@@ -243,7 +238,7 @@ void BoxAttachments::replant(int unit, int box, double bold) {
   bool good = true;
   for (std::size_t i = 0; good && i < moved_.size(); ++i) {
     const int b = moved_[i].box;
-    good = hang_cheapest(unit, b, spread_[b]);
+    good = hang_cheapest(unit, b, spread(b));
     below_[b] = 0;
   }
   finish(unit, before, good, bold);

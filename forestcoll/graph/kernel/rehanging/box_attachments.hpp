@@ -58,9 +58,10 @@ class BoxAttachments {
   }
   int tail_rank(const Hook& hook) const { return boxed_.graph.tail[store_[hook.way + 1]]; }
   int step(int unit, int above, int sender) const {
-    return hook(unit, above).depth + (hook(unit, above).rank == sender ? 1 : 2);
+    return hook(unit, above).depth + 1 + (hook(unit, above).rank == sender ? 0 : spread(above));
   }
-  bool fits(int depth, int box) const { return depth + spread_[box] <= height_; }
+  int spread(int box) const { return boxed_.spread[box]; }
+  bool fits(int depth, int box) const { return depth + spread(box) <= height_; }
 
   void load(int way, int rank, bool add);
   void attach(int unit, int box, int above, const std::vector<int>& arcs);
@@ -80,7 +81,6 @@ class BoxAttachments {
   Ledger ledger_;
   Router router_;
   Random random_;
-  std::vector<char> spread_;  // per box: hops from where a tree enters to all of its ranks
   std::vector<Hook> hooks_;   // units x boxes
   std::vector<int> store_;    // ways: how many arcs, then the arcs
   std::size_t live_ = 0;      // numbers in the store that are in use

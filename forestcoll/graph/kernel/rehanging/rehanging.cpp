@@ -11,8 +11,9 @@ namespace forestcoll {
 namespace {
 
 constexpr double kCareful = 0.05, kBold = 0.35;
-constexpr Amount kHopeless = 50;  // the first round leaves less than one in so many edges over, and
-                                  // a quarter of it takes a fifth away, or no others ever will
+// Signs that no round ever will end well: a quarter of the first leaves four fifths over, or all of
+// it one in kHopeless edges; a later one more than one in kSlow, and more than half of what was.
+constexpr Amount kHopeless = 8, kSlow = 50;
 
 // Fisher-Yates by our own generator: std::shuffle differs between standard libraries.
 template <class T>
@@ -52,7 +53,7 @@ double boldness(double stuck) { return kCareful + (kBold - kCareful) * std::min(
 
 // Rounds over all boxes whose ways are crowded, until little overload is left, or too much.
 void go_round(BoxAttachments& hanging, long most, long& moves) {
-  Amount best = hanging.overload();
+  Amount best = hanging.overload(), last = best;
   for (int rounds = 1, stale = 0; hanging.overload() > (rounds > 1 ? kFew : 0); ++rounds) {
     auto list = crowded(hanging);
     shuffle(list, hanging.random());
@@ -64,7 +65,9 @@ void go_round(BoxAttachments& hanging, long most, long& moves) {
       if (hanging.overload() == 0 || moves >= most) return;
       if (rounds == 1 && i == list.size() / 4 && hanging.overload() * 5 > best * 4) return;
     }
-    if (rounds == 1 && hanging.overload() * kHopeless > hanging.edges()) return;
+    const Amount left = hanging.overload();
+    if (left * (rounds == 1 ? kHopeless : kSlow) > hanging.edges() && (rounds == 1 || 2 * left > last)) return;
+    last = left;
     hanging.ledger().raise_prices();
     if (hanging.overload() * 50 < best * 49) best = hanging.overload(), stale = 0;
     else if (++stale >= kPatience) return;

@@ -19,6 +19,7 @@ struct BoxedGraph {
   std::vector<Amount> entries;  // per rank: how many trees may enter its box there; -1: any number
   std::vector<int> twin;       // per arc the one with which it shares its capacity, or -1
   int boxes = 0;
+  std::vector<int> spread;     // per box: hops at most from where a tree enters to all of its ranks
 };
 
 // How full every resource is and what it costs to use it once more. Resources are the arcs and,

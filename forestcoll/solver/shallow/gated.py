@@ -1,0 +1,258 @@
+"""Boxes whose inner switches also lead out: room for what passes, trees inside on what is left.
+
+A server of two sockets has its GPUs behind PCIe switches, and its adapters there, too: what enters,
+what leaves and what the server spreads share its links. So they are shared out beforehand. Trees
+enter over the adapters as these are wide and to the ranks that are nearest; each rank sends its own
+trees to all other boxes, and a part of what is left leaves with trees of others. What the trees
+inside need is packed on the rest, lowest first. Then boxes hang on boxes over whatever links these
+trees leave: capacity is split, so that loads stay within it whatever is found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.shallow.inside import Interior, Spread
+from forestcoll.solver.shares import apportion
+from forestcoll.solver.walks import hops
+
+QUARTERS = (4, 2, 1, 0)
+"""Of what may leave beyond a box's own trees: how much is kept for those of others, most first."""
+HIGHEST = 3
+"""Hops inside a box up to which trees are searched; beyond, as the general packers make them."""
+
+FAILURES = 4
+"""Different boxes in which nothing is found, after which no others are looked at."""
+
+Link = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """How one box spreads what starts in it: per rank trees, of which `entries` come from outside.
+
+    `nodes`: ranks first. `loads`: what they take of the links inside. `hops`: the height of the
+    highest.
+    """
+
+    nodes: Sequence[int]
+    entries: Mapping[int, int]
+    spreads: Mapping[int, list[Spread]]
+    hops: int
+    loads: Mapping[Link, int]
+
+    def move(self, to: Mapping[int, int]) -> Gated:
+        """The same for a box that is alike: its node for each node of this one."""
+        return Gated(
+            [to[v] for v in self.nodes],
+            {to[v]: units for v, units in self.entries.items()},
+            {to[v]: [spread.move(to) for spread in some] for v, some in self.spreads.items()},
+            self.hops,
+            {(to[t], to[h]): units for (t, h), units in self.loads.items()},
+        )
+
+
+class Gates:
+    """Finds that for every box; boxes that are alike share their trees."""
+
+    def __init__(
+        self,
+        graph: CapacityGraph,
+        out: Sequence[Mapping[int, int]],
+        into: Sequence[Mapping[int, int]],
+        supply: Sequence[int],
+        boxes: int,
+    ) -> None:
+        self._graph = graph
+        self._out, self._into = out, into
+        self._supply = supply
+        self._boxes = boxes
+        self._known: dict[object, tuple[list[int], Gated | None]] = {}
+
+    def plans(self, ranks: Sequence[int], part: set[int]) -> list[Gated]:
+        """Of a box of these ranks and nodes, else of what stands around each switch; or nothing.
+
+        Where switches are joined by less than what their ranks need, trees come to each on its own.
+        """
+        whole = self._plan(ranks, part)
+        if whole is not None:
+            return [whole]
+        around: dict[int, list[int]] = defaultdict(list)
+        for v in ranks:
+            near = [s for s in self._out[v] if s in part and s not in ranks]
+            if len(near) == 1:
+                around[near[0]].append(v)
+        plans = [self._plan(held, {switch, *held}) for switch, held in around.items()]
+        known = [plan for plan in plans if plan is not None]
+        return known if sum(len(plan.entries) for plan in known) == len(ranks) else []
+
+    def _plan(self, ranks: Sequence[int], part: set[int]) -> Gated | None:
+        """Trees in a box; None where nothing is found."""
+        nodes = [*ranks, *sorted(part.difference(ranks))]
+        place = {v: number for number, v in enumerate(nodes)}
+        box = _Box(ranks, part, self._out, self._into)
+        key = (
+            len(ranks),
+            tuple((place[t], place[h], c) for (t, h), c in sorted(box.links.items())),
+            *(tuple((place[v], c) for v, c in sorted(ports.items())) for ports in box.ports),
+            *(self._supply[v] for v in ranks),
+        )
+        if key not in self._known:
+            failed = sum(gated is None for _, gated in self._known.values())
+            self._known[key] = nodes, self._solve(box, nodes) if failed < FAILURES else None
+        model, gated = self._known[key]
+        if gated is None or model == nodes:
+            return gated
+        return gated.move(dict(zip(model, nodes, strict=True)))
+
+    def _solve(self, box: _Box, nodes: Sequence[int]) -> Gated | None:
+        own = {v: self._supply[v] for v in box.ranks}
+        whole = sum(self._supply)
+        entries = box.enter(whole - sum(own.values()))
+        if entries is None:
+            return None
+        if not whole:
+            return Gated(nodes, entries, {}, 1, {})
+        starts = {v: own[v] + entries[v] for v in box.ranks}
+        sends = {v: own[v] * (self._boxes - 1) for v in box.ranks}
+        rooms: list[dict[Link, int]] = []
+        for quarters in QUARTERS:
+            room = box.room(entries, sends, quarters)
+            if room not in rooms and box.suffices(room, starts):
+                rooms.append(room)
+        interior = Interior(self._graph, box.ranks, box.links)
+        ways = [(room, height) for height in range(1, HIGHEST + 1) for room in rooms]
+        for room, height in (*ways, *((room, 0) for room in rooms)):
+            spreads = interior.hang(starts, room, height) if height else interior.pack(starts, room)
+            if spreads is not None:
+                return Gated(nodes, entries, spreads, *_measure(spreads))
+        return None
+
+
+def _measure(spreads: Mapping[int, Sequence[Spread]]) -> tuple[int, Counter[Link]]:
+    """(the most hops, what every link carries)."""
+    loads: Counter[Link] = Counter()
+    highest = 0
+    for some in spreads.values():
+        for spread in some:
+            highest = max(highest, spread.height)
+            for path in spread.paths:
+                for link in pairwise(path):
+                    loads[link] += spread.weight
+    return highest, loads
+
+
+class _Box:
+    """The nodes of a box, its own links, and what comes in and goes out where."""
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        part: set[int],
+        out: Sequence[Mapping[int, int]],
+        into: Sequence[Mapping[int, int]],
+    ) -> None:
+        self.ranks = ranks
+        self._among = set(ranks)
+        self.links = {(t, h): c for t in sorted(part) for h, c in out[t].items() if h in part}
+        self._near = tuple(
+            {v: [w for w in ends[v] if w in part] for v in part} for ends in (out, into)
+        )
+        self.ports = tuple(
+            {
+                v: c
+                for v in sorted(part)
+                if (c := sum(c for w, c in ends[v].items() if w not in part))
+            }
+            for ends in (into, out)
+        )
+        self._far = tuple(
+            {port: self._distances(port, near) for port in ports}
+            for ports, near in zip(self.ports, self._near, strict=True)
+        )
+
+    def _distances(self, port: int, near: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """Links between a port and each node, ranks passing nothing on."""
+        if port in self._among:
+            return {port: 0}
+        return hops(near, [port], lambda v: v not in self._among)
+
+    def enter(self, units: int) -> dict[int, int] | None:
+        """Per rank how many of these trees enter there; None where none can."""
+        entries = dict.fromkeys(self.ranks, 0)
+        for _, rank, some in self._entering(units):
+            entries[rank] += some
+        return entries if sum(entries.values()) == units else None
+
+    def _entering(self, units: int) -> Iterator[tuple[int, int, int]]:
+        """(port, rank, units): ports as they are wide, the ranks nearest to them alike."""
+        ports = self.ports[0]
+        if not ports:
+            return
+        for port, quota in zip(ports, apportion(list(ports.values()), units), strict=True):
+            far = self._far[0][port]
+            least = min((far[v] for v in self.ranks if v in far), default=None)
+            nearest = [v for v in self.ranks if far.get(v) == least]
+            if least is not None:
+                for rank, some in zip(nearest, apportion([1] * len(nearest), quota), strict=True):
+                    yield port, rank, some
+
+    def _leaving(self, sends: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+        """(port, rank, units): the ports nearest to each rank, as they are wide."""
+        for rank, units in sends.items():
+            ways = {p: far[rank] for p, far in self._far[1].items() if rank in far}
+            least = min(ways.values(), default=0)
+            nearest = [p for p, far in ways.items() if far == least]
+            if nearest and units:
+                wide = [self.ports[1][p] for p in nearest]
+                for port, some in zip(nearest, apportion(wide, units), strict=True):
+                    yield port, rank, some
+
+    def room(
+        self, entries: Mapping[int, int], own: Mapping[int, int], quarters: int
+    ) -> dict[Link, int]:
+        """What is left of the links for trees inside, where so much of the rest relays."""
+        room = dict(self.links)
+        egress, wanted = sum(self.ports[1].values()), sum(own.values())
+        sends = list(own.values())
+        if wanted > egress:
+            sends = apportion(sends, egress)
+        else:
+            more = apportion(list(entries.values()), (egress - wanted) * quarters // 4)
+            sends = [units + some for units, some in zip(sends, more, strict=True)]
+        for port, rank, units in self._entering(sum(entries.values())):
+            self._take(room, port, rank, units, 0)
+        for port, rank, units in self._leaving(dict(zip(self.ranks, sends, strict=True))):
+            self._take(room, port, rank, units, 1)
+        return {link: c for link, c in room.items() if c > 0}
+
+    def _take(self, room: dict[Link, int], port: int, rank: int, units: int, side: int) -> None:
+        """Takes room off a shortest way between port and rank, where most is left."""
+        far, near = self._far[side][port], self._near[1 - side]
+        v = rank
+        while far[v]:
+            ends = {
+                (v, u) if side else (u, v): u
+                for u in near[v]
+                if far.get(u) == far[v] - 1 and (u not in self._among or u == port)
+            }
+            link = max(ends, key=lambda ends: room[ends])
+            room[link] -= units
+            v = ends[link]
+
+    def suffices(self, room: Mapping[Link, int], starts: Mapping[int, int]) -> bool:
+        """Whether ranks can receive all trees and send as many copies, by what links hold."""
+        whole = sum(starts.values())
+        sent: dict[int, int] = defaultdict(int)
+        come: dict[int, int] = defaultdict(int)
+        for (t, h), c in room.items():
+            sent[t] += c
+            come[h] += c
+        copies = whole * (len(self.ranks) - 1)
+        return sum(sent[v] for v in self.ranks) >= copies and all(
+            come[v] >= whole - starts[v] for v in self.ranks
+        )
