@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import script
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
-
-import peers  # noqa: E402
+peers = script("peers")
 
 
 def test_a_folder_that_is_not_given_is_a_row_that_says_so(

@@ -15,7 +15,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans.findings import Findings
 from forestcoll.plans.stock import trees as rccl
-from forestcoll.solver.stock.spanning_trees import CHILDREN, Mesh, Packing, bound_of, pack
+from forestcoll.solver.stock.spanning_trees import Mesh, Packing, bound_of, pack
 from forestcoll.topology import Link, Node, Topology
 from forestcoll.topology.edit import edit
 
@@ -28,8 +28,8 @@ def check(packing: Packing) -> None:
     for tree in packing.trees:
         assert set(tree.children) == set(range(mesh.n))
         below = [child for children in tree.children.values() for child in children]
-        assert sorted([*below, tree.root]) == list(range(mesh.n))
-        assert max(map(len, tree.children.values())) <= CHILDREN
+        assert sorted([*below, next(iter(tree.children))]) == list(range(mesh.n))
+        assert max(map(len, tree.children.values())) <= rccl.MOST_CHILDREN
         for rank, children in tree.children.items():
             for child in children:
                 load.update(way[frozenset((rank, child))])
@@ -44,7 +44,7 @@ def check(packing: Packing) -> None:
 
 
 def packing_of(topology: Topology) -> Packing:
-    packing = pack(CapacityGraph.from_topology(topology), rccl.MOST_TREES)
+    packing = pack(CapacityGraph.from_topology(topology), rccl.MOST_TREES, rccl.MOST_CHILDREN)
     check(packing)
     return packing
 
@@ -148,7 +148,7 @@ def test_ranks_that_no_links_join_both_ways_are_refused() -> None:
     links = [Link("gpu0", "gpu1", Fraction(10)), Link("gpu1", "gpu2", Fraction(10), oneway=True)]
     topology = Topology("box", {f"gpu{k}": Node("gpu") for k in range(3)}, tuple(links))
     with pytest.raises(UnsupportedError, match="links that carry data both ways do not join"):
-        pack(CapacityGraph.from_topology(topology), 8)
+        pack(CapacityGraph.from_topology(topology), 8, rccl.MOST_CHILDREN)
 
 
 def test_a_rank_that_would_need_more_children_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_would_need_more_children_is_refused() -> None:
     topology = Topology("box", {f"gpu{k}": Node("gpu") for k in range(6)}, links)
     assert bound_of(Mesh.of(CapacityGraph.from_topology(topology))).algbw == 10
     with pytest.raises(UnsupportedError, match="no spanning tree with at most 2 children"):
-        pack(CapacityGraph.from_topology(topology), 8)
+        pack(CapacityGraph.from_topology(topology), 8, rccl.MOST_CHILDREN)
 
 
 def rules_of(value: str, ranks: int | None = None) -> list[str]:

@@ -36,6 +36,7 @@ from forestcoll.solver import optimum, solve
 from forestcoll.study.comparison import parse_sizes
 from forestcoll.topology import Topology, catalog
 from forestcoll.ui.report import words
+from forestcoll.verify.simulate import RULE_WORDS
 
 PAGE = ROOT / "docs" / "reference" / "peers.md"
 SIZES = "1K:1G"
@@ -364,12 +365,11 @@ def _cells(text: str, plan: Written, sizes: str) -> list[str]:
     if not ratios:
         return ["serves none of the sizes", "", "", ""]
     worst, at = max(ratios, key=lambda pair: pair[0])
-    links = {"fair": "fair", "fifo": "in order"}[at.rule]
     return [
         str(sum(ratio < 1 / ALIKE for ratio, _ in ratios)),
         str(sum(1 / ALIKE <= ratio <= ALIKE for ratio, _ in ratios)),
         str(sum(ratio > ALIKE for ratio, _ in ratios)),
-        f"{worst:.2f} ({words.size(at.size)}, {links})",
+        f"{worst:.2f} ({words.size(at.size)}, {RULE_WORDS[at.rule]})",
     ]
 
 

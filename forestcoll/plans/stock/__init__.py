@@ -37,14 +37,14 @@ def environment(text: str) -> dict[str, str]:
 
 
 def lint(
-    text: str, source: str, ranks: int | None = None
+    text: str, source: str, kind: Kind, ranks: int | None = None
 ) -> tuple[Report, list[str], list[trees.Children]]:
     """Everything that is wrong with such a file, lines of what is right if nothing is, its trees.
 
     `ranks`: those of the machine, where it is known.
     """
     out = Findings()
-    if kind_of(text) == "nccl-graph":
+    if kind == "nccl-graph":
         graphs = graph.read(text, source, out)
         told = report(out, source, "nccl", False, 0)
         lines = [

@@ -20,8 +20,8 @@ from forestcoll.topology.source import Element, parse_xml
 
 VERSION: Final = "1"
 KINDS: Final = {0: "ring", 1: "tree", 2: "collnet chain", 3: "NVLS", 4: "collnet direct"}
-RING, TREE = 0, 1
-PATTERNS: Final = {RING: 4, TREE: 3}
+RING: Final = 0
+PATTERNS: Final = {RING: 4, 1: 3}
 """Of a ring; of a tree that is a chain, whose first GPU talks to both adapters."""
 TYPES: Final = ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 NUMBERS: Final = ("id", "pattern", "crossnic", "nchannels", "samechannels")
@@ -32,10 +32,10 @@ MOST_CHANNELS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """GPUs in order, as (number in the box, rank); `adapter`: its number, None in one box alone."""
+    """GPUs in order, as (number in the box, rank); `adapter`: its number."""
 
     gpus: tuple[tuple[int, int], ...]
-    adapter: int | None
+    adapter: int
 
 
 def dumps(channels: Sequence[Channel], speed: Fraction, inter: str) -> str:
@@ -52,9 +52,9 @@ def dumps(channels: Sequence[Channel], speed: Fraction, inter: str) -> str:
             f'typeintra="NVL" typeinter="{inter}" samechannels="0">'
         )
         for channel in channels:
-            net = [] if channel.adapter is None else [f'      <net dev="{channel.adapter:#x}"/>']
+            net = f'      <net dev="{channel.adapter:#x}"/>'
             gpus = [f'      <gpu dev="{dev:#x}" rank="{rank}"/>' for dev, rank in channel.gpus]
-            lines += ["    <channel>", *net, *gpus, *net, "    </channel>"]
+            lines += ["    <channel>", net, *gpus, net, "    </channel>"]
         lines.append("  </graph>")
     return "\n".join([*lines, "</graphs>", ""])
 

@@ -152,6 +152,15 @@ def links_inside(
     }
 
 
+def rings_inside(
+    members: Sequence[int], ways: Ways, capacity: Mapping[tuple[int, int], int]
+) -> list[tuple[int, ...]]:
+    """Rings through all GPUs of a box: one in their order, or along the links of a mesh, if any."""
+    if _all_linked(members, ways):
+        return [tuple(members)]
+    return [order for order, _ in pack_cycles(members, links_inside(members, ways, capacity))]
+
+
 def _all_linked(members: Sequence[int], ways: Ways) -> bool:
     return all((u, v) in ways for u in members for v in members if u != v)
 

@@ -21,9 +21,8 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.solver.baselines.order import (
     Order,
     boxes_of,
-    links_inside,
-    pack_cycles,
     ring_orders,
+    rings_inside,
 )
 from forestcoll.solver.baselines.shapes import Edges, Problem, Shape
 
@@ -94,11 +93,7 @@ def _edges(chains: list[Chain], root: int) -> Edges:
 
 def _chain(problem: Problem, box: list[int], port: int) -> Chain:
     """The ranks of a box round a ring, from its port on; empty where the links make no ring."""
-    if all((u, v) in problem.ways for u in box for v in box if u != v):
-        order = tuple(box)
-    else:
-        rings = pack_cycles(box, links_inside(box, problem.ways, problem.links))
-        order = rings[0][0] if rings else ()
+    order = next(iter(rings_inside(box, problem.ways, problem.links)), ())
     place = order.index(port) if order else 0
     return order[place:] + order[:place]
 

@@ -9,15 +9,16 @@ spine the only ones that meet.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.baselines.order import boxes_of, links_inside, pack_cycles
+from forestcoll.solver.baselines.order import boxes_of, rings_inside
 from forestcoll.solver.baselines.shapes import Ways, paths
+from forestcoll.solver.walks import Near, hops, neighbours
 from forestcoll.topology import Topology
 
 Adapter = tuple[int, Fraction]
@@ -38,15 +39,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Rails:
-    """`channels` over `boxes` (names), `speed` GB/s each.
-
-    `common`: how many have one adapter number in all boxes; `adapters`: of each box, sound or not.
-    """
+    """`channels` over `boxes` (names), `speed` GB/s each."""
 
     boxes: tuple[str, ...]
     channels: tuple[Channel, ...]
     speed: Fraction
-    adapters: tuple[int, ...]
 
     @property
     def common(self) -> int:
@@ -77,10 +74,12 @@ def choose(topology: Topology, whole: Topology) -> Rails:
         raise UnsupportedError("one box alone has no rails; its rings are the library's own")
     ways = paths(graph)
     names = tuple(graph.box(box[0]) for box in boxes)
-    ports = [_adapters(graph, CapacityGraph.from_topology(whole), whole, name) for name in names]
+    by_name = _adapters(graph, whole)
+    ports = [by_name.get(name, []) for name in names]
     rings = [_rings(graph, box, ways) for box in boxes]
-    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    number = graph.rank_of
     speed, chosen = _fastest(ports, ways)
+    working = [[k for k, (_, rate) in enumerate(own) if rate] for own in ports]
     channels = []
     for k, adapters in enumerate(chosen):
         orders = []
@@ -88,67 +87,63 @@ def choose(topology: Topology, whole: Topology) -> Rails:
             ring = cycles[k % len(cycles)]
             place = ring.index(own[adapter][0])
             orders.append(tuple(number[v] for v in ring[place:] + ring[:place]))
-        working = [[k for k, (_, rate) in enumerate(own) if rate] for own in ports]
         devices = tuple(own.index(k) for own, k in zip(working, adapters, strict=True))
         channels.append(Channel(adapters, devices, tuple(orders)))
-    return Rails(names, tuple(channels), speed, tuple(map(len, ports)))
+    return Rails(names, tuple(channels), speed)
 
 
-def _adapters(
-    graph: CapacityGraph, whole: CapacityGraph, sound: Topology, box: str
-) -> list[Adapter]:
-    """A box's links to outside, as they were numbered when all were sound; 0 units: it is out.
+def _adapters(graph: CapacityGraph, topology: Topology) -> dict[str, list[Adapter]]:
+    """Each box's links to outside, as they are numbered in `topology`; 0 GB/s: it is out.
 
     Those at a switch of the box go round the GPUs that are nearest to it. Of parallel links as many
     are out as make up what is lost, where whole ones do; else all are slower.
     """
-    there = {name: node for node, name in enumerate(graph.names)}
-    rates = graph.links
+    whole = CapacityGraph.from_topology(topology)
+    there, now, before = graph.node_of, _both_ways(graph), _both_ways(whole)
     count: Counter[tuple[str, str]] = Counter()
-    for link in sound.links:
-        for ends in link.directions():
-            count[ends] += link.count
-    adapters: list[Adapter] = []
+    for link in topology.links:
+        for way in link.directions():
+            count[way] += link.count
+    near = neighbours(whole.n, whole.ends)
+    inside = [[v for v in ends if whole.box(v) == whole.box(u)] for u, ends in enumerate(near)]
+    adapters: dict[str, list[Adapter]] = defaultdict(list)
     for u in range(whole.n):
-        if whole.box(u) != box:
-            continue
-        outside = sorted(v for v in range(whole.n) if (u, v) in whole.links and whole.box(v) != box)
-        near = [there[whole.names[w]] for w in _nearest(whole, u, box) if whole.names[w] in there]
+        outside = [v for v in sorted(set(near[u]) - set(inside[u])) if (u, v) in before]
+        gpus = _nearest(whole, inside, u) if outside else []
+        gpus = [there[whole.names[v]] for v in gpus if whole.names[v] in there]
         for k, v in enumerate(outside):
-            if (v, u) in whole.links:
-                ends = whole.names[u], whole.names[v]
-                a, b = (there.get(name, -1) for name in ends)
-                now = min(rates.get((a, b), 0), rates.get((b, a), 0)) * graph.unit
-                before = min(whole.links[u, v], whole.links[v, u]) * whole.unit
-                left = count[ends] * now / before
-                sound_ones = int(left) if left.denominator == 1 else count[ends]
-                for port in range(count[ends]):
-                    gpu = near[(k + port) % len(near)] if near else -1
-                    works = near and port < sound_ones
-                    adapters.append((gpu, now / sound_ones if works else Fraction(0)))
+            ends = whole.names[u], whole.names[v]
+            ports = count[ends]
+            rate = now.get((there.get(ends[0], -1), there.get(ends[1], -1)), Fraction(0))
+            left = ports * rate / before[u, v]
+            sound = int(left) if left.denominator == 1 else ports
+            for port in range(ports):
+                gpu = gpus[(k + port) % len(gpus)] if gpus else -1
+                works = gpus and port < sound
+                adapters[whole.box(u)].append((gpu, rate / sound if works else Fraction(0)))
     return adapters
 
 
-def _nearest(graph: CapacityGraph, node: int, box: str) -> list[int]:
-    """The GPUs of the box with the fewest hops to a node of it; itself, if it is one."""
-    layer, seen = [node], {node}
-    while layer:
-        gpus = [v for v in layer if graph.gpu[v]]
-        if gpus:
-            return sorted(gpus)
-        ends = {v for u, v in graph.links if u in layer and graph.box(v) == box} - seen
-        layer, seen = sorted(ends), seen | ends
-    return []
+def _both_ways(graph: CapacityGraph) -> dict[tuple[int, int], Fraction]:
+    """GB/s between two nodes that are linked both ways: of the slower way."""
+    links = graph.links
+    pairs = ((u, v) for u, v in links if (v, u) in links)
+    return {(u, v): min(links[u, v], links[v, u]) * graph.unit for u, v in pairs}
+
+
+def _nearest(graph: CapacityGraph, inside: Near, node: int) -> list[int]:
+    """The GPUs of a box with the fewest hops to a node of it; itself, if it is one."""
+    far = {v: links for v, links in hops(inside, [node]).items() if graph.gpu[v]}
+    least = min(far.values(), default=0)
+    return sorted(v for v, links in far.items() if links == least)
 
 
 def _rings(graph: CapacityGraph, box: list[int], ways: Ways) -> list[tuple[int, ...]]:
-    """Rings through the GPUs of a box: in their order, or along the links of a mesh."""
-    if all((u, v) in ways for u in box for v in box if u != v):
-        return [tuple(box)]
-    rings = pack_cycles(box, links_inside(box, ways, graph.links))
+    """Rings through the GPUs of a box."""
+    rings = rings_inside(box, ways, graph.links)
     if not rings:
         raise UnsupportedError(f"the links of {graph.box(box[0])} make no ring through its GPUs")
-    return [order for order, _ in rings]
+    return rings
 
 
 def _fastest(ports: list[list[Adapter]], ways: Ways) -> tuple[Fraction, list[tuple[int, ...]]]:

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.solver.baselines.shapes import paths
 from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.walks import hops, neighbours
 
-CHILDREN = 2
-"""Children of a rank: NCCL's and RCCL's kernels are built for so many."""
 SEEDS = 8
 """Packings of a number of trees and a share that are tried, to take the lowest of them."""
 MOVES = 20_000
@@ -70,7 +70,7 @@ class Mesh:
         both = {(u, v): min(c, rates[v, u]) for (u, v), c in rates.items() if (v, u) in rates}
         links = sorted(link for link in both if link[0] < link[1])
         number = {link: e for e, link in enumerate(links)}
-        rank = {node: r for r, node in enumerate(graph.ranks)}
+        rank = graph.rank_of
         pairs = []
         for (u, v), way in sorted(paths(graph).items()):
             steps = [(min(step), max(step)) for step in pairwise(way)]
@@ -85,23 +85,13 @@ class Mesh:
 
     def cheapest(self, prices: Sequence[Fraction]) -> Tree:
         """The spanning tree whose links cost least."""
-        part = list(range(self.n))
-
-        def top(rank: int) -> int:
-            while part[rank] != rank:
-                rank = part[rank]
-            return rank
+        joined = DisjointSets(self.n)
 
         def cost(number: int) -> tuple[Fraction, int]:
             return sum((prices[e] for e in self.pairs[number].links), Fraction(0)), number
 
-        tree = []
-        for i in sorted(range(len(self.pairs)), key=cost):
-            a, b = map(top, self.pairs[i].ranks)
-            if a != b:
-                part[a] = b
-                tree.append(i)
-        return tuple(tree)
+        pairs = sorted(range(len(self.pairs)), key=cost)
+        return tuple(i for i in pairs if joined.join(*self.pairs[i].ranks))
 
     def loads(self, trees: Sequence[Tree]) -> list[int]:
         """How many of the trees take each link."""
@@ -150,11 +140,6 @@ class Rooted:
     children: dict[int, list[int]]
     depth: int
 
-    @property
-    def root(self) -> int:
-        """The rank that has no parent."""
-        return next(iter(self.children))
-
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -171,23 +156,25 @@ class Packing:
         return self.share * len(self.trees)
 
 
-def pack(graph: CapacityGraph, most: int) -> Packing:
+def pack(graph: CapacityGraph, most: int, most_children: int) -> Packing:
     """Up to `most` trees of equal shares: the fastest, of those the fewest, of those the lowest.
 
     Of what was tried: whether trees with few children exist is a hard question in general. Raises
-    UnsupportedError where no spanning tree of `CHILDREN` children a rank comes up.
+    UnsupportedError where no spanning tree of `most_children` children a rank comes up.
     """
     mesh = Mesh.of(graph)
     bound = bound_of(mesh)
     for share, count, rooms in _targets(mesh, bound, most):
-        tries = (_Growth(mesh, rooms, seed).trees(count) for seed in range(SEEDS))
-        packings = [[_root(mesh, tree) for tree in trees] for trees in tries if trees]
+        tries = (_Growth(mesh, rooms, most_children, seed).trees(count) for seed in range(SEEDS))
+        packings = [
+            [_root(mesh, tree, most_children) for tree in trees] for trees in tries if trees
+        ]
         if packings:
             lowest = min(packings, key=_depths)
             trees = tuple(sorted(lowest, key=lambda tree: tree.depth))
             return Packing(mesh, trees, share * mesh.unit, bound)
     raise UnsupportedError(
-        f"the links gave no spanning tree with at most {CHILDREN} children a rank"
+        f"the links gave no spanning tree with at most {most_children} children a rank"
     )
 
 
@@ -230,12 +217,15 @@ def _targets(mesh: Mesh, bound: Bound, most: int) -> Iterator[tuple[Fraction, in
 class _Growth:
     """Trees grown over links with `rooms` for so many of them."""
 
-    def __init__(self, mesh: Mesh, rooms: Sequence[int], seed: int) -> None:
+    def __init__(self, mesh: Mesh, rooms: Sequence[int], most_children: int, seed: int) -> None:
         self.n = mesh.n
-        self.rooms = rooms
+        self.rooms, self.most_children = rooms, most_children
         self.pairs = [pair for pair in mesh.pairs if all(rooms[e] for e in pair.links)]
         self.numbers = [i for i, pair in enumerate(mesh.pairs) if all(rooms[e] for e in pair.links)]
-        self.near = _near(self.n, self.pairs, range(len(self.pairs)))
+        self.near: list[list[tuple[int, int]]] = [[] for _ in range(mesh.n)]
+        for i, pair in enumerate(self.pairs):
+            for u, v in (pair.ranks, pair.ranks[::-1]):
+                self.near[u].append((v, i))
         self.loads = [0] * len(rooms)
         self.dearer = [0.0] * len(rooms)  # links that were too full, the longer the more
         self.random = random.Random(seed)
@@ -279,7 +269,7 @@ class _Growth:
             offers = [
                 (self._cost(i) + DEEP * depth[u] + NOISE * self.random.random(), u, v, i)
                 for u in depth
-                if links[u] <= CHILDREN
+                if links[u] <= self.most_children
                 for v, i in self.near[u]
                 if v not in depth
             ]
@@ -297,14 +287,13 @@ class _Growth:
         """Takes the pair out of the tree, and joins both sides by what is cheapest now."""
         tree.discard(pair)
         self._load(pair, -1)
-        near = _near(self.n, self.pairs, tree)
-        side = [self.pairs[pair].ranks[0]]
-        for rank in side:
-            side += [other for other, _ in near[rank] if other not in side]
-        inside = set(side)
+        near = neighbours(self.n, (self.pairs[i].ranks for i in tree), both=True)
+        inside = hops(near, [self.pairs[pair].ranks[0]])
         offers = []
         for i, (u, v) in enumerate(one.ranks for one in self.pairs):
-            if (u in inside) != (v in inside) and max(len(near[u]), len(near[v])) <= CHILDREN:
+            if (u in inside) != (v in inside) and max(
+                len(near[u]), len(near[v])
+            ) <= self.most_children:
                 again = float(i == pair)
                 offers.append((self._cost(i) + again + 4 * NOISE * self.random.random(), i))
         _, best = min(offers)
@@ -316,30 +305,17 @@ class _Growth:
             self.loads[e] += by
 
 
-Near = list[list[tuple[int, int]]]
-"""Rank -> (rank that a pair joins it to, number of the pair)."""
-
-
-def _near(n: int, pairs: Sequence[Pair], tree: Iterable[int]) -> Near:
-    near: Near = [[] for _ in range(n)]
-    for i in sorted(tree):
-        u, v = pairs[i].ranks
-        near[u].append((v, i))
-        near[v].append((u, i))
-    return near
-
-
-def _root(mesh: Mesh, tree: Tree) -> Rooted:
+def _root(mesh: Mesh, tree: Tree, most_children: int) -> Rooted:
     """The tree with the root that makes it lowest; one of few links, a leaf at worst."""
-    near = _near(mesh.n, mesh.pairs, tree)
-    roots = [rank for rank in range(mesh.n) if len(near[rank]) <= CHILDREN]
+    near = neighbours(mesh.n, (mesh.pairs[i].ranks for i in sorted(tree)), both=True)
+    roots = [rank for rank in range(mesh.n) if len(near[rank]) <= most_children]
     return min((_hang(near, root) for root in roots), key=lambda one: one.depth)
 
 
-def _hang(near: Near, root: int) -> Rooted:
+def _hang(near: Sequence[Sequence[int]], root: int) -> Rooted:
     depth, children = {root: 0}, dict[int, list[int]]()
     for rank in (order := [root]):
-        children[rank] = [other for other, _ in near[rank] if other not in depth]
+        children[rank] = [other for other in near[rank] if other not in depth]
         depth |= dict.fromkeys(children[rank], depth[rank] + 1)
         order += children[rank]
     return Rooted(children, max(depth.values()))

@@ -156,10 +156,10 @@ def compare(
     """
     names = _names(against)
     picture = _picture(plot, force, UnsupportedError)
-    sound = machine.load(whole=True)
+    sound = machine.load_whole()
     worn = load(other, {}) if other else None
     if machine.without or machine.scale:
-        worn = machine.load()
+        worn = machine.change(sound)
 
     from forestcoll.study import comparison as comparing
 

@@ -231,11 +231,10 @@ class Source(NamedTuple):
 
         given = self.machine.topology
         machine = self.machine._replace(topology=self.file)
-        topology = (Machine(self.file, {}) if given else machine).load()
+        whole = (Machine(self.file, {}) if given else machine).load_whole()
         if given is not None:
             raise click.UsageError(f"'{self.file}' is a topology itself: leave --topology away")
-        edited = machine.without or machine.scale
-        whole = machine.load(whole=True) if edited else None
+        topology = machine.change(whole)
         return Subject(topology.name, "topology", topology, whole=whole)
 
 

@@ -84,13 +84,8 @@ def settings_of(name: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]
     return settings
 
 
-def load(
-    name: str,
-    settings: Mapping[str, str],
-    without: tuple[str, ...] = (),
-    scale: tuple[str, ...] = (),
-) -> Topology:
-    """The topology of that name or file, as `--set`, `--without` and `--scale` ask for it.
+def load(name: str, settings: Mapping[str, str]) -> Topology:
+    """The topology of that name or file, as `--set` asks for it.
 
     What a dump could not tell, and was assumed, is said.
     """
@@ -100,11 +95,7 @@ def load(
         topology = catalog.load(name, settings)
     for text in topology.notes:
         messages.note(text)
-    if not without and not scale:
-        return topology
-    from forestcoll.topology.edit import edit, parse_scale
-
-    return edit(topology, without, [parse_scale(text) for text in scale])
+    return topology
 
 
 class Machine(NamedTuple):
@@ -121,10 +112,21 @@ class Machine(NamedTuple):
         options = {"--set": self.settings, "--without": self.without, "--scale": self.scale}
         return next((name for name, values in options.items() if values), "")
 
-    def load(self, whole: bool = False) -> Topology:
-        """The expanded topology; `whole`: without what `--without` and `--scale` change."""
-        changes = () if whole else (self.without, self.scale)
-        return load(self.topology or "", self.settings, *changes)
+    def load_whole(self) -> Topology:
+        """The expanded topology, without what `--without` and `--scale` change."""
+        return load(self.topology or "", self.settings)
+
+    def change(self, whole: Topology) -> Topology:
+        """What `--without` and `--scale` leave of it."""
+        if not self.without and not self.scale:
+            return whole
+        from forestcoll.topology.edit import edit, parse_scale
+
+        return edit(whole, self.without, [parse_scale(text) for text in self.scale])
+
+    def load(self) -> Topology:
+        """The expanded topology as all options ask for it."""
+        return self.change(self.load_whole())
 
     def load_if_any(self) -> Topology | None:
         """The same, None where no topology is given."""

@@ -194,7 +194,7 @@ def _stock(text: str, source: str, kind: stock.Kind, shown: _Shown) -> Entry:
 
     topology = shown.topology
     ranks = None if topology is None else len(topology.gpus)
-    report, proven, trees = stock.lint(text, source, ranks)
+    report, proven, trees = stock.lint(text, source, kind, ranks)
     if topology is not None and trees and report.ok:
         algbw = algbw_of(CapacityGraph.from_topology(topology), trees)
         proven = [*proven, f"algbw {words.rate(algbw)} over the links of {topology.name}"]

@@ -25,7 +25,7 @@ def rccl_trees(subject: Subject, settings: Settings) -> Files:
         raise UnsupportedError(
             f"{subject.name}: {len(boxes)} boxes; RCCL_TREES are those of one box"
         )
-    packing = pack(graph, rccl.MOST_TREES)
+    packing = pack(graph, rccl.MOST_TREES, rccl.MOST_CHILDREN)
     value = rccl.dumps([tree.children for tree in packing.trees])
     count = len(packing.trees)
     channels = count * max(1, CHANNELS // count)
