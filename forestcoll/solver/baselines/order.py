@@ -28,27 +28,31 @@ TRIES = 200_000
 """Steps of one search for a ring."""
 
 
-def ring_orders(graph: CapacityGraph, ways: Ways) -> Iterator[list[Order]]:
+def ring_orders(graph: CapacityGraph, ways: Ways, packed: bool = True) -> Iterator[list[Order]]:
     """Sets of rings that a library might use, those in rank order first.
 
-    Raises UnsupportedError where the links make no ring.
+    `packed`: as many as own links hold, too, where there are ways between all ranks. Raises
+    UnsupportedError where the links make no ring.
     """
     members = boxes_of(graph)
     direct = all((u, v) in ways for u in graph.ranks for v in graph.ranks if u != v)
-    sets = [orders for orders in _by_boxes(graph, members, ways, direct) if orders]
+    sets = [orders for orders in _by_boxes(graph, members, ways, direct, packed) if orders]
     if not sets:
         sets = [_along_links(graph, ways)]
     yield from sets
 
 
 def _by_boxes(
-    graph: CapacityGraph, members: list[list[int]], ways: Ways, direct: bool
+    graph: CapacityGraph, members: list[list[int]], ways: Ways, direct: bool, packed: bool
 ) -> Iterator[list[Order]]:
     if direct:
         yield box_orders(members)
     yield rail_orders(members, ways)
-    if not direct:
+    inside = links_inside(graph.ranks, ways, graph.links) if packed else {}
+    if not direct or inside:
         yield open_orders(graph, members, ways)
+    if direct and len(members) == 1:
+        yield pack_cycles(graph.ranks, inside)
 
 
 def boxes_of(graph: CapacityGraph) -> list[list[int]]:
@@ -105,18 +109,21 @@ def box_orders(boxes: list[list[int]]) -> list[Order]:
 
 
 def open_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:
-    """Rings inside each box, opened where its GPUs have ways out, and joined from box to box.
+    """Rings cut open where a box's GPUs have ways out, and joined from box to box.
 
     For boxes whose GPUs are a mesh, or do not all have a way out. None where some box has none.
     """
     if len(boxes) < 2:
         return []
-    capacity = graph.links
-    outward = _ways_out(graph, ways, capacity)
+    outward = _ways_out(graph, ways, graph.links)
+    inside = [links_inside(members, ways, graph.links) for members in boxes]
     best: list[Order] = []
-    for width in sorted({w for w in outward.values() if w}):
+    for width in sorted({w for links in (outward, *inside) for w in links.values() if w}):
         rooms = {rank: w // width for rank, w in outward.items()}
-        rings = [_open_rings(members, rooms, ways, capacity, width) for members in boxes]
+        rings = [
+            _open_rings(members, rooms, ways, {pair: w // width for pair, w in links.items()})
+            for members, links in zip(boxes, inside, strict=True)
+        ]
         count = min(map(len, rings))
         if count * width <= sum(share for _, share in best):
             continue
@@ -126,21 +133,28 @@ def open_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> lis
 
 
 def _open_rings(
-    members: list[int],
-    rooms: Mapping[int, int],
-    ways: Ways,
-    capacity: Mapping[tuple[int, int], int],
-    width: int,
+    members: list[int], rooms: Mapping[int, int], ways: Ways, inside: Arcs
 ) -> list[tuple[int, ...]]:
-    """Paths through all GPUs of a box, which begin and end where there are ways out."""
-    if _all_linked(members, ways):
+    """Paths through all GPUs of a box, which begin and end where there are ways out.
+
+    `rooms`: paths that may begin, and end, at a rank; `inside`: that may take a link. In a mesh
+    they are rings through the box and what lies outside of it, or through a large box, cut open.
+    """
+    if not inside and _all_linked(members, ways):
         ports = [rank for rank in members for _ in range(rooms[rank])]
         ends = zip(ports, ports[1:] + ports[:1], strict=True)
         return [
             (a, *(rank for rank in members if rank not in (a, b)), b) for a, b in ends if a != b
         ]
-    cycles = pack_cycles(members, links_inside(members, ways, capacity))
-    return cut_open([(order, share // width) for order, share in cycles], rooms)
+    outside = -1
+    doors = {pair: rooms[r] for r in members for pair in ((outside, r), (r, outside))}
+    open_rings = pack_cycles((outside, *members), _with_room(inside | doors))
+    paths = [order[1:] for order, share in open_rings for _ in range(share)]
+    return paths or cut_open(pack_cycles(members, _with_room(inside)), rooms)
+
+
+def _with_room(arcs: Arcs) -> Arcs:
+    return {pair: units for pair, units in arcs.items() if units}
 
 
 def links_inside(

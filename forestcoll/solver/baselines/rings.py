@@ -40,7 +40,7 @@ def several(problem: Problem) -> Iterator[Forest]:
 def _rings(problem: Problem, most: int | None) -> Iterator[Forest]:
     """The forests of rings, `most` of each set; through ports where the ranks have no ring."""
     try:
-        for orders in ring_orders(problem.graph, problem.ways):
+        for orders in ring_orders(problem.graph, problem.ways, packed=most is None):
             kept = orders[:most]
             yield _forest(problem, kept, "ring" if len(kept) == 1 else f"{len(kept)}-rings")
     except UnsupportedError:
