@@ -26,7 +26,7 @@ from forestcoll.lower.limits import bulk_protocol
 from forestcoll.lower.onesided import TOGETHER, Spread, forks
 from forestcoll.lower.schedule import ORDERS, Partners
 from forestcoll.program import Pipeline, Program, ThreadBlock
-from forestcoll.program.check import check_slices
+from forestcoll.program.check import accept
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target, message_slots, runtime_on
 from forestcoll.schedule.forest import Forest
@@ -468,7 +468,7 @@ def slice_pipelines(program: Program, unit: int) -> Program:
         return replace(old, steps=tuple(steps))
 
     ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
-    return check_slices(replace(program, ranks=tuple(ranks)), program)
+    return accept(replace(program, ranks=tuple(ranks)))
 
 
 def counts_rounds(program: Program, unit: int) -> bool:

@@ -59,6 +59,7 @@ from forestcoll.program import (
     RankProgram,
     Ref,
 )
+from forestcoll.program.check import accept
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
 
@@ -170,11 +171,11 @@ def program_of(
     )
     if style == "fifo":  # of the runtimes that can run it, the narrowest
         most = most_bytes(runtime_of(program), protocol, chunks.chunks)
-        return replace(program, max_bytes=most)
+        return accept(replace(program, max_bytes=most))
     check_ranks(ranks, limits)
     if not packets and next(program.misplacements(), None) is not None:
-        return replace(program, in_place=False)  # `serve` makes one for calls in place
-    return program
+        program = replace(program, in_place=False)  # `serve` makes one for calls in place
+    return accept(program)
 
 
 def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:

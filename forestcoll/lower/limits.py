@@ -16,6 +16,7 @@ from forestcoll.program import (
     RankProgram,
     ThreadBlock,
 )
+from forestcoll.program.program import Once
 from forestcoll.program.targets import Target
 from forestcoll.schedule.forest import Forest
 
@@ -67,6 +68,7 @@ class Usage:
     instances: int = 1  # equal parts into which lowering cut every tree
 
 
+@Once
 def usage(program: Program) -> Usage:
     """What the fullest rank or thread block of the program takes, figure by figure."""
     ranks = program.ranks
@@ -180,8 +182,9 @@ def _check_block(block: ThreadBlock, length: int, limits: Limits, where: str) ->
     target = limits.target
     instructions = [i for _, i in block.instructions()]
     count = max([r.count for i in instructions for r in (*i.src, *i.dst)], default=0)
-    # fifo blocks have a peer each way
-    peers = max(map(_width, instructions), default=0) if target.style == "onesided" else 0
+    # no operation is wider than it has channels and operands; fifo blocks have a peer each way
+    wide = [i for i in instructions if len(i.channels) + len(i.src) + len(i.dst) > target.peers]
+    peers = max(map(_width, wide), default=0) if target.style == "onesided" else 0
     what = "channels of one kind" if target.style == "onesided" else "channels"
     for words, figure, limit in (
         ("steps", length, target.steps),

@@ -7,7 +7,6 @@ plan format and its runtimes, or an engine, ask beyond it stands with them.
 
 from __future__ import annotations
 
-import weakref
 from typing import Final, NamedTuple
 
 from forestcoll.common.errors import PlanError
@@ -28,6 +27,7 @@ from forestcoll.program.ops import (
 from forestcoll.program.program import (
     Buffer,
     Instruction,
+    Once,
     Pipeline,
     Program,
     RankProgram,
@@ -42,8 +42,6 @@ LARGEST = 2**31 - 1
 _SYNCHRONIZES: Final = SIGNALS | WAITS
 _NAMES_THINGS: Final = _SYNCHRONIZES | SEMAPHORES | {Op.BARRIER}
 """Operations that need channels, semaphores or a barrier."""
-_known: dict[int, tuple[weakref.ref[Program], ChunkCounts]] = {}
-"""By `id`: programs that are right, as long as they are there. (Their hash goes through them.)"""
 
 
 class _At(NamedTuple):
@@ -61,31 +59,23 @@ class _At(NamedTuple):
         return str(self)
 
 
+@Once
 def check(program: Program) -> ChunkCounts:
-    """The chunk counts of the program's buffers, once its structure is right.
-
-    A program never changes, so one that was right before is not looked at again.
-    """
-    chunks_checked = _known.get(id(program))
-    if chunks_checked and chunks_checked[0]() is program:
-        return chunks_checked[1]
+    """The chunk counts of the program's buffers, once its structure is right."""
     check_frame(program)
     counts = count_chunks(program)
     check_instructions(program, counts)
     check_switches(program)
-    _know(program, counts)
     return counts
 
 
-def check_slices(program: Program, other: Program) -> Program:
-    """The program, once `other` is right: it differs in the lengths of slices, right themselves."""
-    _know(program, check(other))
+def accept(program: Program) -> Program:
+    """The program, whose instructions are the lowering's own and are not looked at by `check`.
+
+    What is made of it for a user is read back from its file, and checked as any other there.
+    """
+    check.keep(program, count_chunks(program))
     return program
-
-
-def _know(program: Program, counts: ChunkCounts) -> None:
-    number = id(program)
-    _known[number] = weakref.ref(program, lambda _: _known.pop(number, None)), counts
 
 
 def check_frame(program: Program) -> None:

@@ -16,11 +16,12 @@ how input and output compare is said in collective.py.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from forestcoll.common.display import Shown
 from forestcoll.program.collective import Collective
@@ -123,11 +124,13 @@ class ThreadBlock:
         with_ = f" with ranks {_some(sorted(peers))}" if peers else ""
         return f"<ThreadBlock: {len(self.steps)} steps{with_}>"
 
-    def instructions(self) -> Iterator[tuple[int, Instruction]]:
+    def instructions(self) -> list[tuple[int, Instruction]]:
         """(step, instruction) of all; bodies of pipelines have their step."""
-        for s, step in enumerate(self.steps):
-            for i in step.body if isinstance(step, Pipeline) else (step,):
-                yield s, i
+        return [
+            (s, i)
+            for s, step in enumerate(self.steps)
+            for i in (step.body if isinstance(step, Pipeline) else (step,))
+        ]
 
     def operands(self, rank: int, i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
         """What an instruction of this block of `rank` reads and writes, behind switches too."""
@@ -318,6 +321,34 @@ class Program(Shown):
             blocks = [replace(b, steps=tuple(edit_steps(r, b.steps))) for b in rank.thread_blocks]
             ranks.append(replace(rank, thread_blocks=tuple(blocks)))
         return replace(self, ranks=tuple(ranks))
+
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """A function of a program that is computed once as long as the program is there.
+
+    A program never changes. It is known by `id`: a hash would go through the whole of it.
+    """
+
+    def __init__(self, function: Callable[[Program], T]) -> None:
+        self.__doc__, self._function = function.__doc__, function
+        self._values: dict[int, tuple[weakref.ref[Program], T]] = {}
+
+    def __call__(self, program: Program) -> T:
+        """The value, computed unless it is kept."""
+        entry = self._values.get(id(program))
+        if entry is not None and entry[0]() is program:
+            return entry[1]
+        return self.keep(program, self._function(program))
+
+    def keep(self, program: Program, value: T) -> T:
+        """Keeps and returns a value that is known from elsewhere."""
+        number = id(program)
+        forget = lambda _: self._values.pop(number, None)  # noqa: E731
+        self._values[number] = weakref.ref(program, forget), value
+        return value
 
 
 def where(rank: int, block: int, step: int, op: Op | None = None) -> str:

@@ -6,30 +6,23 @@ hold; whoever needs more than the wiring has the structure checked before (progr
 
 from __future__ import annotations
 
-import weakref
 from typing import Final
 
 from forestcoll.program import OPERATIONS, Buffer, Pipeline, Program
 from forestcoll.program.chunks import ChunkCounts
+from forestcoll.program.program import Once
 from forestcoll.verify import _machine
 
 BUFFERS: Final = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
 """The buffers by their numbers in columns."""
 _ROOTS: Final = {"none": 0, "source": 1, "target": 2}
 _WORDS: Final = _machine.Words(OPERATIONS, list(BUFFERS), Pipeline)
-_kept: dict[int, tuple[weakref.ref[Program], _machine.Columns]] = {}
-"""By `id`: a hash would go through the whole program."""
 
 
+@Once
 def columns_of(program: Program) -> _machine.Columns:
     """Returns the columns of a program."""
-    number = id(program)
-    entry = _kept.get(number)
-    if entry is not None and entry[0]() is program:
-        return entry[1]
-    columns = _machine.columns(program, _WORDS)
-    _kept[number] = weakref.ref(program, lambda _: _kept.pop(number, None)), columns
-    return columns
+    return _machine.columns(program, _WORDS)
 
 
 def shape_of(program: Program, sizes: ChunkCounts, grain: int) -> _machine.Shape:
