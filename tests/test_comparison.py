@@ -344,14 +344,25 @@ def test_a_quick_comparison_has_the_same_leaders() -> None:
 
 
 def test_ours_in_a_comparison_is_what_the_set_has() -> None:
-    """Plans are not written there, and are the same."""
+    """Plans for its sizes alone, not written; and no slower than those of a set for a range."""
     from forestcoll.compile import plan_set
 
     found = competitors.ours(RING, Collective.ALLREDUCE, None, (1 << 20,), [], None)
-    made = plan_set.make(RING, "allreduce", 1 << 19, 1 << 21)
+    made = plan_set.make(RING, "allreduce", 1 << 20, 1 << 20, points=(1 << 20,))
     programs = [entry.program for plans in made.plans for entry in plans.entries]
     assert [plan.program for plan in found.plans] == programs
     assert not any(plan.proven for plan in found.plans)
+    whole = plan_set.make(RING, "allreduce", 1 << 19, 1 << 21)
+    links = RING.latencies()
+    for one, ranges in zip(made.plans, whole.plans, strict=True):
+        (entry,) = one.entries
+        assert (entry.low, entry.high, entry.text) == (1 << 20, 1 << 20, "")
+        beside = next(e for e in ranges.entries if e.low <= 1 << 20 <= e.high)
+        times = [
+            simulate.band(e.program, e.origin or RING, 1 << 20, links=links)
+            for e in (entry, beside)
+        ]
+        assert max(times[0].fair, times[0].fifo) <= max(times[1].fair, times[1].fifo)
 
 
 def test_what_wins_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,22 @@ class Contest:
                 ranges.append(Range(start, end, run.index))
         return ranges
 
+    def points(self, sizes: Sequence[int], reach: int) -> list[Range]:
+        """For each of the sizes that one serves the fastest of the good plans, for it alone.
+
+        Above `reach` it is what serves that. PlanError where there is no plan at all.
+        """
+        places = []
+        for size in sizes:
+            at = min(size, reach)
+            good = self._good(at)
+            if good:
+                fastest = min(sorted(good), key=lambda i, at=at: (self.time(i, at), self._rank(i)))
+                places.append(Range(size, size, fastest))
+        if not places:
+            self._nearest(min(sizes), max(sizes))
+        return places
+
     def _runs(self, low: int, reach: int) -> list[Range]:
         """Who is good from which to which of the sizes that are FACTOR apart, as long as one is."""
         runs: list[tuple[int, int, set[int]]] = []

@@ -70,22 +70,23 @@ def make(
     high: int,
     *,
     progress: Progress | None = None,
-    write: bool = True,
+    points: Sequence[int] = (),
 ) -> PlanSet:
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
 
     Ranges leave no gap up to where the runtime ends. The other arguments are those of `synthesize`;
     of an all-to-all only `ranks`, `relays`, `target` and `formats` count. `others`: files of plans
     of anybody's that take part. Every plan is read back
-    and proven like there, but without `write`: its text is empty, its proof the caller's. Raises
-    PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
+    and proven like there. `points`: plans for these sizes alone, each for one; their texts are
+    empty, their proof is the caller's. Raises PlanError where no candidate fits a target,
+    UnsupportedError for sizes out of order.
     """
     if not 1 <= low <= high <= LARGEST:
         raise UnsupportedError(
             f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
         )
     collective = parse_any(request.collective or "")
-    maker = _Maker(request, Clock(progress), topology, write)
+    maker = _Maker(request, Clock(progress), topology, points)
     by = maker.by_trees if collective.phases else maker.by_routes
     sources, bound, root, other = by(request)
     plans = maker.all_plans(sources, low, high)
@@ -111,9 +112,11 @@ Stated = tuple[Sources, Fraction, str | None, Fraction | None]
 
 
 class _Maker:
-    def __init__(self, request: Request, clock: Clock, topology: Topology, write: bool) -> None:
+    def __init__(
+        self, request: Request, clock: Clock, topology: Topology, points: Sequence[int]
+    ) -> None:
         self.budget, self.place, self.clock = request.budget, request.place, clock
-        self.topology, self.write = topology, write
+        self.topology, self.points = topology, points
         self.auto, self.instances = request.instances == "auto", request.parts
         self.targets: Mapping[PlanFormat, Target] = request.targets(topology.name)
         sms = request.multiprocessors(topology.name)
@@ -251,11 +254,14 @@ class _Maker:
         lower = partial(self._lower, limits)
         self.clock.subject = form
         contest = Contest(candidates, lower, self.topology, self.clock)
-        ranges = contest.ranges(low, reach, high)
-        last = contest.program(ranges[-1].index)
-        assert last is not None
-        end = min(high, largest_call(last))
-        ranges[-1] = replace(ranges[-1], high=end)
+        if self.points:
+            ranges, end = contest.points(self.points, reach), high
+        else:
+            ranges = contest.ranges(low, reach, high)
+            last = contest.program(ranges[-1].index)
+            assert last is not None
+            end = min(high, largest_call(last))
+            ranges[-1] = replace(ranges[-1], high=end)
         entries = tuple(self._entry(place, form, limits, contest) for place in ranges)
         self.clock.subject = ""
         self.notes += _list_others(candidates, ranges)
@@ -316,11 +322,11 @@ class _Maker:
         assert program is not None
         if contest.notes[place.index]:
             self.notes.append(contest.notes[place.index])
+        if self.points:
+            return Entry(place.low, place.high, candidate, program, "")
         check_range(program, target, place.low, place.high)
         sized = replace(program, min_bytes=place.low, max_bytes=place.high)
         entry = Entry(place.low, place.high, candidate, sized, "")
-        if not self.write:
-            return entry
         text, other = "", candidate.origin
         if isinstance(other, Other) and sized == program:
             text = other.text

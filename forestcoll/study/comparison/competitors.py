@@ -140,13 +140,13 @@ def ours(
     notes: list[str],
     progress: Progress | None,
 ) -> Fixed:
-    """The plan set of a machine, and its plan that lets a switch copy and add.
+    """The plans that sets of a machine have for the sizes, and what lets a switch copy and add.
 
     Of an all-to-all a note says why a runtime has no plans; where none has, links are counted.
     Raises UnsupportedError where routes are out of reach.
     """
-    low, high = max(1, min(sizes) // 2), min(2 * max(sizes), plan_set.LARGEST)
-    make = partial(plan_set.make, topology, collective, low, high, progress=progress, write=False)
+    low, high = min(sizes), max(sizes)
+    make = partial(plan_set.make, topology, collective, low, high, progress=progress, points=sizes)
     if collective.phases:
         plans = [*_of_set(make(root=root), topology), *_in_switch(topology, collective, root)]
         return Fixed(tuple(plans))

@@ -157,7 +157,7 @@ class _Maker:
 
     def add_ours(self, broken: bool) -> None:
         """Our plans for the machine; and, where it is broken, those for the sound one on it."""
-        self._add(OURS, "ours", "the plan that our set has for the size", self._ours(self.here))
+        self._add(OURS, "ours", "the plan that our set of these sizes has", self._ours(self.here))
         if broken:
             words = f"ours, made for {self.sound.name}; lost links are gone round"
             try:
