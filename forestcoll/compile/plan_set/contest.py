@@ -204,10 +204,9 @@ class Contest:
         places = []
         for size in sizes:
             at = min(size, reach)
-            good = self._good(at)
+            good = [(self.time(i, at), self._rank(i), i) for i in self._good(at)]
             if good:
-                fastest = min(sorted(good), key=lambda i, at=at: (self.time(i, at), self._rank(i)))
-                places.append(Range(size, size, fastest))
+                places.append(Range(size, size, min(good)[-1]))
         if not places:
             self._nearest(min(sizes), max(sizes))
         return places

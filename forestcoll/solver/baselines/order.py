@@ -118,7 +118,8 @@ def open_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> lis
     outward = _ways_out(graph, ways, graph.links)
     inside = [links_inside(members, ways, graph.links) for members in boxes]
     best: list[Order] = []
-    for width in sorted({w for links in (outward, *inside) for w in links.values() if w}):
+    widths = {*outward.values(), *(w for links in inside for w in links.values())}
+    for width in sorted(widths - {0}):
         rooms = {rank: w // width for rank, w in outward.items()}
         rings = [
             _open_rings(members, rooms, ways, {pair: w // width for pair, w in links.items()})
@@ -148,7 +149,7 @@ def _open_rings(
         ]
     outside = -1
     doors = {pair: rooms[r] for r in members for pair in ((outside, r), (r, outside))}
-    open_rings = pack_cycles((outside, *members), _with_room(inside | doors))
+    open_rings = pack_cycles((outside, *members), _with_room({**inside, **doors}))
     paths = [order[1:] for order, share in open_rings for _ in range(share)]
     return paths or cut_open(pack_cycles(members, _with_room(inside)), rooms)
 
