@@ -195,7 +195,7 @@ BUDGETS: dict[str, int] = {
     "verify": 55_170,
     "plans": 38_750,
     "lower": 26_600,
-    "compile": 35_050,
+    "compile": 35_600,
     "study": 19_400,
     "execute": 79_150,
     "ui": 91_250,
