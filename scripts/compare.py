@@ -27,7 +27,7 @@ from forestcoll.solver import baselines
 from forestcoll.topology.edit import edit
 
 machine = forestcoll.load_topology("rail", {"boxes": 2, "gpus": 4, "rails": 4})
-machine
+machine.plot(width=8)
 
 # %% [markdown]
 # ## The best possible, and what limits it
@@ -42,6 +42,9 @@ print(f"{float(best.algbw):.2f} GB/s, and no schedule does more: {best.bound}")
 # %%
 made = forestcoll.synthesize(machine, "allgather")
 made.forest
+
+# %%
+made.forest.plot(tree=0, width=8)
 
 # %%
 links = made.forest.to_pandas()
