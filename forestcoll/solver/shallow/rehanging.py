@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
@@ -139,8 +140,7 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in trees_inside.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A unit enters a box after `depth` hops: the `place`-th box of its tree, 0 the root's."""
 
     depth: int
@@ -200,15 +200,21 @@ def _assign(
         yield from ((entry, spreads[0]) for entry in entries)
         return
     left = [spread.weight for spread in spreads]
+    heights = [spread.height for spread in spreads]
     mates = spreads[0].depth.keys()
-    onward = [[v for v in senders[entry.unit] if v in mates] for entry in entries]
-
-    def cost(number: int, place: int) -> tuple[int, int, int]:
-        spread = spreads[number]
-        return max([spread.depth[v] for v in onward[place]], default=0), spread.height, number
-
-    ends = [onward[place] in ([], [rank]) for place in range(len(entries))]
+    onward = [frozenset(senders[entry.unit] & mates) for entry in entries]
+    queues = {  # the best last
+        nodes: sorted(
+            range(len(spreads)),
+            key=lambda i: (max([spreads[i].depth[v] for v in nodes], default=0), heights[i], i),
+            reverse=True,
+        )
+        for nodes in set(onward)
+    }
+    ends = [nodes <= {rank} for nodes in onward]
     for place in sorted(range(len(entries)), key=lambda p: (ends[p], -entries[p].depth, p)):
-        number = min((i for i, w in enumerate(left) if w), key=lambda i: cost(i, place))
-        left[number] -= 1
-        yield entries[place], spreads[number]
+        queue = queues[onward[place]]
+        while not left[queue[-1]]:
+            queue.pop()
+        left[queue[-1]] -= 1
+        yield entries[place], spreads[queue[-1]]

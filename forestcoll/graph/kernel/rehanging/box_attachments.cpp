@@ -115,11 +115,10 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
     const int room = height_ - hook.depth - below;
     if (room < 1) continue;
     const double noise = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
-    for (const Port& port : router_.out(b)) {
-      const bool mate = port.rank != hook.rank;
-      if (mate && room < 1 + spread(b)) continue;
+    const bool by_mates = room >= 1 + spread(b);
+    for (const Port& port : by_mates ? router_.out(b) : router_.out_of_rank(hook.rank)) {
       const double cost = ledger_.cost(port.arc) + router_.distance(port.relay) + noise +
-                          (mate ? kDeeper : 0);
+                          (port.rank != hook.rank ? kDeeper : 0);
       if (cost < least) least = cost, above = b, chosen = &port;
     }
   }
@@ -132,7 +131,7 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
 
 bool BoxAttachments::start_star(int unit) {
   const int root = roots_[unit], home = boxed_.box[root];
-  router_.search_from(home, root);
+  router_.search_from(root);
   std::vector<int> left;
   for (int b = 0; b < boxes(); ++b) {
     if (b == home) continue;
@@ -167,7 +166,7 @@ bool BoxAttachments::start_star(int unit) {
 bool BoxAttachments::start_grown(int unit) {
   const std::vector<int>& box = boxed_.box;
   const auto place = [&](int rank, int depth) {
-    if (depth < height_) router_.leave_from(box[rank], rank, kShallow * depth);
+    if (depth < height_) router_.leave_from(rank, kShallow * depth);
   };
   const auto wanted = [&](int rank) {
     return !hangs(unit, box[rank]) && !is_root(unit, box[rank]);

@@ -66,14 +66,14 @@ void Ledger::raise_prices() {
 }
 
 Router::Router(const BoxedGraph& boxed, const Ledger& ledger)
-    : boxed_(boxed), ledger_(ledger), out_(boxed.boxes), in_(boxed.boxes),
+    : boxed_(boxed), ledger_(ledger), out_(boxed.boxes), in_(boxed.boxes), out_of_rank_(boxed.graph.nodes),
       leaving_(boxed.graph.nodes), entering_(boxed.graph.nodes), exits_(boxed.graph.nodes),
       pendant_(boxed.graph.nodes, 0),
       distance_(boxed.graph.nodes, kFar), via_(boxed.graph.nodes, -1) {
   const Digraph& graph = boxed.graph;
   for (int e = 0; e < graph.arcs(); ++e) {
     const int u = graph.tail[e], v = graph.head[e];
-    if (boxed.rank[u]) out_[boxed.box[u]].push_back({e, u, v});
+    if (boxed.rank[u]) out_[boxed.box[u]].push_back({e, u, v}), out_of_rank_[u].push_back({e, u, v});
     else if (boxed.rank[v]) in_[boxed.box[v]].push_back({e, v, u}), exits_[u].push_back(e);
     else leaving_[u].push_back(e), entering_[v].push_back(e);
   }
@@ -122,12 +122,11 @@ void Router::search_to(int box) {
   run(box, false);
 }
 
-void Router::search_from(int box, int rank) {
+void Router::search_from(int rank) {
   start();
   forward_ = true;
-  for (const Port& port : out_[box])
-    if (port.rank == rank) offer(ledger_.cost(port.arc), port.relay, port.arc);
-  run(box, true);
+  leave_from(rank, 0);
+  run(boxed_.box[rank], true);
 }
 
 void Router::run(int home, bool forward) {
@@ -153,9 +152,9 @@ void Router::start_growth() {
   forward_ = true;
 }
 
-void Router::leave_from(int box, int rank, double extra) {
-  for (const Port& port : out_[box])
-    if (port.rank == rank) offer(ledger_.cost(port.arc) + extra, port.relay, port.arc);
+void Router::leave_from(int rank, double extra) {
+  for (const Port& port : out_of_rank_[rank])
+    offer(ledger_.cost(port.arc) + extra, port.relay, port.arc);
 }
 
 // Items of the heap are switches and, behind the nodes, arcs into ranks.

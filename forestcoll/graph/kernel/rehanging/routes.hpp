@@ -78,10 +78,11 @@ class Router {
 
   const std::vector<Port>& out(int box) const { return out_[box]; }  // ranks' ports in a row
   const std::vector<Port>& in(int box) const { return in_[box]; }
+  const std::vector<Port>& out_of_rank(int rank) const { return out_of_rank_[rank]; }
 
   // Distances of all switches to the cheapest entry into a box, or from a rank's ports.
   void search_to(int box);
-  void search_from(int box, int rank);
+  void search_from(int rank);
   double distance(int relay) const { return distance_[relay]; }
   // The arcs from a switch to the box of search_to, or from the rank of search_from to a switch.
   void append_way(int relay, std::vector<int>& arcs) const;
@@ -90,7 +91,7 @@ class Router {
 
   // Growth: ranks are entered nearest first, and become places to leave from when they are told.
   void start_growth();
-  void leave_from(int box, int rank, double extra);
+  void leave_from(int rank, double extra);
   // The arc into the next rank that `wanted` takes, or -1. Costs that have risen are minded.
   int next_entry(const std::function<bool(int)>& wanted);
 
@@ -104,7 +105,7 @@ class Router {
 
   const BoxedGraph& boxed_;
   const Ledger& ledger_;
-  std::vector<std::vector<Port>> out_, in_;
+  std::vector<std::vector<Port>> out_, in_, out_of_rank_;
   std::vector<std::vector<int>> leaving_, entering_;  // per switch: arcs to and from other switches
   std::vector<std::vector<int>> exits_;  // per switch: arcs to ranks
   std::vector<char> pendant_;  // per switch: nothing but other boxes' business behind it
