@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -13,8 +14,11 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.plans.findings import Findings
 from forestcoll.plans.stock import graph
 from forestcoll.solver.stock.rails import Rails, choose
-from forestcoll.topology import Topology
+from forestcoll.topology import Link, Node, Topology
 from forestcoll.topology.edit import edit, parse_scale
+from forestcoll.ui.export import Settings
+from forestcoll.ui.export.stock import nccl_graph
+from forestcoll.ui.view import Subject
 
 
 def rails_of(machine: Topology, without: Sequence[str] = (), scale: Sequence[str] = ()) -> Rails:
@@ -41,16 +45,89 @@ def test_an_adapter_out_leaves_the_common_rails(boxes: int) -> None:
     assert [channel.devices[0] for channel in rails.channels] == [0, 1, 2, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("boxes", [2, 3, 8])
-def test_any_port_of_a_real_machine_may_be_out(boxes: int) -> None:
-    dump = real("nccl-xml/oracle/H100-topology.xml")
-    machine = forestcoll.load_topology(dump, {"boxes": boxes, "fabric": "rail", "spine": 0})
+def test_the_adapter_of_a_gpu_that_is_out_is_counted() -> None:
+    """No channel takes it, but the library lists it: it is up. With its link out too it is not."""
+    machine = forestcoll.load_topology("rail", {"boxes": 4})
+    rails = rails_of(machine, ["box1/gpu3"])
+    assert (len(rails.channels), rails.changes) == (7, 0)
+    assert [channel.devices[1] for channel in rails.channels] == [0, 1, 2, 4, 5, 6, 7]
+    assert [channel.devices for channel in rails.channels][3] == (4, 4, 4, 4)
+    down = rails_of(machine, ["box1/gpu3", "rail5"])
+    assert [channel.devices[1] for channel in down.channels] == [0, 1, 2, 4, 5, 6]
+    assert [channel.adapters[1] for channel in down.channels] == [0, 1, 2, 4, 6, 7]
+
+
+def pcie_boxes() -> Topology:
+    """Two boxes of four GPUs and two adapters, all at one PCIe switch."""
+    names = [f"box{b}/gpu{k}" for b in range(2) for k in range(4)]
+    nodes = {name: Node("gpu") for name in names}
+    nodes |= {"fabric": Node("switch"), "box0/pcie": Node("switch"), "box1/pcie": Node("switch")}
+    links = [Link(name, f"{name[:4]}/pcie", Fraction(24)) for name in names]
+    links += [Link(f"box{b}/pcie", "fabric", Fraction(12), count=2) for b in range(2)]
+    return Topology("pcie", nodes, tuple(links))
+
+
+@pytest.mark.parametrize(
+    ("machine", "near", "types"),
+    [
+        ("dgx-h100", (True, True), ("NVL", "PXN")),
+        ("dgx1-v100", (True, True), ("NVL", "PXN")),
+        ("mi250", (True, True), ("NVL", "SYS")),
+        ("", (False, False), ("SYS", "SYS")),
+    ],
+)
+def test_a_file_says_of_links_only_what_is_so(
+    machine: str, near: tuple[bool, bool], types: tuple[str, str]
+) -> None:
+    """The library takes LL128, which mixes data and flags, where they are said to be good."""
+    topology = forestcoll.load_topology(machine, {"boxes": 2}) if machine else pcie_boxes()
+    rails = rails_of(topology)
+    assert (rails.direct, rails.relays) == near
+    files = nccl_graph(Subject(topology.name, "topology", topology), Settings())
+    texts = [data.decode() for name, data in files.items() if name.endswith(".xml")]
+    said = {text for one in texts for text in re.findall('typeintra="(.*)" typeinter="(.*?)"', one)}
+    assert said == {types}
+
+
+def check_files(machine: Topology, without: Sequence[str], adapters: int) -> Rails:
+    """What is written for each box is read back: its ranks, and adapters that are there."""
+    rails = rails_of(machine, without)
+    broken = edit(machine, without, [])
+    files = nccl_graph(Subject("m", "topology", broken, whole=machine), Settings())
+    assert [*files] == [f"m.{k}.nccl-graph.xml" for k in range(len(rails.boxes))] + [
+        "m.nccl-graph.env"
+    ]
+    for k, data in enumerate([*files.values()][:-1]):
+        out, text = Findings(), data.decode()
+        orders = [[*channel.orders[k]] for channel in rails.channels]
+        assert graph.read(text, "g.xml", out) == {0: orders, 1: orders}
+        assert not out.kept
+        devices = [int(word, 16) for word in re.findall(r'<net dev="(\w+)"', text)]
+        assert devices[::2] == devices[1::2] == [one.devices[k] for one in rails.channels] * 2
+        assert max(devices) < adapters - sum(f"box{k}/" in name for name in without)
+        assert [int(n) for n in re.findall('nchannels="(.*?)"', text)] == [len(orders)] * 2
+    return rails
+
+
+@pytest.mark.parametrize(
+    ("dump", "boxes", "adapters", "step"),
+    [
+        *(("oracle/H100-topology", boxes, 16, 1 if boxes == 2 else 7) for boxes in range(2, 9)),
+        ("aws/p5.48xl-topo", 2, 32, 9),
+        ("azure/ndv5-topo", 3, 8, 1),
+    ],
+)
+def test_any_port_of_a_real_machine_may_be_out(
+    dump: str, boxes: int, adapters: int, step: int
+) -> None:
+    parameters = {"boxes": boxes, "fabric": "rail", "spine": 0}
+    machine = forestcoll.load_topology(real(f"nccl-xml/{dump}.xml"), parameters)
     ends = [(link.src, link.dst) for link in machine.links if "box1/" in link.src + link.dst]
     ports = [(src, dst) for src, dst in ends if "rail" in src + dst]
-    assert len(ports) == 16
-    for src, dst in ports[:: 5 if boxes == 8 else 1]:
-        rails = rails_of(machine, [f"{src}<->{dst}"])
-        assert (len(rails.channels), rails.changes) == (15, 0)
+    assert len(ports) == adapters
+    for src, dst in ports[::step]:
+        rails = check_files(machine, [f"{src}<->{dst}"], adapters)
+        assert (len(rails.channels), rails.changes) == (adapters - 1, 0)
 
 
 def test_one_of_two_ports_on_one_link_is_out_or_both_are_slow() -> None:
@@ -90,7 +167,7 @@ def test_what_has_no_rails_is_refused() -> None:
 
 
 CHANNEL = graph.Channel(((1, 9), (0, 8)), 3)
-GOOD = graph.dumps([CHANNEL, CHANNEL], Fraction(50), "PXN")
+GOOD = graph.dumps([CHANNEL, CHANNEL], Fraction(50), "NVL", "PXN")
 
 
 def rules_of(text: str) -> list[str]:

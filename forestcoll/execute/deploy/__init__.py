@@ -2,6 +2,7 @@
 
     plans.py      what each plan serves, and that it is right
     runtimes.py   a runtime a function: what it needs, what it cannot do with these plans
+    stock.py      what stock NCCL and RCCL take in the place of plans: trees, rings
     scripts/      what is copied beside the plans: run.sh and the checks, which need no ForestColl
                   (the torch runtime excepted)
 

@@ -8,7 +8,7 @@ algorithm_selector.cc).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from forestcoll.common.errors import PlanError
+from forestcoll.execute.deploy import stock
 from forestcoll.execute.deploy.plans import (
+    CHECKED_BYTES,
     Plan,
     channels,
     clashes,
@@ -25,10 +27,12 @@ from forestcoll.execute.deploy.plans import (
     read_by_ports,
     reads_input_remotely,
 )
-from forestcoll.program.rank_placement import Places, same_places
+from forestcoll.plans.stock import WORDS
+from forestcoll.program import Collective
+from forestcoll.program.rank_placement import Places, places, same_places
 from forestcoll.program.targets import PlanFormat, host_of
 
-Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
+Runtime = Literal["mscclpp", "msccl", "nccl", "rccl", "torch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,16 @@ class _Kind:
 def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
     """The deployment of the plan files (or folders of plan files) on `runtime`.
 
+    Or of what stock libraries take in their place: trees and rings.
+
     Raises PlanError where the runtime would not take a plan, would run it wrongly, or would take
     another one in its place.
     """
+    texts = stock.collect(paths)
+    if texts:
+        return _deploy_stock(texts, runtime)
+    if runtime == "nccl":
+        raise PlanError(f"{', '.join(map(str, paths))}: {stock.NO_PLANS}")
     kind = RUNTIMES[runtime]
     plans = read(paths, kind.format, runtime if kind.format else None)
     held = [(p.source, p.program.names, p.program.n) for p in plans]
@@ -90,25 +101,63 @@ def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
         line.format(name=plan.name, file=name) for line in kind.proof for plan, name in named
     )
     document = {
-        "runtime": runtime,
-        "ranks": plans[0].program.n,
-        "nodes": len(spread.nodes),
-        "ranks_per_node": spread.per_node,
-        "check": kind.check,
         "each_call": kind.each_call,
         "plans": [_entry(plan, name) for plan, name in named],
-        "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
         "proof": [*proof],
     }
-    files = {name: _script(name) for name in ("run.sh", "common.py", kind.check, *kind.more)}
-    files["env.sh"] = _environment(kind.environment)
-    files["deploy.json"] = json.dumps(document, indent=1) + "\n"
-    files |= {f"plans/{name}": plan.text for plan, name in named}
+    texts_of = {f"plans/{name}": plan.text for plan, name in named}
+    files = _files(runtime, spread, kind.environment, document, (kind.check, *kind.more)) | texts_of
     notes = (*kind.notes(plans, spread), *_note_places(spread))
     start = _start(spread)
     return Deployment(
         runtime, plans, spread, kind.environment, files, start, "; ".join(proof), notes
     )
+
+
+def _files(
+    runtime: Runtime,
+    spread: Places,
+    environment: dict[str, str],
+    document: Mapping[str, object],
+    scripts: Sequence[str],
+) -> dict[str, str]:
+    """Scripts, the first of them the check, environment, and the document that tells them more."""
+    told = {
+        "runtime": runtime,
+        "ranks": len(spread.places),
+        "nodes": len(spread.nodes),
+        "ranks_per_node": spread.per_node,
+        "check": scripts[0],
+        **document,
+        "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
+    }
+    files = {name: _script(name) for name in ("run.sh", "common.py", *scripts)}
+    files["env.sh"] = _environment(environment)
+    return files | {"deploy.json": json.dumps(told, indent=1) + "\n"}
+
+
+def _deploy_stock(texts: Sequence[tuple[str, str]], runtime: Runtime) -> Deployment:
+    """The deployment of trees or rings, which the library's log has to show."""
+    given = stock.read(texts)
+    takes = ("rccl",) if given.kind == "rccl-trees" else ("nccl", "rccl")
+    if runtime not in takes:
+        raise PlanError(
+            f"{texts[0][0]}: {WORDS[given.kind]} is for a stock library: --runtime "
+            f"{' or '.join(takes)}"
+        )
+    names = [f"box{k}/gpu{gpu}" for k, box in enumerate(given.boxes) for gpu in range(len(box))]
+    spread = places(names, len(names))
+    scripts = ("check_nccl.py", "stock_log.py")
+    document = {
+        "plans": [_entry_of_library()],
+        "kind": given.kind,
+        "channels": given.channels,
+    }
+    files = _files(runtime, spread, given.environment, document, scripts)
+    files |= {f"plans/{name}": text for name, text in given.files.items()}
+    proof = "of every rank its log says what it was given"
+    notes = (*stock.NOTES[given.kind], *_note_places(spread))
+    return Deployment(runtime, (), spread, given.environment, files, _start(spread), proof, notes)
 
 
 def _refuse_clashes(plans: Plans, why: str) -> None:
@@ -222,12 +271,11 @@ def _note_torch(_: Plans, __: Places) -> list[str]:
     ]
 
 
-def _entry(plan: Plan, name: str) -> dict[str, object]:
-    program, definition = plan.program, plan.program.collective.definition
+def _call(collective: Collective) -> dict[str, object]:
+    """How checks call a collective."""
+    definition = collective.definition
     return {
-        "file": f"plans/{name}",
-        "name": plan.name,
-        "collective": program.collective.value,
+        "collective": collective.value,
         "perf": f"{definition.perf}_perf",
         "torch": definition.torch[0],
         "inputs": definition.inputs,
@@ -237,6 +285,15 @@ def _entry(plan: Plan, name: str) -> dict[str, object]:
         "apart": definition.apart,
         "hooked": definition.hooked,
         "plan_word": definition.plan_word,
+    }
+
+
+def _entry(plan: Plan, name: str) -> dict[str, object]:
+    program = plan.program
+    return {
+        "file": f"plans/{name}",
+        "name": plan.name,
+        **_call(program.collective),
         "root": program.root,
         "in_place": plan.in_place,
         "out_of_place": plan.out_of_place,
@@ -246,6 +303,13 @@ def _entry(plan: Plan, name: str) -> dict[str, object]:
         "check_bytes": plan.check_size,
         "whole": read_by_ports(plan),
     }
+
+
+def _entry_of_library() -> dict[str, object]:
+    """An allreduce that no plan answers."""
+    sizes = {"min_bytes": 0, "max_bytes": 0, "multiple": 4, "check_bytes": CHECKED_BYTES}
+    offer = {"root": -1, "in_place": True, "out_of_place": False, "whole": []}
+    return {"file": "allreduce", "name": "", **_call(Collective("allreduce")), **sizes, **offer}
 
 
 def _file_names(plans: Sequence[Plan]) -> list[str]:

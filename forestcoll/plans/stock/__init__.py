@@ -10,7 +10,7 @@ they would not survive.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from forestcoll.plans.findings import Findings, Report, report
 from forestcoll.plans.stock import graph, trees
@@ -36,13 +36,17 @@ def environment(text: str) -> dict[str, str]:
     return {name: re.sub(r"^(['\"])(.*)\1$", r"\2", value) for name, value in values.items()}
 
 
-def lint(
-    text: str, source: str, kind: Kind, ranks: int | None = None
-) -> tuple[Report, list[str], list[trees.Children]]:
-    """Everything that is wrong with such a file, lines of what is right if nothing is, its trees.
+class Reading(NamedTuple):
+    """Everything that is wrong with a file, lines of what is right if nothing is, what it holds."""
 
-    `ranks`: those of the machine, where it is known.
-    """
+    report: Report
+    lines: list[str]
+    trees: list[trees.Children]
+    rings: list[list[int]]
+
+
+def lint(text: str, source: str, kind: Kind, ranks: int | None = None) -> Reading:
+    """What such a file is read as. `ranks`: those of the machine, where it is known."""
     out = Findings()
     if kind == "nccl-graph":
         graphs = graph.read(text, source, out)
@@ -52,8 +56,8 @@ def lint(
             for number, channels in graphs.items()
             if channels and number in graph.KINDS
         ]
-        return told, lines if told.ok else [], []
+        return Reading(told, lines if told.ok else [], [], graphs.get(graph.RING, []))
     rooted = trees.read(environment(text)[trees.VARIABLE], out, ranks)
     told = report(out, source, "rccl", False, 0)
     lines = [f"{len(rooted)} spanning trees over {len(rooted[0]) if rooted else 0} ranks"]
-    return told, lines if told.ok else [], [*rooted]
+    return Reading(told, lines if told.ok else [], [*rooted], [])

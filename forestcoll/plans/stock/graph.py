@@ -38,18 +38,19 @@ class Channel:
     adapter: int
 
 
-def dumps(channels: Sequence[Channel], speed: Fraction, inter: str) -> str:
+def dumps(channels: Sequence[Channel], speed: Fraction, intra: str, inter: str) -> str:
     """The file of a box: a ring a channel, and the same GPUs as a chain for trees.
 
-    `speed`: GB/s of a channel, from which the library tells which algorithm is faster; `inter`: how
-    the last GPU reaches the adapter, one of `TYPES`.
+    `speed`: GB/s of a channel, from which the library tells which algorithm is faster; `intra`,
+    `inter`: what GPUs reach each other over, and the last one the adapter, of `TYPES`: it takes
+    LL128 only where that keeps 128 bytes together.
     """
     lines = [f'<graphs version="{VERSION}">']
     for kind, pattern in PATTERNS.items():
         lines.append(
             f'  <graph id="{kind}" pattern="{pattern}" crossnic="0" nchannels="{len(channels)}" '
             f'speedintra="{float(speed):g}" speedinter="{float(speed):g}" latencyinter="0" '
-            f'typeintra="NVL" typeinter="{inter}" samechannels="0">'
+            f'typeintra="{intra}" typeinter="{inter}" samechannels="0">'
         )
         for channel in channels:
             net = f'      <net dev="{channel.adapter:#x}"/>'

@@ -23,6 +23,9 @@ MOST_LENGTH: Final = 255
 MOST_CHILDREN: Final = 2
 """Kernels are built for two; the parser stores three, and loses its way from the fourth on."""
 
+CHANNELS = 32
+"""Channels that the library has work for, as far as multiples of the trees go: equal shares."""
+
 Children = Mapping[int, Sequence[int]]
 """Rank -> the ranks below it, the root first."""
 _DIGITS = "0123456789"
@@ -32,6 +35,17 @@ _TOKEN = re.compile(r"[()]|[0-9]+|[^()0-9]+")
 def dumps(trees: Sequence[Children]) -> str:
     """The variable's value."""
     return "|".join(_text(tree, next(iter(tree))) for tree in trees)
+
+
+def variables(trees: Sequence[Children]) -> dict[str, str]:
+    """The environment that has the library take the trees, each as often as the others."""
+    channels = str(len(trees) * max(1, CHANNELS // len(trees)))
+    return {
+        VARIABLE: dumps(trees),
+        "NCCL_ALGO": "allreduce:tree",
+        "NCCL_MIN_NCHANNELS": channels,
+        "NCCL_MAX_NCHANNELS": channels,
+    }
 
 
 def _text(tree: Children, rank: int) -> str:

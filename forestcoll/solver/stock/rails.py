@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -21,15 +22,24 @@ from forestcoll.solver.baselines.shapes import Ways, paths
 from forestcoll.solver.walks import Near, hops, neighbours
 from forestcoll.topology import Topology
 
-Adapter = tuple[int, Fraction]
-"""The GPU (node) that an adapter is nearest to, and GB/s that it carries both ways."""
+
+class Adapter(NamedTuple):
+    """The GPU (node) that an adapter is nearest to, and GB/s that it carries both ways.
+
+    `listed`: whether the library counts it. It does so where the adapter is of no use because its
+    GPU is out, and not where its own link is down.
+    """
+
+    gpu: int
+    rate: Fraction
+    listed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
     """In every box the adapter, and all GPUs from the nearest one on, as ranks.
 
-    `devices`: the adapters' numbers among those that work, as libraries count them.
+    `devices`: the adapters' numbers among those that are up, as libraries count them.
     """
 
     adapters: tuple[int, ...]
@@ -39,11 +49,17 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Rails:
-    """`channels` over `boxes` (names), `speed` GB/s each."""
+    """`channels` over `boxes` (names), `speed` GB/s each.
+
+    `direct`: all hops inside boxes go over one link, or a switch of the box that joins GPUs alone:
+    NVLink, NVSwitch, xGMI. `relays`: so does that from the last GPU of a channel to the first.
+    """
 
     boxes: tuple[str, ...]
     channels: tuple[Channel, ...]
     speed: Fraction
+    direct: bool
+    relays: bool
 
     @property
     def common(self) -> int:
@@ -79,24 +95,37 @@ def choose(topology: Topology, whole: Topology) -> Rails:
     rings = [_rings(graph, box, ways) for box in boxes]
     number = graph.rank_of
     speed, chosen = _fastest(ports, ways)
-    working = [[k for k, (_, rate) in enumerate(own) if rate] for own in ports]
+    listed = [[k for k, adapter in enumerate(own) if adapter.listed] for own in ports]
     channels = []
     for k, adapters in enumerate(chosen):
         orders = []
         for own, adapter, cycles in zip(ports, adapters, rings, strict=True):
             ring = cycles[k % len(cycles)]
-            place = ring.index(own[adapter][0])
+            place = ring.index(own[adapter].gpu)
             orders.append(tuple(number[v] for v in ring[place:] + ring[:place]))
-        devices = tuple(own.index(k) for own, k in zip(working, adapters, strict=True))
+        devices = tuple(own.index(k) for own, k in zip(listed, adapters, strict=True))
         channels.append(Channel(adapters, devices, tuple(orders)))
-    return Rails(names, tuple(channels), speed)
+    inside = [[graph.ranks[r] for r in order] for channel in channels for order in channel.orders]
+    joints = _joints(graph)
+    hops_of = [[*zip(order, order[1:] + order[:1], strict=True)] for order in inside]
+    near = [[joints.issuperset(ways.get(hop, (-1,) * 3)[1:-1]) for hop in one] for one in hops_of]
+    direct = all(all(one[:-1]) for one in near)
+    return Rails(names, tuple(channels), speed, direct, direct and all(one[-1] for one in near))
+
+
+def _joints(graph: CapacityGraph) -> set[int]:
+    """Switches that join the GPUs of their box and lead nowhere else."""
+    ends = [end for link in graph.ends for end in (link, link[::-1])]
+    others = {u for u, v in ends if not graph.gpu[v] or graph.box(u) != graph.box(v)}
+    return {v for v in range(graph.n) if not graph.gpu[v]} - others
 
 
 def _adapters(graph: CapacityGraph, topology: Topology) -> dict[str, list[Adapter]]:
     """Each box's links to outside, as they are numbered in `topology`; 0 GB/s: it is out.
 
     Those at a switch of the box go round the GPUs that are nearest to it. Of parallel links as many
-    are out as make up what is lost, where whole ones do; else all are slower.
+    are out as make up what is lost, where whole ones do; else all are slower. The adapters of a GPU
+    that is out are of no use, but are counted.
     """
     whole = CapacityGraph.from_topology(topology)
     there, now, before = graph.node_of, _both_ways(graph), _both_ways(whole)
@@ -117,10 +146,12 @@ def _adapters(graph: CapacityGraph, topology: Topology) -> dict[str, list[Adapte
             rate = now.get((there.get(ends[0], -1), there.get(ends[1], -1)), Fraction(0))
             left = ports * rate / before[u, v]
             sound = int(left) if left.denominator == 1 else ports
+            idle = whole.gpu[u] and ends[0] not in there and ends[1] in there
             for port in range(ports):
                 gpu = gpus[(k + port) % len(gpus)] if gpus else -1
-                works = gpus and port < sound
-                adapters[whole.box(u)].append((gpu, rate / sound if works else Fraction(0)))
+                up = port < sound
+                works = Fraction(rate, sound) if gpus and up else Fraction(0)
+                adapters[whole.box(u)].append(Adapter(gpu, works, up or idle))
     return adapters
 
 
@@ -149,8 +180,8 @@ def _rings(graph: CapacityGraph, box: list[int], ways: Ways) -> list[tuple[int, 
 def _fastest(ports: list[list[Adapter]], ways: Ways) -> tuple[Fraction, list[tuple[int, ...]]]:
     """(GB/s of the slowest, adapters of each channel in every box), of the most GB/s in all."""
     best: tuple[Fraction, list[tuple[int, ...]]] = Fraction(0), []
-    for speed in sorted({rate for own in ports for _, rate in own if rate}, reverse=True):
-        sound = [[k for k, (_, rate) in enumerate(own) if rate >= speed] for own in ports]
+    for speed in sorted({one.rate for own in ports for one in own if one.rate}, reverse=True):
+        sound = [[k for k, one in enumerate(own) if one.rate >= speed] for own in ports]
         common = sorted(set.intersection(*map(set, sound)))
         others = [[k for k in own if k not in common] for own in sound]
         channels = [(rail,) * len(ports) for rail in common]
@@ -165,5 +196,5 @@ def _fastest(ports: list[list[Adapter]], ways: Ways) -> tuple[Fraction, list[tup
 
 def _meets(channel: tuple[int, ...], ports: list[list[Adapter]], ways: Ways) -> bool:
     """Whether the adapters of a channel reach each other, from box to box."""
-    gpus = [own[adapter][0] for own, adapter in zip(ports, channel, strict=True)]
+    gpus = [own[adapter].gpu for own, adapter in zip(ports, channel, strict=True)]
     return all(pair in ways for pair in pairwise((*gpus, gpus[0])))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.common.errors import OutputError
-from forestcoll.compile.request import STOCK
 from forestcoll.ui import export as exports
 from forestcoll.ui.cli import writing
 from forestcoll.ui.cli.files import SOURCE, Sink, Source
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from forestcoll.ui.export import Format, Order
     from forestcoll.ui.view import Subject
 
-RUNTIMES = ("mscclpp", "msccl", "rccl", "torch")
+RUNTIMES = ("mscclpp", "msccl", "nccl", "rccl", "torch")
 
 
 @command(
@@ -172,11 +171,12 @@ def view(
 @command(
     "forestcoll deploy out/dgx-a100-2.allreduce.mscclpp.json --runtime mscclpp -o deployed/",
     "forestcoll deploy plans/ --runtime rccl",
+    "forestcoll deploy graphs/ --runtime nccl -o deployed/",
     "bash deployed/run.sh python train.py",
 )
 def deploy(
     plans: tuple[str, ...] = place("file", "PLAN|DIR...", many=True),
-    runtime: Runtime = option(RUNTIMES, "Who runs the plans.", required=True, ways=STOCK),
+    runtime: Runtime = option(RUNTIMES, "Who runs the plans.", required=True),
     output: str | None = output_option(
         "DIR",
         "Write plans, environment, checks and run.sh there. Default: only say what is needed.",
@@ -187,7 +187,8 @@ def deploy(
 ) -> None:
     """Make a runtime use plans, and prove that it did.
 
-    Takes plan files, or folders of them. With --output, a folder that is copied to every node:
+    Takes plan files, or folders of them; for nccl and rccl as they are shipped, trees or rings of
+    'export'. With --output, a folder that is copied to every node:
     run.sh starts a command (by default a check of every element) with the plans switched on, and
     fails where the runtime's log does not show them at work.
     """

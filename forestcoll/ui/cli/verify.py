@@ -91,6 +91,13 @@ def verify(
         "long as the proof. More ranks are never simulated."
     ),
     links: bool = flag("With --json: bandwidth, load and use of every link of a forest."),
+    log: str | None = option(
+        "file",
+        "What stock NCCL or RCCL printed of all ranks with NCCL_DEBUG=INFO and "
+        "NCCL_DEBUG_SUBSYS=INIT,GRAPH: whether the files' trees or rings are in use.",
+        None,
+        "FILE",
+    ),
     as_json: bool = JSON,
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
@@ -126,6 +133,8 @@ def verify(
             complain(message, 1)
         results.append(entry)
     _say_clashes(together, results, as_json)
+    if log is not None:
+        results.append(_compare_log(log, shown))
     if as_json:
         print_json(results)
     return 0 if all(entry["ok"] for entry in results) else 1
@@ -140,6 +149,7 @@ class _Shown:
     links: bool
     as_json: bool
     noted: set[str] = field(default_factory=set)
+    stock: dict[str, str] = field(default_factory=dict)  # source -> text, of stock libraries
 
     def note(self, source: str, text: str) -> None:
         """Something to know of a file; what is so for any file is said once."""
@@ -194,11 +204,26 @@ def _stock(text: str, source: str, kind: stock.Kind, shown: _Shown) -> Entry:
 
     topology = shown.topology
     ranks = None if topology is None else len(topology.gpus)
-    report, proven, trees = stock.lint(text, source, kind, ranks)
+    report, proven, trees, _ = stock.lint(text, source, kind, ranks)
+    shown.stock[source] = text
     if topology is not None and trees and report.ok:
         algbw = algbw_of(CapacityGraph.from_topology(topology), trees)
         proven = [*proven, f"algbw {words.rate(algbw)} over the links of {topology.name}"]
     return _say_report(report, kind, shown, proven)
+
+
+def _compare_log(log: str, shown: _Shown) -> Entry:
+    """Whether a library's log shows what the files gave it."""
+    from forestcoll.execute.deploy import stock
+
+    if not shown.stock:
+        raise click.UsageError("--log is for RCCL_TREES and NCCL_GRAPH_FILE's")
+    ok, lines = stock.compare(stock.read(shown.stock.items()), files.read_text(log))
+    if not shown.as_json and ok:
+        _say(log, lines)
+    for line in () if ok else lines:
+        complain(f"{log}: {line}", 1)
+    return {"file": log, "ok": ok, "kind": "log", "told": lines}
 
 
 def _size(source: str, text: str) -> int:

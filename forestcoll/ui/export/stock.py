@@ -6,15 +6,13 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.escape import escape, file_name
 from forestcoll.plans.stock import trees as rccl
 from forestcoll.plans.stock.graph import Channel, dumps
+from forestcoll.program.targets import RCCL, library_on
 from forestcoll.solver.stock.rails import choose
 from forestcoll.solver.stock.spanning_trees import Packing, pack
 from forestcoll.topology.numbers import percent
 from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.report import words
 from forestcoll.ui.view import Subject
-
-CHANNELS = 32
-"""Channels that a library has work for, as far as multiples of the trees go: equal shares."""
 
 
 def rccl_trees(subject: Subject, settings: Settings) -> Files:
@@ -26,15 +24,7 @@ def rccl_trees(subject: Subject, settings: Settings) -> Files:
             f"{subject.name}: {len(boxes)} boxes; RCCL_TREES are those of one box"
         )
     packing = pack(graph, rccl.MOST_TREES, rccl.MOST_CHILDREN)
-    value = rccl.dumps([tree.children for tree in packing.trees])
-    count = len(packing.trees)
-    channels = count * max(1, CHANNELS // count)
-    variables = {
-        rccl.VARIABLE: value,
-        "NCCL_ALGO": "allreduce:tree",
-        "NCCL_MIN_NCHANNELS": str(channels),
-        "NCCL_MAX_NCHANNELS": str(channels),
-    }
+    variables = rccl.variables([tree.children for tree in packing.trees])
     lines = [f"# {line}" if line else "#" for line in _explain(subject.name, packing)]
     lines += [f"export {name}='{text}'" for name, text in variables.items()]
     return {f"{file_name(subject.name)}.rccl-trees.env": ("\n".join(lines) + "\n").encode()}
@@ -68,6 +58,9 @@ def nccl_graph(subject: Subject, settings: Settings) -> Files:
     topology = subject.topology
     assert topology is not None  # which alone is taken (FORMATS)
     rails = choose(topology, subject.whole or topology)
+    # RCCL has PXN switched off; where nothing is known, the worst is said
+    intra = "NVL" if rails.direct else "SYS"
+    inter = "PXN" if rails.relays and library_on(topology.name) is not RCCL else "SYS"
     stem = file_name(subject.name)
     files: dict[str, bytes] = {}
     for k in range(len(rails.boxes)):
@@ -76,7 +69,7 @@ def nccl_graph(subject: Subject, settings: Settings) -> Files:
             Channel(tuple((numbers[rank], rank) for rank in one.orders[k]), one.devices[k])
             for one in rails.channels
         ]
-        files[f"{stem}.{k}.nccl-graph.xml"] = dumps(channels, rails.speed, "PXN").encode()
+        files[f"{stem}.{k}.nccl-graph.xml"] = dumps(channels, rails.speed, intra, inter).encode()
     hops = len(rails.boxes) * len(rails.channels)
     total = words.rate(rails.speed * len(rails.channels))
     lines = [
