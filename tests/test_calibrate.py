@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -146,3 +147,23 @@ def test_latency() -> None:
     assert set(result.topology.latencies().values()) == {Fraction("0.6")}
     without = calibrate(H100, Measured("m", 8, pairs(8, lambda i, j: 400.0)))
     assert without.topology.latencies() == H100.latencies()
+
+
+def test_a_slow_box_shows_in_the_inspectors_lines() -> None:
+    """Each box has a communicator of its own; which box, its processes in the one of all tell."""
+    lines = []
+    for k in range(16):
+        data = {"hostname": f"node{1 - k // 8}", "pid": 100 + k}  # not in the order of their names
+        for name, rank, n, nodes, rate in (
+            ("0xw", k, 16, 2, 48.0),
+            (f"0x{k // 8}", k % 8, 8, 1, 200.0 if k < 8 else 350.0),
+        ):
+            head = {"id": name, "rank": rank, "n_ranks": n, "nnodes": nodes}
+            perf = {"coll": "AllReduce", "coll_busbw_gbs": rate}
+            lines.append(json.dumps({"header": head, "metadata": data, "coll_perf": perf}))
+    two = catalog.load("dgx-h100", {"boxes": "2"})
+    result = calibrate(two, load_measurement("\n".join(lines), "m"), 0.05)
+    directed = result.topology.rates()
+    assert directed["box0/gpu3", "box0/nvswitch"] == 200
+    assert directed["box1/gpu3", "box1/nvswitch"] == 350
+    assert directed["box1/gpu3", "fabric"] == 50

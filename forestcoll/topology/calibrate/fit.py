@@ -19,7 +19,8 @@ from statistics import median
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Topology
-from forestcoll.topology.calibrate.measured import Measured, Pair
+from forestcoll.topology.calibrate.calls import Pair
+from forestcoll.topology.calibrate.measured import Measured
 
 Arc = tuple[str, str]
 Class = tuple[str, str, Fraction]

@@ -1,10 +1,12 @@
-"""What tools measured between GPUs: nvbandwidth, p2pBandwidthLatencyTest, nccl-tests, our own.
+"""What tools measured between GPUs: nvbandwidth, p2pBandwidthLatencyTest, libraries, our own.
 
 - nvbandwidth, as text or JSON: the tests from device to device, one way; where several were run,
   the best of each pair. The arrow of the title says which way a row reads.
 - p2pBandwidthLatencyTest (CUDA samples): the matrices "Unidirectional P2P=Enabled" and the latency
   with P2P enabled; row to column.
-- sendrecv_perf of nccl-tests and rccl-tests: every rank to the next, all at once; the best size.
+- nccl-tests and rccl-tests, the inspector, the example profiler (`calls`): sendrecv_perf, every
+  rank to the next, all at once, the best size; on several hosts between those alone. Collectives in
+  one host by their bus bandwidth. Calls of pairs: the best of each.
 - `forestcoll measure`: JSON, each pair by itself.
 """
 
@@ -15,14 +17,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import DUMP_BYTES, MEASURED_RANKS
+from forestcoll.topology.calibrate import calls
+from forestcoll.topology.calibrate.calls import RINGS, Pair, Run, read_json
 
 FORMAT = "forestcoll.measured/1"
-
-Pair = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ def load_measurement(text: str, source: str) -> Measured:
     reader = next((read for sign, read in READERS if re.search(sign, text)), None)
     if reader is None:
         raise TopologyError(
-            f"{source}: not the output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf "
-            "(nccl-tests, rccl-tests) or 'forestcoll measure'"
+            f"{source}: not the output of nvbandwidth, p2pBandwidthLatencyTest, nccl-tests, "
+            "rccl-tests, NCCL's inspector or example profiler, or 'forestcoll measure'"
         )
     measured = reader(text, source)
     if not measured.rates:
@@ -137,7 +138,7 @@ def _take_nvbandwidth(measured: Measured, title: str, values: dict[Pair, float],
 
 def _nvbandwidth_json(text: str, source: str) -> Measured:
     measured = Measured("nvbandwidth", 0)
-    tests = _json(text, source).get("nvbandwidth")
+    tests = read_json(text, source).get("nvbandwidth")
     cases = tests.get("testcases") if isinstance(tests, dict) else None
     if not isinstance(cases, list):
         raise TopologyError(f"{source}: nvbandwidth: no list of testcases in it")
@@ -170,25 +171,27 @@ def _p2p_test(text: str, source: str) -> Measured:
     return measured
 
 
-def _sendrecv(text: str, source: str) -> Measured:
-    """Every rank sends to the next; the rate is what the slowest of them reached."""
-    ranks = len(set(re.findall(r"^#\s+Rank\s+(\d{1,6})\s", text, re.MULTILINE)))
-    if ranks < 2:
-        raise TopologyError(f"{source}: sendrecv_perf: {ranks} ranks in its header; two are needed")
-    rows = re.findall(
-        r"^[ \t]*\d+\s+\d+\s+\S+\s+\S+\s+-?\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+\s+(?:\d+|N/A)",
-        text,
-        re.MULTILINE,
-    )
-    rates = [rate for rate in map(_number, rows) if rate is not None]
-    measured = Measured("sendrecv_perf", ranks, together=True)
-    if rates:
-        measured.rates = {(i, (i + 1) % ranks): max(rates) for i in range(ranks)}
-    return measured
+def _pairs_of(read: Callable[[str, str], Run]) -> Callable[[str, str], Measured]:
+    """Reads calls of a library as what went between pairs of its ranks."""
+
+    def measure(text: str, source: str) -> Measured:
+        run = read(text, source)
+        names = {call.collective for call in run.calls if call.busbw}
+        as_rings = names <= ({"sendrecv"} if len({*run.hosts}) > 1 else RINGS | {"sendrecv"})
+        if names and as_rings and not run.rates:
+            run.add_ring(range(len(run.hosts)), max(call.busbw for call in run.calls))
+        if not run.rates:
+            raise TopologyError(
+                f"{source}: {run.tool}: no bandwidth between two GPUs in it: sends tell that "
+                "(sendrecv_perf), and collectives that go round in one host"
+            )
+        return Measured(run.tool, len(run.hosts), run.rates, together=True)
+
+    return measure
 
 
 def _own(text: str, source: str) -> Measured:
-    value = _json(text, source)
+    value = read_json(text, source)
     ranks, pairs = value.get("ranks"), value.get("pairs")
     if value.get("format") != FORMAT or not isinstance(ranks, int) or not isinstance(pairs, list):
         raise TopologyError(f"{source}: not a file of format '{FORMAT}' with ranks and pairs")
@@ -206,20 +209,13 @@ def _own(text: str, source: str) -> Measured:
     return measured
 
 
-def _json(text: str, source: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TopologyError(f"{source}: not JSON: {str(error)[:200]}") from None
-    if not isinstance(value, dict):
-        raise TopologyError(f"{source}: not a JSON object")
-    return value
-
-
 READERS: tuple[tuple[str, Callable[[str, str], Measured]], ...] = (
     (r'"format"\s*:\s*"forestcoll\.measured/', _own),
     (r'"nvbandwidth"\s*:', _nvbandwidth_json),
     (r"P2P=(Enabled|Disabled)", _p2p_test),
     (r"memcpy (CE|SM) .{0,200}GPU\(", _nvbandwidth),
-    (r"(?m)^#\s+Rank\s+\d+\s", _sendrecv),
+    (r'"(coll|p2p)_perf"\s*:', _pairs_of(calls.inspector)),
+    (r'"cat"\s*:\s*"(COLL|P2P|GROUP|PROXY)', _pairs_of(calls.profiler)),
+    (r'"nccl_version"\s*:|"bus_bw"\s*:', _pairs_of(calls.nccl_tests_json)),
+    (r"(?m)^(?:\[\d+,\d+\]<std\w+>: ?)?#\s+Rank\s+\d+\s", _pairs_of(calls.nccl_tests)),
 )

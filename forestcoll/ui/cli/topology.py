@@ -288,8 +288,8 @@ def calibrate(
     settings: dict[str, str] = SET,
     measured: str = option(
         "file",
-        "Output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf (nccl-tests, rccl-tests) "
-        "or 'forestcoll measure'.",
+        "Output of nvbandwidth, p2pBandwidthLatencyTest, nccl-tests or rccl-tests (text or JSON), "
+        "NCCL's inspector or example profiler, or 'forestcoll measure'.",
         None,
         "FILE",
         required=True,
