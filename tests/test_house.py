@@ -188,7 +188,7 @@ def test_no_function_is_called_by_a_participle() -> None:
 BUDGETS: dict[str, int] = {
     "common": 4_000,
     "program": 10_810,
-    "topology": 57_240,
+    "topology": 57_300,
     "graph": 80_850,
     "schedule": 15_300,
     "solver": 82_900,
@@ -198,7 +198,7 @@ BUDGETS: dict[str, int] = {
     "compile": 35_600,
     "study": 19_400,
     "execute": 81_360,
-    "ui": 91_340,
+    "ui": 92_095,
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.

@@ -260,3 +260,20 @@ def read_json(text: str, source: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TopologyError(f"{source}: not a JSON object")
     return value
+
+
+READERS = (
+    (r'"(coll|p2p)_perf"\s*:', inspector),
+    (r'"cat"\s*:\s*"(COLL|P2P|GROUP|PROXY)', profiler),
+    (r'"nccl_version"\s*:|"bus_bw"\s*:', nccl_tests_json),
+    (r"(?m)^(?:\[\d+,\d+\]<std\w+>: ?)?#\s+Rank\s+\d+\s", nccl_tests),
+)
+"""How each is known."""
+
+
+def read(text: str, source: str) -> Run:
+    """What `text` says, of whichever tool. TopologyError where it is of none."""
+    reader = next((reader for sign, reader in READERS if re.search(sign, text)), None)
+    if reader is None:
+        raise TopologyError(f"{source}: not the output of nccl-tests, an inspector or a profiler")
+    return reader(text, source)

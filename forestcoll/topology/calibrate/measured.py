@@ -214,8 +214,5 @@ READERS: tuple[tuple[str, Callable[[str, str], Measured]], ...] = (
     (r'"nvbandwidth"\s*:', _nvbandwidth_json),
     (r"P2P=(Enabled|Disabled)", _p2p_test),
     (r"memcpy (CE|SM) .{0,200}GPU\(", _nvbandwidth),
-    (r'"(coll|p2p)_perf"\s*:', _pairs_of(calls.inspector)),
-    (r'"cat"\s*:\s*"(COLL|P2P|GROUP|PROXY)', _pairs_of(calls.profiler)),
-    (r'"nccl_version"\s*:|"bus_bw"\s*:', _pairs_of(calls.nccl_tests_json)),
-    (r"(?m)^(?:\[\d+,\d+\]<std\w+>: ?)?#\s+Rank\s+\d+\s", _pairs_of(calls.nccl_tests)),
+    *((sign, _pairs_of(read)) for sign, read in calls.READERS),
 )

@@ -14,7 +14,7 @@ import click
 from forestcoll.common.errors import OutputError
 from forestcoll.ui import export as exports
 from forestcoll.ui.cli import writing
-from forestcoll.ui.cli.files import SOURCE, Sink, Source
+from forestcoll.ui.cli.files import SOURCE, Sink, Source, read_text
 from forestcoll.ui.cli.messages import answer, draw, put, report, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
@@ -75,6 +75,13 @@ def export(
         None,
         "N",
     ),
+    measured: tuple[str, ...] = each(
+        "file",
+        "Sweeps of nccl-tests or the example profiler's file that a table is made of (nccl-tuner). "
+        "Repeatable.",
+        "FILE",
+        "--measured",
+    ),
     force: bool = FORCE_FILES,
 ) -> None:
     """Write a plan, a forest or a topology for another tool.
@@ -90,7 +97,8 @@ def export(
         writing.prepare([where], force)
     with show_progress(f"reading {source.file}"):
         subject = source.load()
-    settings = exports.Settings(size, pieces, order, reduce_rate, tree)
+    texts_of = tuple((name, read_text(name)) for name in measured)
+    settings = exports.Settings(size, pieces, order, reduce_rate, tree, measured=texts_of)
     with show_progress(f"writing {wanted.what}"):
         files = exports.export(subject, form, settings)
     if output == "-":

@@ -6,7 +6,8 @@
     perfetto    time lines of simulated runs
     drawings    SVG, and graphs for Graphviz
     protobuf    the encoding of Chakra and Perfetto
-    stock       what stock RCCL takes without a plan
+    stock       what stock NCCL and RCCL take without a plan
+    tuner       a table for NCCL's example tuner plugin, of measurements
 
 A format is a `Format` in `FORMATS`: nothing else knows which there are.
 """
@@ -41,7 +42,7 @@ class Settings:
 
     `order`: messages from one rank to another follow each other ("connection"), or only what their
     data asks for ("data"). `reduce_rate`: GB/s of sums, None: they take no time. `tree`: the one
-    tree of a forest that is drawn. `options`: of simulated runs.
+    tree of a forest that is drawn. `options`: of simulated runs. `measured`: (file, text) of tools.
     """
 
     size: int = 2**30
@@ -50,6 +51,7 @@ class Settings:
     reduce_rate: float | None = None
     tree: int | None = None
     options: Options | None = None
+    measured: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1, 2**50)
@@ -84,6 +86,7 @@ FORMATS = {
         Format("dot", "Graphviz graph", "drawings", FABRICS),
         Format("svg", "SVG drawing", "drawings", FABRICS),
         Format("nccl-graph", "NCCL_GRAPH_FILE for stock NCCL", "stock", ("topology",), folder=True),
+        Format("nccl-tuner", "table for NCCL's example tuner plugin", "tuner", ("topology",)),
         Format("rccl-trees", "RCCL_TREES for stock RCCL", "stock", ("topology",)),
     )
 }
