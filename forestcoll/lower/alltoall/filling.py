@@ -30,6 +30,8 @@ MOST_OPERATIONS = 2**16
 """Operations of all ranks that a program may have for more stages: these take ten seconds."""
 MOST_STAGES = 4
 """Stages of a onesided program: with these, what is lost until all hops are under way is small."""
+MOST_PIECES = 16
+"""The same where all is one hop: then what others wait for a link in order is small."""
 
 
 def shares_of(routes: Routes) -> dict[Pair, Fraction]:
@@ -77,8 +79,9 @@ def fill(
     tried = (Lanes(parts, local, of) for parts in _halve(min(wanted, most)))
     program, lanes, refused = first(program, Lanes(of=of), tried)
     lanes = replace(lanes, local=min(lanes.width, local))
-    if target.style != "fifo" and routes.hops > 1:  # fifo programs go round by round, as in stages
-        stages = min(MOST_STAGES, _room(program, MOST_OPERATIONS)[0])
+    if target.style != "fifo":  # fifo programs go round by round, as in stages
+        most = MOST_STAGES if routes.hops > 1 else MOST_PIECES
+        stages = min(most, _room(program, MOST_OPERATIONS)[0])
         staged = (replace(lanes, stages=stages) for stages in _halve(stages))
         program, _, _ = first(program, lanes, staged)
     if lanes.width == wanted:

@@ -45,7 +45,8 @@ class Lanes:
     Every unit is cut in `parts`: `width` of them for each of the `stages`, which follow one another
     through the hops, so that the links of all hops are busy at once. A connection deals out those
     of a stage to as many lanes as it has: 1, or what `of` says, at most `width`. `local`: thread
-    blocks that copy what a rank sends itself.
+    blocks that copy what a rank sends itself. Where all is one hop, stages wait for nothing: they
+    are puts of their own, so that others get on a link that serves one after the other.
     """
 
     width: int = 1
@@ -165,6 +166,9 @@ def transfers_of(
         for low in range(flow.first, high, most)
     ]
     slots, scratch = _slots(pieces, n, lanes, turns)
+    relays = any(scratch)
+    if lanes.stages > 1 and not relays:
+        most = min(most, units * lanes.width)
     units *= lanes.parts
     transfers: list[Transfer] = []
     for number, (flow, part) in enumerate(pieces):
@@ -183,7 +187,7 @@ def transfers_of(
                     chunk=source * n * units + target * units + flow.first,
                     tree=(target - source) % n,  # not everybody sends to the same rank at once
                     group=lanes.lane(src, dst, part),
-                    level=hop + lanes.stage(part),
+                    level=hop + relays * lanes.stage(part),
                 )
             )
     transfers.sort(key=lambda t: (t.connection, t.level, t.source.buffer, t.source.offset))
