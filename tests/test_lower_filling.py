@@ -31,7 +31,7 @@ from forestcoll.compile.search import (
 )
 from forestcoll.lower import lower, usage
 from forestcoll.lower.fifo import share_sums, sum_of
-from forestcoll.lower.fifo_blocks import Port, match_ports
+from forestcoll.lower.port_pairing import Port, match_ports
 from forestcoll.lower.instances import hardest
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.limits import Limits

@@ -59,7 +59,7 @@ def rows(form: str) -> dict[str, tuple[list[str], dict[str, str], str]]:
     found: dict[str, tuple[list[str], dict[str, str], str]] = {}
     file = ROWS / f"{form}.txt"
     assert file.exists(), f"the format {form} has no rows: write tests/readings/{form}.txt"
-    for block in file.read_text(encoding="utf-8").split("\n\n"):
+    for block in file.read_text(encoding="utf-8").strip("\n").split("\n\n"):
         asks = [line for line in block.splitlines() if not line.startswith(("  ", "! "))]
         parts: dict[str, list[str]] = {}
         for line in asks:

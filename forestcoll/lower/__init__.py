@@ -4,7 +4,7 @@
     transfers      what one rank hands another in one step, of trees and of routes
     schedule       transfers for much data in the order of a schedule on the links
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
-      fifo_blocks  which ends of connections its thread blocks own
+      port_pairing which ends of connections its thread blocks own
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
       channels     of which kind they are; operations on several of them
     packets        MSCCL++ for few bytes

@@ -33,7 +33,7 @@ from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.lower.fifo_blocks import Port, Ports, pair_ports
+from forestcoll.lower.port_pairing import Port, Ports, pair_ports
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps

@@ -1,4 +1,5 @@
-// Packing of spanning trees, exactly, where layers of equal trees do not work.
+// Packing of spanning trees, exactly (after Berczi and Frank): always as many as there can be; asked
+// for where layers of equal trees do not work, and beside packing by boxes on small graphs.
 #include "packing/packing.hpp"
 
 #include <algorithm>
