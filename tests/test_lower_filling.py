@@ -31,11 +31,11 @@ from forestcoll.compile.search import (
 )
 from forestcoll.lower import lower, usage
 from forestcoll.lower.fifo import share_sums, sum_of
-from forestcoll.lower.port_pairing import Port, match_ports
 from forestcoll.lower.instances import hardest
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.onesided import Spread, blocks_of, forks
+from forestcoll.lower.port_pairing import Port, match_ports
 from forestcoll.lower.schedule import links_of, schedule
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.plans import mscclpp

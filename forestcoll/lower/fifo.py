@@ -33,10 +33,10 @@ from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.lower.port_pairing import Port, Ports, pair_ports
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps
+from forestcoll.lower.port_pairing import Port, Ports, pair_ports
 from forestcoll.lower.schedule import MOST_UNIT, Channels, Links, schedule
 from forestcoll.lower.transfers import Connection, Transfer, by_levels, early_copies
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
