@@ -16,7 +16,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from damages import damage, rows
-from graphs import build, dgx_a100, named, ring, shuffled
+from graphs import build, dgx_a100, machine, named, ring, shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import stranger
@@ -34,7 +34,7 @@ from forestcoll.graph.symmetry.components import (
     find_structures,
     find_translations,
 )
-from forestcoll.graph.symmetry.group import symmetry_group
+from forestcoll.graph.symmetry.group import Rotation, rotation_group, symmetry_group
 from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCL
@@ -44,6 +44,7 @@ from forestcoll.solver import COMPACT_FROM, solve, solve_compact
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
 from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit, parse_scale
 
 
 def compact(
@@ -225,12 +226,12 @@ def test_parts_are_found_whatever_the_names_and_the_order(row: str) -> None:
     assert compact(graph).algbw == solver.optimum(graph, Collective.ALLGATHER).algbw
 
 
-def test_a_failed_link_leaves_no_group() -> None:
+def test_a_failed_link_leaves_no_group_that_moves_all_ranks() -> None:
     graph = dgx_a100(4)
     assert find_structures(graph)
     bad = replace(graph, **{f: getattr(graph, f)[2:] for f in ("tail", "head", "capacity")})
     assert find_structures(bad) == ()
-    assert solve_compact(bad, Collective.ALLGATHER) is None
+    assert isinstance(compact(bad).group, Rotation)
 
 
 def test_one_way_rings_and_lone_graphs() -> None:
@@ -290,6 +291,83 @@ def test_compact_forests_reach_the_optimum(row: str, tmp_path: Path) -> None:
     assert whole.height == forest.height
     assert whole.trees_per_root == forest.trees_per_root
     stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
+
+
+BROKEN = """
+dgx-a100 boxes=5: box0/gpu0-fabric=1/2: 1875/8 4 37
+dgx-a100 boxes=16: box3/gpu0-fabric: 560/3 15 28
+dgx-a100 boxes=128: box0/gpu0-fabric=1/3: 70400/381 127 30
+dgx-h100 boxes=9 nvls=0: box0/gpu0-fabric: 1575/4 8 28
+rail boxes=16: box0/gpu0-rail0=1/2: 400 15 37
+fat-tree leaves=5 hosts=2: box0/gpu0-leaf0: 3500/9 4 70
+dgx-a100 boxes=2048: box0/gpu0-fabric=1/2: 384000/2047 2047 37
+"""
+"""A failed link: algbw in GB/s, equal parts that go round, the most representatives."""
+
+
+@pytest.mark.parametrize("row", BROKEN.strip().splitlines())
+def test_equal_parts_go_round_beside_a_broken_one(row: str, tmp_path: Path) -> None:
+    words, change, figures = row.split(": ")
+    algbw, images, most = map(Fraction, figures.split())
+    without, scale = ([], [parse_scale(change)]) if "=" in change else ([change], [])
+    graph = CapacityGraph.from_topology(edit(machine(words), without, scale))
+    forest = compact(graph, name=words)
+    assert isinstance(forest.group, Rotation)
+    assert forest.images == images
+    assert certificate.check(forest) == (algbw, algbw)
+    assert len(forest.trees) <= most
+    assert forest_file.loads(forest_file.dumps(forest)).group == forest.group
+    if forest.n > 200:
+        return
+    whole = forest.expand()
+    assert len({(t.root, frozenset(t.edges)) for t in whole.trees}) == forest.count
+    assert len(whole.trees) == forest.count < len(forest.trees) * forest.images
+    assert check(whole) == forest.algbw
+    assert whole.loads() == forest.loads()
+    assert (whole.height, whole.trees_per_root) == (forest.height, forest.trees_per_root)
+    stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
+    back = compact(graph, Collective.REDUCE_SCATTER)
+    assert check(back.expand()) == back.algbw == solver.optimum(graph, back.collective).algbw
+    assert solve_compact(graph, Collective.ALLREDUCE) is None  # its joint optimum is within reach
+
+
+def test_two_broken_boxes_are_packed_whole_where_units_do_not_divide() -> None:
+    graph = CapacityGraph.from_topology(
+        edit(machine("dgx-a100 boxes=7"), ["box0/gpu0-fabric", "box1/gpu1-fabric"], [])
+    )
+    assert solve_compact(graph, Collective.ALLGATHER) is None
+
+
+def test_a_group_that_keeps_a_root_keeps_its_trees() -> None:
+    """Else its images are trees of their own: too many in a forest, written out from a file."""
+    bad = CapacityGraph.from_topology(edit(machine("dgx-a100 boxes=3"), ["box0/gpu0-fabric"], []))
+    forest = compact(bad, name="a")
+    number, tree = next((i, t) for i, t in enumerate(forest.trees) if forest.images_of(t.root) == 1)
+    box = [v for v in bad.ranks if bad.names[v].startswith("box1/")]
+    entry = next(p[-1] for p in tree.edges if p[-1] in box and p[0] not in box)
+    other = next(v for v in box if v != entry)
+    swap = {entry: other, other: entry}
+    edges = tuple(tuple(swap.get(v, v) for v in path) for path in tree.edges)
+    trees = (*forest.trees[:number], replace(tree, edges=edges), *forest.trees[number + 1 :])
+    spoilt = replace(forest, trees=trees)
+    words = f"tree {number}: the group keeps its root {bad.names[tree.root]}, but moves it"
+    with pytest.raises(ForestError, match=words):
+        check(spoilt)
+    with pytest.raises(ForestError, match=f"the shares of root {bad.names[tree.root]} add up to"):
+        verify_text(forest_file.dumps(spoilt), "x")
+
+
+def test_rotations_that_cannot_be_relied_on_are_refused() -> None:
+    graph = dgx_a100(5)
+    image = list(range(graph.n))
+    a, b = (graph.names.index(f"box{box}/gpu0") for box in (0, 1))
+    image[a], image[b] = b, a
+    with pytest.raises(ForestError, match="which has another bandwidth or is no link"):
+        rotation_group(graph, [tuple(image)])
+    with pytest.raises(ForestError, match="2 generators: one may keep ranks in place, not more"):
+        rotation_group(graph, [tuple(range(graph.n))] * 2)
+    with pytest.raises(ForestError, match="cycles of different lengths, or none"):
+        rotation_group(graph, [tuple(range(graph.n))])
 
 
 @pytest.mark.parametrize("collective", [Collective.REDUCE_SCATTER, Collective.ALLREDUCE])

@@ -60,7 +60,7 @@ class Synthesis:
         forest = self.forest
         return (
             f"<Synthesis of {forest.collective} on {self.name}: {forest.algbw} GB/s of at most "
-            f"{self.optimum.bound.algbw}, {len(forest.trees) * forest.images} trees; "
+            f"{self.optimum.bound.algbw}, {forest.count} trees; "
             f"{', '.join(self.texts) or 'nothing to write'}>"
         )
 

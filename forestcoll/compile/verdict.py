@@ -109,7 +109,7 @@ def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
         "topology": forest.name,
         "catalogue": machine,
         "ranks": forest.n,
-        "trees": len(forest.trees) * forest.images,
+        "trees": forest.count,
         "representatives": len(forest.trees),
         "height": forest.height,
         "algbw": str(algbw),
@@ -173,7 +173,7 @@ def _facts(graph: CapacityGraph) -> tuple[object, object]:
 
 def _count_trees(forest: Forest) -> str:
     """`"16 trees"`; of a compact forest also how many of them stand in the file."""
-    count = len(forest.trees) * forest.images
+    count = forest.count
     if forest.group is None:
         return f"{count} trees"
     few = "1 tree" if len(forest.trees) == 1 else f"{len(forest.trees)} trees"

@@ -18,7 +18,7 @@ from forestcoll.graph.bound import Symmetry as Symmetry
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.link_table import LinkTable, link_graph
-from forestcoll.graph.symmetry.group import SymmetryGroup, symmetry_group
+from forestcoll.graph.symmetry.group import Rotation, SymmetryGroup, rotation_group, symmetry_group
 from forestcoll.program import Collective
 from forestcoll.program import Phase as Phase
 
@@ -63,7 +63,8 @@ class Forest(Shown):
 
     With a `group` the forest is compact: it consists of the images of every tree by all elements of
     the group, which are all different. `trees` then has the representatives only; all that is said
-    of the forest holds for the images too, without writing them out.
+    of the forest holds for the images too, without writing them out. A `Rotation` that keeps a root
+    in place keeps its trees: they have no other images.
     """
 
     name: str  # of the topology
@@ -78,7 +79,7 @@ class Forest(Shown):
 
     def __repr__(self) -> str:
         rooted = f" with root {self.root}" if self.collective.has_root else ""
-        trees = len(self.trees) * self.images
+        trees = self.count
         bound = "" if self.bound is None else f", bound {self.bound.algbw} GB/s"
         what = f"{self.collective} on {self.name}{rooted}"
         return f"<Forest {what}: {self.n} ranks, {trees} trees{bound}>"
@@ -94,8 +95,17 @@ class Forest(Shown):
 
     @property
     def images(self) -> int:
-        """How many trees each of `trees` stands for."""
+        """How many trees each of `trees` stands for, but those of roots that stay in place."""
         return 1 if self.group is None else self.group.size
+
+    def images_of(self, root: int) -> int:
+        """How many trees each tree of a root (node) stands for."""
+        return 1 if self.group is None else self.group.images_of([root])
+
+    @property
+    def count(self) -> int:
+        """How many trees there are, images included."""
+        return sum(self.images_of(tree.root) for tree in self.trees)
 
     @property
     def trees_per_root(self) -> int:
@@ -119,8 +129,14 @@ class Forest(Shown):
     def scan(self) -> Scan:
         """What `scan` says of the trees. Nothing in a forest changes: they are looked at once."""
         if not self._known:
-            self._known.append(scan(self.graph, self.trees))
+            self._known.append(scan(self.graph, self._with_images()))
         return self._known[0]
+
+    def _with_images(self) -> Sequence[Tree]:
+        """The trees, their weights taken once for every image."""
+        if self.group is None:
+            return self.trees
+        return [replace(t, weight=t.weight * self.images_of(t.root)) for t in self.trees]
 
     def loads(self) -> list[int]:
         """Units of weight that cross each link of the graph, in the order of its links.
@@ -166,7 +182,7 @@ class Forest(Shown):
         """
         if self.group is None:
             return self
-        edges = self.group.size * sum(len(tree.edges) for tree in self.trees)
+        edges = sum(self.images_of(tree.root) * len(tree.edges) for tree in self.trees)
         if edges > limit:
             raise UnsupportedError(
                 f"the forest of {self.name} is compact; written out, its trees have {edges:,} "
@@ -186,7 +202,7 @@ class Forest(Shown):
         """The same with numbers of any size, and with words for a link that is missing."""
         link = self.graph.numbers
         loads = [0] * len(link)
-        for number, tree in enumerate(self.trees):
+        for number, tree in enumerate(self._with_images()):
             copies = self.graph.multicast if tree.phase == "broadcast" else self.graph.aggregation
             shared: set[tuple[int, int]] = set()
             for path in tree.edges:
@@ -266,34 +282,38 @@ def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup
     """Every image of each tree, reduce trees first, roots in rank order; equal paths are one."""
     number = graph.rank_of
     elements = tuple(group.elements())
-    orbit = _path_orbits(trees, elements)
-    rows = [(tree, [(orbit[path], path[0]) for path in tree.edges]) for tree in trees]
+    orbit = _path_orbits(trees, group, elements)
+    rows = [(tree, [(orbit[path], _pivot(group, path)) for path in tree.edges]) for tree in trees]
     images = [
         replace(
             tree,
             root=element[tree.root],
             edges=tuple([paths[element[first]] for paths, first in row]),
         )
-        for element in elements
+        for number, element in enumerate(elements)
         for tree, row in rows
+        if number < group.images_of([tree.root])
     ]
     images.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
     return images
 
 
 def _path_orbits(
-    trees: Sequence[Tree], elements: Sequence[Sequence[int]]
+    trees: Sequence[Tree], group: SymmetryGroup, elements: Sequence[Sequence[int]]
 ) -> dict[Path, dict[int, Path]]:
-    """Per path of the trees, and per image of one, all its images by where they start.
-
-    A path starts at a rank, and no two elements bring a rank to the same place.
-    """
+    """Per path of the trees, and per image of one, all its images by where their pivots are."""
     orbit: dict[Path, dict[int, Path]] = {}
     for path in (path for tree in trees for path in tree.edges):
         if path not in orbit:
-            images = {element[path[0]]: tuple([element[v] for v in path]) for element in elements}
+            pivot = _pivot(group, path)
+            images = {element[pivot]: tuple([element[v] for v in path]) for element in elements}
             orbit.update(dict.fromkeys(images.values(), images))
     return orbit
+
+
+def _pivot(group: SymmetryGroup, path: Path) -> int:
+    """The first node of a path that no two elements bring to the same place, if there is one."""
+    return next((v for v in path if group.images_of([v]) == group.size), path[0])
 
 
 def check(forest: Forest) -> Fraction:
@@ -318,18 +338,30 @@ def _check_group(forest: Forest, group: SymmetryGroup) -> None:
     """The group is what it says it is, or ForestError."""
     if forest.collective.has_root:
         raise ForestError(f"{forest.collective} has one root, so its trees have no images")
-    if symmetry_group(forest.graph, group.generators) != group:
+    proven = rotation_group if isinstance(group, Rotation) else symmetry_group
+    if proven(forest.graph, group.generators) != group:
         raise ForestError("the group's orders and orbits are not those of its generators")
+    if isinstance(group, Rotation):
+        for number, tree in enumerate(forest.trees):
+            if group.images_of([tree.root]) == 1 and not keeps(group, tree):
+                root = forest.graph.names[tree.root]
+                raise ForestError(f"tree {number}: the group keeps its root {root}, but moves it")
+
+
+def keeps(group: Rotation, tree: Tree) -> bool:
+    """Whether the rotation maps the tree to itself."""
+    image = group.generators[0].__getitem__
+    return {tuple(map(image, path)) for path in tree.edges} == set(tree.edges)
 
 
 def _spread(counted: Sequence[int], group: SymmetryGroup) -> list[int]:
-    """Loads of the images too: each link carries its orbit's share of |group| times the whole."""
+    """Loads of the images too, `counted` once for each: a link carries its share of its orbit's."""
     total: dict[int, int] = defaultdict(int)
     members: dict[int, int] = defaultdict(int)
     for units, orbit in zip(counted, group.link, strict=True):
         total[orbit] += units
         members[orbit] += 1
-    each = {orbit: units * (group.size // members[orbit]) for orbit, units in total.items()}
+    each = {orbit: units // members[orbit] for orbit, units in total.items()}
     return [each[orbit] for orbit in group.link]
 
 
@@ -426,7 +458,7 @@ def _check_shares(forest: Forest) -> None:
                 )
         return
     for phase in collective.phases:
-        added = share(forest.images * sum(w for (_, p), w in sums.items() if p == phase))
+        added = share(sum(forest.images_of(v) * w for (v, p), w in sums.items() if p == phase))
         if added != 1:
             raise ForestError(f"the shares of the {phase} trees add up to {added}, not 1")
     if collective.two_phases:

@@ -96,6 +96,36 @@ class SymmetryGroup:
         yield from build(0, tuple(range(n)))
 
 
+@dataclass(frozen=True, slots=True)
+class Rotation(SymmetryGroup):
+    """One generator that moves some nodes in cycles of one length and keeps all others in place.
+
+    So equal boxes go round beside a broken one. Made by `rotation_group`.
+    """
+
+    def images_of(self, nodes: Sequence[int]) -> int:
+        """How many different images nodes have: one where all of them stay."""
+        image = self.generators[0]
+        return self.size if any(image[v] != v for v in nodes) else 1
+
+
+def rotation_group(graph: CapacityGraph, generators: Sequence[Image]) -> Rotation:
+    """The group of one generator that keeps nodes in place; ForestError where it is none such."""
+    import numpy as np
+
+    if len(generators) != 1:
+        raise ForestError(f"{len(generators)} generators: one may keep ranks in place, not more")
+    image = np.asarray(generators[0], dtype=np.int64)
+    links = _links(graph).images(image, "generator 0")
+    node = least_in_orbits(graph.n, [image])
+    lengths = np.unique(np.bincount(node)[node[image != np.arange(graph.n)]])
+    if len(lengths) != 1:
+        raise ForestError("generator 0 moves nodes in cycles of different lengths, or none")
+    link = least_in_orbits(len(graph.tail), [links])
+    moves = tuple(image.tolist())
+    return Rotation((moves,), (int(lengths[0]),), tuple(node.tolist()), tuple(link.tolist()))
+
+
 def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> SymmetryGroup:
     """The group that `generators` generate, once it is known to be one that can be relied on.
 

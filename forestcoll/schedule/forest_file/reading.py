@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -24,8 +25,8 @@ from forestcoll.common.input_limits import (
     TREES,
 )
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.group import Image, SymmetryGroup, symmetry_group
-from forestcoll.schedule.forest import Bound, Forest, Path, Symmetry, Tree, in_order
+from forestcoll.graph.symmetry.group import Image, SymmetryGroup, rotation_group, symmetry_group
+from forestcoll.schedule.forest import Bound, Forest, Path, Symmetry, Tree, in_order, keeps
 from forestcoll.schedule.forest_file.model import (
     AlikeModel,
     BoundModel,
@@ -138,7 +139,7 @@ def _forest(model: ForestModel) -> Forest:
     group = None
     if model.symmetry is not None:
         generators = generators_of(model.symmetry, ids)
-        group = None if model.collective.has_root else _group(graph, generators)
+        group = None if model.collective.has_root else _group(graph, generators, out)
         if group is None:
             out = _images(out, generators)
     return Forest(
@@ -302,13 +303,18 @@ def generators_of(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:
     return images
 
 
-def _group(graph: CapacityGraph, generators: list[Image]) -> SymmetryGroup | None:
+def _group(
+    graph: CapacityGraph, generators: list[Image], trees: list[Tree]
+) -> SymmetryGroup | None:
     """The group as a compact forest relies on it; None where images have to be written out."""
-    try:
+    with suppress(ForestError):  # of a group that moves ranks freely
         group = symmetry_group(graph, generators)
-    except ForestError:  # no symmetries of the graph, or none that commute and move ranks freely
-        return None
-    return group if group.size > 1 else None
+        return group if group.size > 1 else None
+    with suppress(ForestError):  # of one that keeps some ranks, and their trees
+        one = rotation_group(graph, generators)
+        if all(one.images_of([tree.root]) > 1 or keeps(one, tree) for tree in trees):
+            return one
+    return None
 
 
 def _images(trees: list[Tree], generators: list[Image]) -> list[Tree]:

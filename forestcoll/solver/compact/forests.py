@@ -30,9 +30,10 @@ from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.program import Collective
 from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.forest import Bound, Forest, Tree, in_order
+from forestcoll.solver.compact.exceptions import pack_around
 from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.task import Packed, analyse, assemble, check_promise, forward
+from forestcoll.solver.task import COMPACT_FROM, Packed, analyse, assemble, check_promise, forward
 from forestcoll.solver.walks import hops
 
 
@@ -69,7 +70,7 @@ def solve_compact(
     For allgather, reduce-scatter, and allreduce over the same trees where links are alike in both
     directions. `trees` and errors as in `solve`.
     """
-    if collective.has_root or not find_structures(graph):
+    if collective.has_root or graph.shares:
         return None
     if collective is Collective.ALLREDUCE and not is_symmetric(graph):
         return None
@@ -77,11 +78,16 @@ def solve_compact(
     fit = fit_trees(task, trees)
     if fit.links is not task.given:
         return None  # a part of the links that is balanced at every switch may be less regular
-    packed = pack_compact(fit.links, fit.trees, fit.capacity)
+    asked = fit.links, fit.trees, fit.capacity
+    packed = pack_compact(*asked)
+    if packed is None and (collective.has_parts or len(graph.ranks) > COMPACT_FROM):
+        packed = pack_around(
+            *asked
+        )  # of an allreduce, only where its joint optimum is out of reach
     if packed is None:
         return None
     out, group = packed
-    total = fit.trees * task.roots
+    total = sum(tree.weight * group.images_of([tree.root]) for tree in out)
     common = math.gcd(total, *(tree.weight for tree in out))
     out = [
         replace(t, edges=in_order(t.root, t.phase, t.edges), weight=t.weight // common) for t in out

@@ -166,7 +166,7 @@ class _Scheme:
         tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
         flow = _kernel.maximum_flow(len(nodes), tail, head, limit, source, sink)
         routes = []
-        for walk, units in _walks(tail, head, flow, source, sink):
+        for walk, units in walks(tail, head, flow, source, sink):
             path = tuple(nodes[i] for i in walk[2:-1])
             split = next(i for i, v in enumerate(path) if v in self.outside) + 1
             routes.append((Route(path, split), units))
@@ -184,21 +184,7 @@ class _Scheme:
                 left[pair] -= units
         if min(left.values(), default=0) < 0:  # the way in and the way out share a link
             return None
-        if len(self.ranks) == 1:
-            return {v: [Tree(v, "broadcast", units, ())] for v, units in supply.items()}
-        links = {pair: units for pair, units in left.items() if units}
-        nodes = sorted({*self.place, *(v for pair in links for v in pair)})
-        graph = self.graph.restrict(nodes, links)
-        wanted = [supply.get(v, 0) for v in nodes]
-        capacity = trim_to_supply(graph, wanted)
-        if capacity is None:
-            return None
-        trees_inside: dict[int, list[Tree]] = {v: [] for v in self.ranks}
-        for tree in pack(graph, capacity, wanted):
-            edges = tuple(tuple(nodes[v] for v in path) for path in tree.edges)
-            root = nodes[tree.root]
-            trees_inside[root].append(replace(tree, root=root, edges=edges))
-        return trees_inside
+        return pack_inside(self.graph, left, supply)
 
     # ------------------------------------------------------------------ both together
 
@@ -213,18 +199,18 @@ class _Scheme:
             arriving[route.path[-1]].append((route, units))
         plan = _Plan({}, {v: [] for v in self.ranks})
         for v in self.ranks:
-            trees = sorted(inside[v], key=_height, reverse=True)
+            trees = sorted(inside[v], key=height_of, reverse=True)
             kinds: list[tuple[Entry, int]] = [((None, tree.edges), tree.weight) for tree in trees]
-            plan.own[v], kinds = _split(kinds, self.k)
-            for (_, edges), route, units in _zip(kinds, arriving[v]):
+            plan.own[v], kinds = split(kinds, self.k)
+            for (_, edges), route, units in join(kinds, arriving[v]):
                 plan.entries[route.path[0]].append(((route, edges), units))
         spare: list[tuple[Entry, int]] = []
         for v in self.ranks:
-            plan.entries[v], rest = _split(plan.entries[v], self.foreign)
+            plan.entries[v], rest = split(plan.entries[v], self.foreign)
             spare += rest
         for v in self.ranks:
             lacking = self.foreign - sum(units for _, units in plan.entries[v])
-            more, spare = _split(spare, lacking)
+            more, spare = split(spare, lacking)
             plan.entries[v] += more
         return plan
 
@@ -288,6 +274,27 @@ class _Scheme:
             yield tuple([part[place[v]] if v in place else v for v in path])
 
 
+def pack_inside(
+    graph: CapacityGraph, left: Links, supply: Mapping[int, int]
+) -> dict[int, list[Tree]] | None:
+    """Per rank of `supply` so many trees over links of a part; None where they do not suffice."""
+    if len(supply) == 1:
+        return {v: [Tree(v, "broadcast", units, ())] for v, units in supply.items()}
+    links = {pair: units for pair, units in left.items() if units}
+    nodes = sorted({*supply, *(v for pair in links for v in pair)})
+    inner = graph.restrict(nodes, links)
+    wanted = [supply.get(v, 0) for v in nodes]
+    capacity = trim_to_supply(inner, wanted)
+    if capacity is None:
+        return None
+    trees: dict[int, list[Tree]] = {v: [] for v in supply}
+    for tree in pack(inner, capacity, wanted):
+        edges = tuple(tuple(nodes[v] for v in path) for path in tree.edges)
+        root = nodes[tree.root]
+        trees[root].append(replace(tree, root=root, edges=edges))
+    return trees
+
+
 def _move(entry: Entry, element: Image) -> Entry:
     """`entry` as a symmetry maps it."""
     route, edges = entry
@@ -303,7 +310,7 @@ def _use(entry: Entry, orbit: Links) -> Use:
     return use_of(orbit[pair] for path in paths for pair in pairwise(path))
 
 
-def _split(
+def split(
     items: Iterable[tuple[A, int]], units: int
 ) -> tuple[list[tuple[A, int]], list[tuple[A, int]]]:
     """(the first `units` units of `items`, the rest)."""
@@ -319,7 +326,7 @@ def _split(
     return first, rest
 
 
-def _zip(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tuple[A, B, int]]:
+def join(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tuple[A, B, int]]:
     """Unit after unit of `a` with one of `b`, equal pairs together."""
     queue = list(b)[::-1]
     for item, amount in a:
@@ -332,14 +339,14 @@ def _zip(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tup
                 queue.append((other, most - units))
 
 
-def _height(tree: Tree) -> int:
+def height_of(tree: Tree) -> int:
     depth = {tree.root: 0}
     for path in tree.edges:
         depth[path[-1]] = depth[path[0]] + 1
     return max(depth.values())
 
 
-def _walks(
+def walks(
     tail: Sequence[int], head: Sequence[int], flow: Sequence[int], source: int, sink: int
 ) -> Iterator[tuple[list[int], int]]:
     """(nodes from source to sink, units): the flow as paths; what goes round in circles is left."""

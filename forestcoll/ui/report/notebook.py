@@ -107,7 +107,7 @@ def forest_bundle(forest: Forest) -> Bundle:
     edges = forest.images * sum(len(tree.edges) for tree in forest.trees)
     rows = [
         *(line for fact in bandwidth_facts(figures_of(forest)) for line in fact.lines),
-        ("trees", f"{len(forest.trees) * forest.images}, {forest.trees_per_root} per root"),
+        ("trees", f"{forest.count}, {forest.trees_per_root} per root"),
         ("height", words.plural(forest.height, "hop")),
     ]
     title = f"{forest.collective} on {forest.name}"

@@ -62,7 +62,7 @@ def schedule(
     return [
         *_head("schedule", result.name, forest.graph, forest.collective, forest.root),
         *reach[:3],
-        Fact("trees", len(forest.trees) * forest.images, _trees(result)),
+        Fact("trees", forest.count, _trees(result)),
         Fact("height", forest.height, height),
         *reach[3:],
         *machine(
@@ -175,7 +175,7 @@ def _trees(result: Synthesis) -> str:
     forest, best = result.forest, result.optimum
     per_root = forest.trees_per_root
     unit = "unit of a part" if forest.graph.shares else "root"
-    text = f"{len(forest.trees) * forest.images}, {per_root} per {unit}"
+    text = f"{forest.count}, {per_root} per {unit}"
     if forest.group is not None:
         text += f"; {len(forest.trees)} written, the others by {forest.images} symmetries"
     comparable = bool(result.programs) or best.algbw == best.bound.algbw

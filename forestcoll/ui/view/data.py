@@ -140,7 +140,7 @@ def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
     facts = [["fabric", f"{nodes}, {links}"]]
     facts += map(list, subject.said)
     if forest is not None:
-        trees = len(forest.trees) * forest.images
+        trees = forest.count
         facts.append(["trees", f"{trees}, {plural(forest.height, 'hop')} high at most"])
     if timing is not None:
         run = f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"

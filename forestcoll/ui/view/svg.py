@@ -197,7 +197,7 @@ def _legend(
             yield f'<text x="{x + 23}" y="{y + 2:.1f}">hop {k + 1}</text>'
         share = forest.share(tree)
         way = "from" if tree.phase == "broadcast" else "to"
-        text = f"one tree of {len(forest.trees) * forest.images}, {way} root "
+        text = f"one tree of {forest.count}, {way} root "
         text += f"{graph.names[tree.root]}: {share} of the data"
         yield f'<text class="small" x="16" y="{y + 24:.1f}">{escape(text)}</text>'
         return
