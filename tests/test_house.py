@@ -188,17 +188,17 @@ def test_no_function_is_called_by_a_participle() -> None:
 BUDGETS: dict[str, int] = {
     "common": 4_000,
     "program": 10_810,
-    "topology": 57_300,
+    "topology": 57_175,
     "graph": 81_050,
     "schedule": 15_700,
     "solver": 85_600,
     "verify": 55_170,
-    "plans": 38_780,
+    "plans": 38_800,
     "lower": 26_600,
     "compile": 35_600,
     "study": 19_400,
-    "execute": 81_360,
-    "ui": 92_095,
+    "execute": 82_570,
+    "ui": 92_065,
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.

@@ -68,21 +68,21 @@ def pcie_boxes() -> Topology:
 
 
 @pytest.mark.parametrize(
-    ("machine", "near", "types"),
+    ("machine", "direct", "types"),
     [
-        ("dgx-h100", (True, True), ("NVL", "PXN")),
-        ("dgx1-v100", (True, True), ("NVL", "PXN")),
-        ("mi250", (True, True), ("NVL", "SYS")),
-        ("", (False, False), ("SYS", "SYS")),
+        ("dgx-h100", True, ("NVL", "PXN")),
+        ("dgx1-v100", True, ("NVL", "PXN")),
+        ("mi250", True, ("NVL", "SYS")),
+        ("", False, ("SYS", "SYS")),
     ],
 )
 def test_a_file_says_of_links_only_what_is_so(
-    machine: str, near: tuple[bool, bool], types: tuple[str, str]
+    machine: str, direct: bool, types: tuple[str, str]
 ) -> None:
     """The library takes LL128, which mixes data and flags, where they are said to be good."""
     topology = forestcoll.load_topology(machine, {"boxes": 2}) if machine else pcie_boxes()
     rails = rails_of(topology)
-    assert (rails.direct, rails.relays) == near
+    assert rails.direct == direct
     files = nccl_graph(Subject(topology.name, "topology", topology), Settings())
     texts = [data.decode() for name, data in files.items() if name.endswith(".xml")]
     said = {text for one in texts for text in re.findall('typeintra="(.*)" typeinter="(.*?)"', one)}
@@ -176,6 +176,13 @@ def rules_of(text: str) -> list[str]:
     return [finding.rule.removeprefix("GRAPH-") for finding in out.kept]
 
 
+def test_a_graph_without_channels_is_none() -> None:
+    bare = re.sub(
+        "<channel>.*?</channel>", "", GOOD.replace('nchannels="2"', 'nchannels="0"'), flags=re.S
+    )
+    assert rules_of(bare) == ["CHANNELS", "GPUS"]
+
+
 def test_what_is_written_is_read_back() -> None:
     out = Findings()
     assert graph.read(GOOD, "g.xml", out) == {0: [[9, 8], [9, 8]], 1: [[9, 8], [9, 8]]}
@@ -194,6 +201,7 @@ def test_what_is_written_is_read_back() -> None:
         (' crossnic="0"', "", ["MISSING"]),
         ('nchannels="2"', 'nchannels="3"', ["CHANNELS"]),
         ('nchannels="2"', 'nchannels="x"', ["NUMBER", "CHANNELS"]),
+        ("<gpu ", "<gap ", ["ELEMENT", "GPUS"]),
         ('dev="0x1" rank="9"', 'dev="0x1" rank="8"', ["TWICE"]),
         ('dev="0x1" rank="9"', 'dev="0x1" rank="77"', ["GPUS", "GPUS"]),
         ('<gpu dev="0x1" rank="9"/>', "", ["GPUS"]),
@@ -208,5 +216,5 @@ def test_what_is_written_is_read_back() -> None:
     ],
 )
 def test_what_the_library_would_not_survive(old: str, new: str, rules: list[str]) -> None:
-    count = -1 if old == "graphs" else 1
+    count = {"graphs": -1, "<gpu ": 4}.get(old, 1)
     assert sorted(rules_of(GOOD.replace(old, new, count))) == sorted(rules)

@@ -145,7 +145,7 @@ def _deploy_stock(texts: Sequence[tuple[str, str]], runtime: Runtime) -> Deploym
             f"{texts[0][0]}: {WORDS[given.kind]} is for a stock library: --runtime "
             f"{' or '.join(takes)}"
         )
-    names = [f"box{k}/gpu{gpu}" for k, box in enumerate(given.boxes) for gpu in range(len(box))]
+    names = [f"box{k}/gpu{gpu}" for k, box in enumerate(given.boxes) for gpu in range(box)]
     spread = places(names, len(names))
     scripts = ("check_nccl.py", "stock_log.py")
     document = {

@@ -19,7 +19,6 @@ from forestcoll.plans.stock import trees as rccl
 
 _LOG: Any = import_module("forestcoll.execute.deploy.scripts.stock_log")
 DEBUG: Final = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH"}
-SUFFIXES: Final = (".nccl-graph.xml", ".rccl-trees.env")
 NO_PLANS: Final = (
     "stock NCCL runs no plans: --runtime mscclpp, msccl and torch do; or give it rings on rails "
     "('forestcoll export MACHINE --to nccl-graph')"
@@ -42,34 +41,23 @@ NOTES: Final[dict[stock.Kind, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a library is given: the ranks of each box, and per channel what its log says of each.
+    """What a library is given: how many ranks each box has, per channel what the log says of each.
 
     `environment` with `$PLANS` for the folder that holds `files`.
     """
 
     kind: stock.Kind
-    boxes: tuple[tuple[int, ...], ...]
+    boxes: tuple[int, ...]
     channels: list[list[str]]
     environment: dict[str, str]
     files: dict[str, str]
 
 
 def collect(paths: Sequence[Path]) -> list[tuple[str, str]]:
-    """(source, text) of the files for stock libraries, in folders by their names; none: plans.
-
-    Raises PlanError where both are given.
-    """
-    files: list[Path] = []
-    for path in paths:
-        inside = sorted(one for one in path.glob("*") if one.name.endswith(SUFFIXES))
-        files += inside or [path]
-    files = [path for path in files if not path.is_dir()]
-    texts = {str(path): read_text(path, PLAN_BYTES, PlanError) for path in files}
-    ours = [source for source, text in texts.items() if stock.kind_of(text) is not None]
-    other = next((source for source in texts if source not in ours), None)
-    if ours and other is not None:
-        raise PlanError(f"{ours[0]} is for a stock library, {other} is not; deploy them apart")
-    return [(source, texts[source]) for source in ours]
+    """(source, text) of the files, in folders of those for graphs; none: all are plans."""
+    held = [file for path in paths for file in sorted(path.glob("*.nccl-graph.xml")) or [path]]
+    texts = [(str(p), read_text(p, PLAN_BYTES, PlanError)) for p in held if not p.is_dir()]
+    return texts if any(stock.kind_of(text) for _, text in texts) else []
 
 
 def read(texts: Iterable[tuple[str, str]]) -> Given:
@@ -80,7 +68,10 @@ def read(texts: Iterable[tuple[str, str]]) -> Given:
     own = dict(texts)
     readings: dict[str, stock.Reading] = {}
     for source, text in own.items():
-        readings[source] = stock.lint(text, source, stock.kind_of(text) or "nccl-graph")
+        kind = stock.kind_of(text)
+        if kind is None:
+            raise PlanError(f"{source}: is not for a stock library, others are; deploy it apart")
+        readings[source] = stock.lint(text, source, kind)
         if not readings[source].report.ok:
             raise PlanError(f"{source}: {readings[source].report.findings[0]}")
     trees = [reading.trees for reading in readings.values() if reading.trees]
@@ -94,38 +85,31 @@ def read(texts: Iterable[tuple[str, str]]) -> Given:
         channels.append(
             [_LOG.tree_text(tree[rank], rank, above.get(rank, -1)) for rank in sorted(tree)]
         )
-    boxes = (tuple(sorted(trees[0][0])),)
     variables = rccl.variables(trees[0])
     files = {"rccl-trees.env": f"export {rccl.VARIABLE}='{variables[rccl.VARIABLE]}'\n"}
-    return Given("rccl-trees", boxes, channels, variables | DEBUG, files)
+    return Given("rccl-trees", (len(trees[0][0]),), channels, variables | DEBUG, files)
 
 
 def _rings(texts: dict[str, str], of: dict[str, list[list[int]]]) -> Given:
     """Files of rings, ordered by their ranks."""
     order = sorted(of, key=lambda source: min(of[source][0]))
     rings = [of[source] for source in order]
-    boxes = tuple(tuple(sorted(own[0])) for own in rings)
-    held = [rank for box in boxes for rank in box]
+    held = [rank for own in rings for rank in sorted(own[0])]
     if held != list(range(len(held))):
         raise PlanError(
             f"{', '.join(order)}: ranks {held[:4]} ... of {len(held)}; there has to be a file for "
             "each box, and in them every rank from 0 on once, box by box"
         )
-    for source, own in zip(order, rings, strict=True):
-        if len(own) != len(rings[0]):
-            raise PlanError(
-                f"{source}: {len(own)} channels, and {order[0]} has {len(rings[0])}: the library "
-                "takes the least of all"
-            )
     channels = [
         [text for _, text in sorted(_LOG.ring_texts([rank for one in ring for rank in one]))]
-        for ring in zip(*rings, strict=True)
+        for ring in zip(*rings, strict=False)  # the library takes the least of all boxes
     ]
     environment = {
         "NCCL_GRAPH_FILE": "$PLANS/${NODE_RANK:-${SLURM_NODEID:-0}}.nccl-graph.xml",
         "NCCL_CROSS_NIC": "0",
     }
     files = {f"{k}.nccl-graph.xml": texts[source] for k, source in enumerate(order)}
+    boxes = tuple(len(own[0]) for own in rings)
     return Given("nccl-graph", boxes, channels, environment | DEBUG, files)
 
 

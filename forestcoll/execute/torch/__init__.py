@@ -38,11 +38,13 @@ from forestcoll.execute.torch.collectives import (
 )
 from forestcoll.execute.torch.installing import Installation, Rule, comm_hook, install, uninstall
 from forestcoll.execute.torch.plan import Plan, load_plan
+from forestcoll.execute.torch.putting import PutSignal
 from forestcoll.execute.torch.work import Work
 
 __all__ = [
     "Installation",
     "Plan",
+    "PutSignal",
     "Rule",
     "Work",
     "all_gather_into_tensor",

@@ -23,6 +23,7 @@ from forestcoll.execute.torch.agreement import (
 from forestcoll.execute.torch.engine import Buffers, Run
 from forestcoll.execute.torch.operators import OPERATORS
 from forestcoll.execute.torch.plan import Plan, plan_of
+from forestcoll.execute.torch.putting import run_of
 from forestcoll.execute.torch.work import Work, submit
 from forestcoll.program import Collective
 
@@ -317,7 +318,8 @@ class _Call:
         else:
             part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
             job = self.plan.job(self.rank, part, element, in_place=in_place)
-        Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
+        run = Run if sizes else run_of(self.group)
+        run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
         if output is not self.output:
             self.output.copy_(output)
         if self.leave is not None:

@@ -134,11 +134,13 @@ def _integer(element: Element, name: str, base: int, out: Findings) -> int:
 def _check_channels(graph: Element, number: int, channels: list[list[int]], out: Findings) -> None:
     """That all channels that are said are there, and each has every GPU of the box once."""
     count = _integer(graph, "nchannels", 10, out)
-    if count != len(channels) or count > MOST_CHANNELS:
+    if count != len(channels) or not 0 < count <= MOST_CHANNELS:
         out.add("GRAPH-CHANNELS", f"nchannels {count}, {len(channels)} listed", line=graph.line)
     if number not in PATTERNS:
         return  # in-switch graphs list heads alone
     box = set().union(*map(set, channels)) if channels else set()
+    if not box:
+        out.add("GRAPH-GPUS", "no GPU in it", line=graph.line)
     for channel, ranks in zip(graph.children_of("channel"), channels, strict=True):
         twice = [rank for rank, times in Counter(ranks).items() if times > 1]
         missing = sorted(box - set(ranks))

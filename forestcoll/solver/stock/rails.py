@@ -51,15 +51,14 @@ class Channel:
 class Rails:
     """`channels` over `boxes` (names), `speed` GB/s each.
 
-    `direct`: all hops inside boxes go over one link, or a switch of the box that joins GPUs alone:
-    NVLink, NVSwitch, xGMI. `relays`: so does that from the last GPU of a channel to the first.
+    `direct`: all hops inside boxes, from the last GPU of a channel to the first, too, go over one
+    link, or a switch of the box that joins GPUs alone: NVLink, NVSwitch, xGMI.
     """
 
     boxes: tuple[str, ...]
     channels: tuple[Channel, ...]
     speed: Fraction
     direct: bool
-    relays: bool
 
     @property
     def common(self) -> int:
@@ -106,11 +105,10 @@ def choose(topology: Topology, whole: Topology) -> Rails:
         devices = tuple(own.index(k) for own, k in zip(listed, adapters, strict=True))
         channels.append(Channel(adapters, devices, tuple(orders)))
     inside = [[graph.ranks[r] for r in order] for channel in channels for order in channel.orders]
+    around = [hop for order in inside for hop in zip(order, order[1:] + order[:1], strict=True)]
     joints = _joints(graph)
-    hops_of = [[*zip(order, order[1:] + order[:1], strict=True)] for order in inside]
-    near = [[joints.issuperset(ways.get(hop, (-1,) * 3)[1:-1]) for hop in one] for one in hops_of]
-    direct = all(all(one[:-1]) for one in near)
-    return Rails(names, tuple(channels), speed, direct, direct and all(one[-1] for one in near))
+    direct = all(joints.issuperset(ways.get(hop, (-1,) * 3)[1:-1]) for hop in around)
+    return Rails(names, tuple(channels), speed, direct)
 
 
 def _joints(graph: CapacityGraph) -> set[int]:

@@ -58,11 +58,13 @@ class Run:
 
     def add(self, pair: Pair, rate: float) -> None:
         """What went from a rank to another."""
-        if pair[0] != pair[1] and rate:
+        if pair[0] != pair[1] and min(pair) >= 0 and rate:
             self.rates[pair] = max(rate, self.rates.get(pair, 0.0))
 
     def add_ring(self, ranks: Sequence[int], rate: float) -> None:
         """Each of the ranks sends to the next; on several hosts the ways between those limit it."""
+        if min(ranks) < 0:
+            return  # of others
         hosts = {self.hosts[rank] for rank in ranks}
         for rank, other in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
             if len(hosts) == 1 or self.hosts[rank] != self.hosts[other]:
@@ -76,6 +78,11 @@ def number(value: object) -> float:
     except ValueError:
         return 0.0
     return size if 0 < size < 1e15 else 0.0
+
+
+def whole(value: object) -> int:
+    """A whole number from 0 on; -1 for none."""
+    return value if type(value) is int and value >= 0 else -1
 
 
 def nccl_tests(text: str, source: str) -> Run:
@@ -94,26 +101,24 @@ def nccl_tests(text: str, source: str) -> Run:
 
 def nccl_tests_json(text: str, source: str) -> Run:
     """The file that nccl-tests write with `-J`."""
-    value = read_json(text, source)
-    config, results = value.get("config"), value.get("results")
-    words, env = value.get("args"), value.get("env")
-    devices = _of(config, "devices")
+    value = _flat(read_json(text, source))
+    devices, results, words = (value.get(key) for key in ("config.devices", "results", "args"))
     if not (isinstance(devices, list) and isinstance(results, list) and isinstance(words, list)):
         raise TopologyError(f"{source}: nccl-tests: no args, config.devices and results in it")
-    per_process = int(number(_of(config, "nthreads")) * number(_of(config, "ngpus"))) or 1
-    _check(per_process * len(devices), "nccl-tests", source)
-    hosts = [str(_of(one, "hostname")) for one in devices for _ in range(per_process)]
+    each = int(number(value.get("config.nthreads")) * number(value.get("config.ngpus"))) or 1
+    _check(each * len(devices), "nccl-tests", source)
+    hosts = [str(_flat(one).get("hostname")) for one in devices for _ in range(each)]
     rows = []
-    for row in results:
-        sides = [_of(row, side) for side in ("out_of_place", "in_place")]
-        if any(number(_of(side, "nwrong")) for side in sides):
-            raise TopologyError(f"{source}: wrong results at {_of(row, 'size')} bytes")
-        times = [(number(_of(one, "time")), number(_of(one, "bus_bw"))) for one in sides]
-        best = min((one for one in times if one[0]), default=(0.0, 0.0))
-        rows.append((int(number(_of(row, "size"))), *best))
-    pairs = (str(word).partition("=") for word in (env if isinstance(env, list) else []))
-    values = {name: value for name, _, value in pairs}
-    return _run(str(words[0] if words else "").rpartition("/")[2], hosts, rows, values, source)
+    for row in map(_flat, results):
+        size, sides = int(number(row.get("size"))), ("out_of_place", "in_place")
+        if any(number(row.get(f"{side}.nwrong")) for side in sides):
+            raise TopologyError(f"{source}: wrong results at {size} bytes")
+        times = [
+            (number(row.get(f"{side}.time")), number(row.get(f"{side}.bus_bw"))) for side in sides
+        ]
+        rows.append((size, *min((one for one in times if one[0]), default=(0.0, 0.0))))
+    values = dict(str(word).partition("=")[::2] for word in value.get("env") or ())
+    return _run(str(next(iter(words), "")).rpartition("/")[2], hosts, rows, values, source)
 
 
 def _run(
@@ -134,12 +139,9 @@ def _run(
 
 
 def _choice(values: Mapping[str, str], collective: str, name: str) -> str:
-    """The one algorithm or protocol that the variable leaves a collective."""
-    for part in values.get(name, "").lower().split(";"):
-        head, _, words = part.strip().rpartition(":")
-        if head in ("", collective) and re.fullmatch(r"\w+", words):
-            return words
-    return ""
+    """The algorithm or protocol that the variable leaves a collective; "" of several."""
+    head, _, word = values.get(name, "").lower().rpartition(":")
+    return word if head in ("", collective) else ""
 
 
 def inspector(text: str, source: str) -> Run:
@@ -147,47 +149,44 @@ def inspector(text: str, source: str) -> Run:
 
     Ranks are those of the largest communicator; others are mapped to them by their processes.
     """
-    calls = []
-    members: dict[tuple[str, int], tuple[str, object]] = {}  # rank of a communicator: its process
+    calls: list[tuple[str, int, dict[str, Any]]] = []
+    members: dict[tuple[str, int], tuple[str, str]] = {}  # rank of a communicator: host, process
     sizes: dict[str, int] = {}
     for call in _objects(text, r'\{\s*"header"\s*:'):
-        head, data = call.get("header"), call.get("metadata")
-        rank, ranks, name = _of(head, "rank"), _of(head, "n_ranks"), str(_of(head, "id"))
-        if type(rank) is type(ranks) is int and 0 <= rank < ranks:
-            sizes[name] = ranks
-            members[name, rank] = str(_of(data, "hostname")), _of(data, "pid")
-            calls.append((name, rank, _of(head, "nnodes"), call))
+        name, rank = str(call.get("header.id")), whole(call.get("header.rank"))
+        if 0 <= rank < whole(call.get("header.n_ranks")):
+            sizes[name] = call["header.n_ranks"]
+            host, process = (str(call.get(f"metadata.{key}")) for key in ("hostname", "pid"))
+            members[name, rank] = host, process
+            calls.append((name, rank, call))
     largest = max(sizes, key=lambda name: sizes[name], default="")
     ranks = sizes.get(largest, 0)
     _check(ranks, "inspector", source)
-    world = {process: rank for (name, rank), process in members.items() if name == largest}
-    if len(world) < sum(name == largest for name, _ in members):
+    own = {rank: member for (name, rank), member in members.items() if name == largest}
+    world = {member: rank for rank, member in own.items()}
+    if len(world) < len(own):
         world = {}  # several ranks a process: others cannot be mapped
 
     def place(name: str, rank: int) -> int:
-        return rank if name == largest else world.get(members.get((name, rank), ("", None)), -1)
+        return rank if name == largest else world.get(members.get((name, rank), ("", "")), -1)
 
-    for name, size in sizes.items():
-        if size == ranks and place(name, 0) < 0:
-            raise TopologyError(
-                f"{source}: inspector: two communicators of {ranks} ranks and none of all: give "
-                "the lines of one of them"
-            )
-    run = Run("inspector", [members.get((largest, k), ("", 0))[0] for k in range(ranks)])
+    if any(size == ranks and place(name, 0) < 0 for name, size in sizes.items()):
+        raise TopologyError(
+            f"{source}: inspector: two communicators of {ranks} ranks and none of all: give the "
+            "lines of one of them"
+        )
+    run = Run("inspector", [own.get(rank, ("", ""))[0] for rank in range(ranks)])
     rings: dict[str, float] = {}
-    for name, rank, nodes, call in calls:
-        coll, sent = call.get("coll_perf"), call.get("p2p_perf")
-        peer = _of(sent, "p2p_peer")
-        if str(_of(coll, "coll")).lower() in RINGS and nodes == 1:
-            rings[name] = max(rings.get(name, 0.0), number(_of(coll, "coll_busbw_gbs")))
-        if type(peer) is int and 0 <= peer < sizes[name]:
-            ends = place(name, rank), place(name, peer)
-            pair = ends if _of(sent, "p2p") == "Send" else (ends[1], ends[0])
-            run.add(pair, number(_of(sent, "p2p_algobw_gbs")) if min(ends) >= 0 else 0)
+    for name, rank, call in calls:
+        peer = whole(call.get("p2p_perf.p2p_peer"))
+        if 0 <= peer < sizes[name]:
+            pair = place(name, rank), place(name, peer)
+            sent = call.get("p2p_perf.p2p") == "Send"
+            run.add(pair if sent else pair[::-1], number(call.get("p2p_perf.p2p_algobw_gbs")))
+        elif call.get("header.nnodes") == 1 and str(call.get("coll_perf.coll")).lower() in RINGS:
+            rings[name] = max(rings.get(name, 0), number(call.get("coll_perf.coll_busbw_gbs")))
     for name, rate in [] if run.rates else rings.items():
-        ring = [place(name, rank) for rank in range(sizes[name])]
-        if min(ring) >= 0:
-            run.add_ring(ring, rate)
+        run.add_ring([place(name, rank) for rank in range(sizes[name])], rate)
     return run
 
 
@@ -201,22 +200,24 @@ def profiler(text: str, source: str) -> Run:
             began[key] = event
         elif key in began and key[0] in ("COLL", "P2P"):
             start = began.pop(key)
-            us = number(event.get("ts")) - number(start.get("ts"))
-            timed += [(start, start.get("args"), us)] if us > 0 else []
-    ends = [_of(args, name) for _, args, _ in timed for name in ("Rank", "Peer")]
-    ranks = 1 + max((end for end in ends if type(end) is int), default=0)
+            timed.append((start, number(event.get("ts")) - number(start.get("ts"))))
+    ends = [whole(call.get(f"args.{key}")) for call, _ in timed for key in ("Rank", "Peer")]
+    ranks = 1 + max(ends, default=0)
     _check(ranks, "profiler", source)
     run = Run("profiler", [""] * ranks)
-    for event, args, us in timed:
-        name, pair = str(event.get("name")), (_of(args, "Rank"), _of(args, "Peer"))
-        size = int(number(_of(args, "Count")) * _bytes(str(_of(args, "Datatype"))))
-        if name == "Send" and type(pair[0]) is type(pair[1]) is int and min(pair) >= 0:
+    for call, us in timed:
+        name, bits = call.get("name"), re.search(r"\d+", str(call.get("args.Datatype")))
+        size = int(number(call.get("args.Count"))) * int(bits[0] if bits else 0) // 8
+        if name == "Send" and us > 0:
+            pair = whole(call.get("args.Rank")), whole(call.get("args.Peer"))
             run.add(pair, size / us / 1000)
-        elif event.get("cat") == "COLL" and size:
+        elif call.get("cat") == "COLL" and us > 0:
             size *= ranks if name in ("AllGather", "ReduceScatter") else 1
-            algorithm, protocol = (str(_of(args, key)).lower() for key in ("Algorithm", "Protocol"))
-            channels = int(number(_of(args, "nChannels")))
-            run.calls.append(Call(name.lower(), size, us, 0.0, algorithm, protocol, channels))
+            algorithm, protocol = (
+                str(call.get(f"args.{key}")).lower() for key in ("Algorithm", "Protocol")
+            )
+            channels = whole(call.get("args.nChannels"))
+            run.calls.append(Call(str(name).lower(), size, us, 0, algorithm, protocol, channels))
     return run
 
 
@@ -227,14 +228,13 @@ def _check(ranks: int, tool: str, source: str) -> None:
         raise TopologyError(f"{source}: {tool}: {ranks:,} ranks {MEASURED_RANKS.note}")
 
 
-def _bytes(datatype: str) -> int:
-    """Of an element: the first number of `ncclFloat16` is its bits."""
-    bits = re.search(r"\d+", datatype)
-    return int(bits[0]) // 8 if bits else 0
-
-
-def _of(value: object, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
+def _flat(value: object) -> dict[str, Any]:
+    """An object whose objects are names with a dot; {} where it is none."""
+    flat = dict(value) if isinstance(value, dict) else {}
+    for name, one in [*flat.items()]:
+        if isinstance(one, dict):
+            flat |= {f"{name}.{key}": each for key, each in one.items()}
+    return flat
 
 
 def _objects(text: str, sign: str) -> Iterator[dict[str, Any]]:
@@ -247,8 +247,7 @@ def _objects(text: str, sign: str) -> Iterator[dict[str, Any]]:
             value, end = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             continue  # cut off
-        if isinstance(value, dict):
-            yield value
+        yield _flat(value)
 
 
 def read_json(text: str, source: str) -> dict[str, Any]:
@@ -275,5 +274,8 @@ def read(text: str, source: str) -> Run:
     """What `text` says, of whichever tool. TopologyError where it is of none."""
     reader = next((reader for sign, reader in READERS if re.search(sign, text)), None)
     if reader is None:
-        raise TopologyError(f"{source}: not the output of nccl-tests, an inspector or a profiler")
+        raise TopologyError(
+            f"{source}: not the output of nvbandwidth, p2pBandwidthLatencyTest, nccl-tests, "
+            "rccl-tests, NCCL's inspector or example profiler, or 'forestcoll measure'"
+        )
     return reader(text, source)

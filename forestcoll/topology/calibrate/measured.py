@@ -45,12 +45,7 @@ def load_measurement(text: str, source: str) -> Measured:
     if len(text) > DUMP_BYTES:
         raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
     reader = next((read for sign, read in READERS if re.search(sign, text)), None)
-    if reader is None:
-        raise TopologyError(
-            f"{source}: not the output of nvbandwidth, p2pBandwidthLatencyTest, nccl-tests, "
-            "rccl-tests, NCCL's inspector or example profiler, or 'forestcoll measure'"
-        )
-    measured = reader(text, source)
+    measured = reader(text, source) if reader else _pairs_of(calls.read(text, source), source)
     if not measured.rates:
         raise TopologyError(f"{source}: {measured.tool}: no bandwidth between two GPUs in it")
     if measured.ranks > MEASURED_RANKS:
@@ -171,23 +166,18 @@ def _p2p_test(text: str, source: str) -> Measured:
     return measured
 
 
-def _pairs_of(read: Callable[[str, str], Run]) -> Callable[[str, str], Measured]:
-    """Reads calls of a library as what went between pairs of its ranks."""
-
-    def measure(text: str, source: str) -> Measured:
-        run = read(text, source)
-        names = {call.collective for call in run.calls if call.busbw}
-        as_rings = names <= ({"sendrecv"} if len({*run.hosts}) > 1 else RINGS | {"sendrecv"})
-        if names and as_rings and not run.rates:
-            run.add_ring(range(len(run.hosts)), max(call.busbw for call in run.calls))
-        if not run.rates:
-            raise TopologyError(
-                f"{source}: {run.tool}: no bandwidth between two GPUs in it: sends tell that "
-                "(sendrecv_perf), and collectives that go round in one host"
-            )
-        return Measured(run.tool, len(run.hosts), run.rates, together=True)
-
-    return measure
+def _pairs_of(run: Run, source: str) -> Measured:
+    """Calls of a library as what went between pairs of its ranks."""
+    names = {call.collective for call in run.calls if call.busbw}
+    as_rings = names <= ({"sendrecv"} if len({*run.hosts}) > 1 else RINGS | {"sendrecv"})
+    if names and as_rings and not run.rates:
+        run.add_ring(range(len(run.hosts)), max(call.busbw for call in run.calls))
+    if not run.rates:
+        raise TopologyError(
+            f"{source}: {run.tool}: no bandwidth between two GPUs in it: sends tell that "
+            "(sendrecv_perf), and collectives that go round in one host"
+        )
+    return Measured(run.tool, len(run.hosts), run.rates, together=True)
 
 
 def _own(text: str, source: str) -> Measured:
@@ -214,5 +204,4 @@ READERS: tuple[tuple[str, Callable[[str, str], Measured]], ...] = (
     (r'"nvbandwidth"\s*:', _nvbandwidth_json),
     (r"P2P=(Enabled|Disabled)", _p2p_test),
     (r"memcpy (CE|SM) .{0,200}GPU\(", _nvbandwidth),
-    *((sign, _pairs_of(read)) for sign, read in calls.READERS),
 )

@@ -60,7 +60,7 @@ def nccl_graph(subject: Subject, settings: Settings) -> Files:
     rails = choose(topology, subject.whole or topology)
     # RCCL has PXN switched off; where nothing is known, the worst is said
     intra = "NVL" if rails.direct else "SYS"
-    inter = "PXN" if rails.relays and library_on(topology.name) is not RCCL else "SYS"
+    inter = "PXN" if rails.direct and library_on(topology.name) is not RCCL else "SYS"
     stem = file_name(subject.name)
     files: dict[str, bytes] = {}
     for k in range(len(rails.boxes)):

@@ -21,14 +21,7 @@ from forestcoll.topology.calibrate.calls import RINGS, read
 from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.view import Subject
 
-ALGORITHMS = {
-    "".join(words): "_".join(words)
-    for words in (
-        *(("tree",), ("ring",), ("nvls",), ("pat",)),
-        *(("nvls", "tree"), ("collnet", "direct"), ("collnet", "chain")),
-    )
-}
-"""The library's names, and the plugin's."""
+ALGORITHMS = ("tree", "ring", "nvls", "pat", "nvls_tree", "collnet_direct", "collnet_chain")
 PROTOCOLS = ("ll", "ll128", "simple")
 LAST = 2**64 - 1
 HOW = (
@@ -54,8 +47,9 @@ def nccl_tuner(subject: Subject, settings: Settings) -> Files:
             raise UnsupportedError(f"{source}: {len(run.hosts)} ranks; {subject.name} has {ranks}")
         hosts = len({*run.hosts}) if all(run.hosts) else hosts
         for call in run.calls:
-            algorithm = ALGORITHMS.get(call.algorithm.replace("_", ""))
-            if algorithm is None or call.protocol not in PROTOCOLS or not call.channels:
+            plain = call.algorithm.replace("_", "")
+            algorithm = next((one for one in ALGORITHMS if one.replace("_", "") == plain), "")
+            if not algorithm or call.protocol not in PROTOCOLS or not call.channels:
                 said = f"{call.algorithm or '?'}, {call.protocol or '?'}, {call.channels or '?'}"
                 raise UnsupportedError(f"{source}: algorithm, protocol, channels: {said}; {HOW}")
             choice = algorithm, call.protocol, call.channels

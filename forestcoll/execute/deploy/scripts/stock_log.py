@@ -1,11 +1,10 @@
 """Which trees or rings a library's own log shows, held against those that it was given.
 
 Read are lines of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH (NVIDIA/nccl 5067397c init.cc
-1475-1497, rings.cc; ROCm/rccl 0cbce2a init.cc 1642-1652), anywhere among others:
+1475-1497; ROCm/rccl 0cbce2a init.cc 1642-1652), anywhere among others:
 
     Trees [0] child/child/child->rank->parent [1] ...     of each rank
     Ring 00 : previous -> rank -> next                    of each rank
-    Channel 00/08 :    0 1 2 3                            of rank 0: the whole ring
 
 A channel says of a rank `1/4->0->-1` (children in order, -1: none) or `7->0->1`.
 """
@@ -15,10 +14,7 @@ import re
 TREES = re.compile(r"\bTrees((?: \[\d{1,4}\] -?\d+/-?\d+/-?\d+->\d+->-?\d+)+)")
 TREE = re.compile(r"\[(\d+)\] (-?\d+)/(-?\d+)/(-?\d+)->(\d+)->(-?\d+)")
 RING = re.compile(r"\bRing (\d{1,4}) : (\d+) -> (\d+) -> (\d+)")
-WHOLE = re.compile(r"\bChannel (\d{1,4})/\d+ :((?: +\d+)+) *$")
 RANKS = re.compile(r"\bnRanks 0*(\d+)")
-LONGEST = 8192
-"""Characters of a line that is looked at."""
 
 
 def tree_text(children, rank, parent):
@@ -32,43 +28,37 @@ def ring_texts(ring):
     return [(rank, f"{before}->{rank}->{after}") for before, rank, after in ends]
 
 
-def said(line, kind, ranks):
-    """(channel, rank, text) of all that a line says; of a whole ring, if it has all ranks."""
-    if kind == "rccl-trees":
-        trees = TREES.search(line)
-        for channel, *ends, rank, parent in TREE.findall(trees[1]) if trees else ():
-            children = [child for child in map(int, ends) if child >= 0]
-            yield int(channel), int(rank), tree_text(children, int(rank), int(parent))
-    elif one := RING.search(line):
-        channel, before, rank, after = map(int, one.groups())
-        yield channel, rank, f"{before}->{rank}->{after}"
-    elif whole := WHOLE.search(line):
-        ring = [*map(int, whole[2].split())]
-        for rank, text in ring_texts(ring) if len(ring) == ranks else ():
-            yield int(whole[1]), rank, text
+def said(line, kind):
+    """(channel, rank, text) of all that a line says."""
+    if kind != "rccl-trees":
+        for one in RING.findall(line):
+            channel, before, rank, after = map(int, one)
+            yield channel, rank, f"{before}->{rank}->{after}"
+        return
+    trees = TREES.search(line)
+    for channel, *ends, rank, parent in TREE.findall(trees[1]) if trees else ():
+        children = [child for child in map(int, ends) if child >= 0]
+        yield int(channel), int(rank), tree_text(children, int(rank), int(parent))
 
 
 def read(lines, kind, ranks):
-    """Rank -> [{channel: text}, ...]: a report for each communicator of so many ranks.
-
-    What rank 0 says of another counts where that says nothing itself.
-    """
+    """Rank -> [{channel: text}, ...]: a report for each communicator of so many ranks."""
     reports = {}
     for line in lines:
         size = RANKS.search(line)
-        if len(line) > LONGEST or (size and int(size[1]) != ranks):
+        if size and int(size[1]) != ranks:
             continue
-        foreign = kind != "rccl-trees" and not RING.search(line)
-        for channel, rank, text in said(line, kind, ranks):
-            mine = reports.setdefault((rank, foreign, line.partition("NCCL INFO")[0]), [{}])
+        for channel, rank, text in said(line, kind):
+            source = line.partition("NCCL INFO")[0]
+            mine = reports.setdefault(rank, {}).setdefault(source, [{}])
             if channel in mine[-1]:
                 mine.append({})
             mine[-1][channel] = text
-    by_rank, speak = {}, {rank for rank, foreign, _ in reports if not foreign}
-    for rank, foreign, source in sorted(reports):
-        if not foreign or rank not in speak:
-            by_rank.setdefault(rank, []).extend(reports[rank, foreign, source])
-    return by_rank
+    return {
+        rank: [one for each in reports[rank].values() for one in each]
+        for rank in sorted(reports)
+        if rank < ranks
+    }
 
 
 def compare(lines, kind, channels, least):
@@ -81,9 +71,6 @@ def compare(lines, kind, channels, least):
     told, counts = [], set()
     reports = read(lines, kind, ranks)
     for rank, mine in reports.items():
-        if rank >= ranks:
-            told.append(f"rank {rank}: the {what} are of {ranks} ranks")
-            continue
         differ = [
             [c for c in sorted(one) if one[c] != channels[c % len(channels)][rank]] for one in mine
         ]
