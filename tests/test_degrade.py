@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import draw
 from graphs import machine
 
 from forestcoll import solver
-from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, InfeasibleError, UnsupportedError
 from forestcoll.compile.formats import Format
 from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.compile.synthesize import synthesize
@@ -26,6 +28,7 @@ from forestcoll.study.degrade import (
     play_worst,
     report_losses,
 )
+from forestcoll.study.degrade.journal import Journal
 from forestcoll.topology import Topology, loads_topology
 from forestcoll.ui.report.degrade import losses
 
@@ -204,3 +207,38 @@ def test_a_group_looks_at_its_own_part_of_the_fabric() -> None:
     names = {loss.failure.name for loss in found.losses}
     assert "box0/gpu3" in names
     assert not any("box1/gpu" in name or "gpu7" in name for name in names)
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is solved stands in the file at once, and is not solved again."""
+    asked, file = Workload(machine("dgx-a100 boxes=4"), Collective.ALLGATHER), tmp_path / "j.json"
+    whole = report_losses(asked)
+    calls: list[int] = []
+    optimum = solver.optimum
+
+    def interrupted(graph: CapacityGraph, *more: Any, **options: Any) -> Optimum:
+        calls.append(graph.n)
+        if len(calls) == 4:  # after the whole fabric and two failures
+            raise KeyboardInterrupt
+        return optimum(graph, *more, **options)
+
+    monkeypatch.setattr(solver, "optimum", interrupted)
+    journal = Journal(file, asked, Path.write_text)
+    with pytest.raises(KeyboardInterrupt):
+        report_losses(asked, solved=journal)
+    assert len(journal) == 2
+    again = Journal(file, asked, Path.write_text)
+    assert again == journal
+    assert report_losses(asked, solved=again).losses == whole.losses
+    assert len(calls) == 4 + 1 + len(again) - 2
+    report_losses(asked, solved=Journal(file, asked, Path.write_text))
+    assert len(calls) == 4 + 1 + len(again) - 2 + 1
+
+    with pytest.raises(ForestCollError, match="was made for another problem; name another file"):
+        Journal(file, Workload(machine("dgx-a100 boxes=3"), Collective.ALLGATHER), Path.write_text)
+    file.write_text(file.read_text().replace("nvswitch", "switch", 1))
+    with pytest.raises(ForestCollError, match="was changed after it was made"):
+        Journal(file, asked, Path.write_text)
+    file.write_text("[]")
+    with pytest.raises(ForestCollError, match="is no record of a losses"):
+        Journal(file, asked, Path.write_text)

@@ -10,21 +10,20 @@ what its `failure.json`, written last, says are not made again. Both records are
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from forestcoll.common.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
-from forestcoll.common.input_limits import PLAN_BYTES
-from forestcoll.common.text_file import check_seal, dump_record, read_text, seal
 from forestcoll.common.text_file import digest as file_digest
+from forestcoll.common.text_file import dump_record, seal
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.study.degrade.failures import Failure
+from forestcoll.study.degrade.journal import read_sealed
 from forestcoll.study.degrade.losses import Workload
-from forestcoll.topology import dumps_topology, slug
+from forestcoll.topology import slug
 
 if TYPE_CHECKING:
     from forestcoll.compile.formats import Format
@@ -46,16 +45,7 @@ class Request:
     @property
     def digest(self) -> str:
         """What the files follow from: 16 hexadecimal digits."""
-        workload = self.workload
-        facts = [
-            dumps_topology(workload.topology),
-            workload.collective.value,
-            str(workload.root),
-            str(workload.ranks),
-            workload.relays,
-            *self.formats,
-            self.target,
-        ]
+        facts = [*self.workload.facts(), *self.formats, self.target]
         return file_digest("\n".join(facts))[:16]
 
 
@@ -130,7 +120,7 @@ def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict
     try:
         if not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir()):
             return None
-        note = _read_record(folder / NOTE)
+        note = read_sealed(folder / NOTE, FORMAT)
         same = note["problem"] == digest and (
             failure is None or note == {**note, **_identity(failure)}
         )
@@ -147,25 +137,13 @@ def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict
     return note
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    """The record in a file; ForestCollError where it is none, or not as it was written."""
-    try:
-        record: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
-        if record["format"] != FORMAT:
-            raise ForestCollError(f"{path}: is not of format {FORMAT}")
-        check_seal(record, path, ForestCollError)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:  # not JSON, no object
-        raise ForestCollError(f"{path}: is no record of a bundle ({error})") from None
-    return record
-
-
 def check_bundle(folder: Path) -> list[str]:
     """What is so of the bundle in `folder`, besides its forests and plans; one line a fact.
 
     Index and records are as they were written and say the same, files are theirs, and `algbw` is
     that of the forest, where there is one. Raises ForestCollError.
     """
-    index = _read_record(folder / INDEX)
+    index = read_sealed(folder / INDEX, FORMAT)
     try:
         for entry in index["failures"]:
             _check_entry(folder / Path(entry["folder"]).name, index["problem"], entry)
@@ -205,7 +183,7 @@ def make_bundle(
     `progress`: (done, all). Raises ForestCollError, also where a folder holds something else.
     """
     digest, path = request.digest, folder / INDEX
-    if path.exists() and _read_record(path)["problem"] != digest:
+    if path.exists() and read_sealed(path, FORMAT)["problem"] != digest:
         raise ForestCollError(
             f"{path}: was made for another problem or other formats; name another folder"
         )

@@ -10,7 +10,7 @@ shows, as far as forests alone are simulated at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -22,6 +22,7 @@ from forestcoll.common.errors import ForestCollError, ForestError, InfeasibleErr
 from forestcoll.compile.problem import Problem
 from forestcoll.program import Collective
 from forestcoll.study.degrade.failures import KINDS, Failure, Kind, classes, list_failures
+from forestcoll.topology import dumps_topology
 from forestcoll.verify import simulate
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Workload:
         """What is solved. GPUs copy and add, as in most plans: switches only pass on."""
         problem = Problem.of(self.topology, self.collective, self.root, self.ranks, self.relays)
         return problem.plain
+
+    def facts(self) -> list[str]:
+        """Texts that say all that the answer follows from."""
+        topology, root = dumps_topology(self.topology), str(self.root)
+        return [topology, self.collective.value, root, str(self.ranks), self.relays]
 
     def after(self, failure: Failure) -> Workload:
         """The same collective on what is left; a GPU that is gone is no rank any more.
@@ -110,12 +116,14 @@ def report_losses(
     kinds: Iterable[Kind] = KINDS,
     forest: Forest | None = None,
     progress: Progress | None = None,
+    solved: MutableMapping[str, New] | None = None,
 ) -> Report:
     """What every single failure of these kinds costs.
 
     `forest`: the one in use; None: the one that `synthesize --format forest` makes where no switch
-    copies. `progress` is told the stage and the part of the work done. Raises what the solver
-    raises on the whole fabric, and ForestError where `forest` is of another problem.
+    copies. `progress` is told the stage and the part of the work done. `solved`: by a failure's
+    options what is known already; what is solved is added. Raises what the solver raises on the
+    whole fabric, and ForestError where `forest` is of another problem.
     """
     clock = Clock(progress)
     with clock.stage("optimum"):
@@ -140,7 +148,10 @@ def report_losses(
     with clock.stage("failures"):
         old = _of_forest(forest, failures)
         least = _least(old, members)
-        new = _of_optimum(workload, failures, least, best.algbw, partial(clock.report, "failures"))
+        say = partial(clock.report, "failures")
+        new = _of_optimum(
+            workload, failures, least, best.algbw, say, {} if solved is None else solved
+        )
         losses = tuple(
             Loss(failure, before, new[member].algbw, member, new[member].reason, new[member].note)
             for failure, before, member in zip(failures, old, members, strict=True)
@@ -210,8 +221,8 @@ def _least(old: Sequence[Fraction | None], members: Sequence[int]) -> dict[int, 
 
 
 @dataclass(frozen=True, slots=True)
-class _New:
-    """The best new forest's `algbw`; see `Loss`."""
+class New:
+    """The best new forest's `algbw`, None where there is none; see `Loss`."""
 
     algbw: Fraction | None
     reason: str = ""
@@ -224,25 +235,34 @@ def _of_optimum(
     least: Mapping[int, Fraction],
     best: Fraction,
     say: Callable[[float], None],
-) -> dict[int, _New]:
+    solved: MutableMapping[str, New],
+) -> dict[int, New]:
     """First failure of each class -> what the best new forest leaves.
 
     `least`: what the forest in use leaves of one of them. Where a GPU stays and that is `best`, the
     whole fabric's optimum, there is nothing to solve: a fabric gets no faster by a failure.
     """
-    optima: dict[int, _New] = {}
+    optima: dict[int, New] = {}
     for done, (member, kept) in enumerate(sorted(least.items())):
         say(done / len(least))
         if kept >= best:
-            optima[member] = _New(kept)
+            optima[member] = New(kept)
             continue
-        try:
-            problem = workload.after(failures[member]).problem()
-            new = solver.optimum(problem.graph, problem.collective, problem.root, patient=False)
-            optima[member] = _New(max(kept, new.algbw), note=new.note)
-        except (InfeasibleError, UnsupportedError) as error:
-            optima[member] = _New(None, str(error))
+        options = failures[member].options
+        if options not in solved:
+            solved[options] = _solve(workload, failures[member])
+        new = solved[options]
+        optima[member] = new if new.algbw is None else replace(new, algbw=max(kept, new.algbw))
     return optima
+
+
+def _solve(workload: Workload, failure: Failure) -> New:
+    try:
+        problem = workload.after(failure).problem()
+        new = solver.optimum(problem.graph, problem.collective, problem.root, patient=False)
+    except (InfeasibleError, UnsupportedError) as error:
+        return New(None, str(error))
+    return New(new.algbw, note=new.note)
 
 
 # --- the worst of them in simulated time ----------------------------------------------------------

@@ -269,6 +269,12 @@ def degrade(
         "N",
     ),
     plot: str | None = option("file", "The worst ones as a plot.", None, "FILE.svg|png"),
+    resume: str | None = option(
+        "file",
+        "Keeps what is solved, class by class: a run that was cut off goes on where it was.",
+        None,
+        "FILE",
+    ),
     bundle: str | None = option(
         "file",
         "Also make the forest and plans for every failure, in a folder each. A run that was cut "
@@ -304,6 +310,7 @@ def degrade(
 
     from forestcoll.compile.problem import parse_collective
     from forestcoll.study import degrade as losses
+    from forestcoll.study.degrade.journal import Journal
     from forestcoll.ui.report import degrade as words
     from forestcoll.ui.report.facts import Fact, line
 
@@ -318,7 +325,12 @@ def degrade(
     chosen = losses.check_kinds(kinds or KINDS)
     with show_progress("failures") as progress:
         forest = None if in_use is None else _proven_forest(in_use)
-        lost = losses.report_losses(asked, chosen, forest, progress)
+        solved = None
+        if resume is not None:
+            solved = Journal(
+                Path(resume), asked, lambda p, t: writing.write_all({p: t}, force=True)
+            )
+        lost = losses.report_losses(asked, chosen, forest, progress, solved)
         whole, shown = losses.play_whole(lost), losses.play_worst(lost, worst, progress)
     if picture is not None:
         writing.write_all({picture: words.plot(lost, worst, picture.suffix[1:].lower())}, force)
