@@ -349,11 +349,12 @@ def test_a_plan_serves_no_more_than_it_can() -> None:
 
 
 def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
-    """LL128 wins at 336 KiB, where the estimate still has LL and begins LL128 at 466 KiB."""
+    """More thread blocks win at 336 KiB, where the estimate is the same as of few."""
     topology = catalog.load("dgx-a100")
     made = plan_set.make(topology, "allreduce", 1024, 336 << 10, formats=("msccl-xml",))
     (plans,) = made.plans
-    assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL", "LL128"]
+    assert {entry.program.protocol for entry in plans.entries} == {"LL"}
+    assert [entry.candidate.above > 0 for entry in plans.entries] == [False, False, True]
     first, last = (
         simulate.band(e.program, e.origin, 336 << 10, links=topology).least
         for e in plans.entries[1:]
@@ -369,3 +370,17 @@ def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:
     (entry,) = made.plans[0].entries
     assert entry.origin.height == 3
     assert {tree.root for tree in entry.origin.trees} < set(entry.origin.graph.ranks)
+
+
+def test_low_latency_plans_get_more_thread_blocks_for_more_bytes() -> None:
+    """RCCL's all-pairs in LL of 64 thread blocks takes 5.25 and 4.35 us; of 15 it would be 6.85."""
+    the_set = made("mi300x", "allreduce", 256 * K, 256 * K, formats=("msccl-xml",))
+    (entry,) = the_set.plans[0].entries
+    wide = entry.program
+    assert (wide.protocol, max(len(rank.thread_blocks) for rank in wide.ranks)) == ("LL", 57)
+    assert entry.candidate.above == 128 * K  # 8 chunks of 16 KiB
+    topology = catalog.load("mi300x")
+    narrow = lower(entry.origin, RCCL, protocol="LL")
+    for program, low, high in ((wide, 4.4, 5.3), (narrow, 6.8, 6.9)):
+        runs = simulate.run_each(program, entry.origin, 256 * K, links=topology)
+        assert all(low < run.time < high for run in runs)

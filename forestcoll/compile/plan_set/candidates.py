@@ -19,6 +19,7 @@ from forestcoll.compile.plan_set.values import Candidate, Source
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.lower.rounds import Rounds, lower_rounds
 from forestcoll.program.sizes import is_power
+from forestcoll.program.targets import library_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
 from forestcoll.solver.alltoall.routes import Routes
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 FORESTS: Final = 3
 """Forests of a baseline that take part: so many of the fastest, and the lowest."""
+WIDE: Final = 4
+"""Times as many instances of programs in LL for more bytes, at most."""
 
 
 def forests_of(
@@ -108,14 +111,27 @@ def candidates_of(
     topology: Topology,
     options: Options = DEFAULTS,
 ) -> list[Candidate]:
-    """Each source in each protocol of the styles that programs of it are in."""
+    """Each source in each protocol of the styles that programs of it are in.
+
+    Forests in LL over connections once more, in more instances, for sizes whose chunks are more
+    than one message: thread blocks would wait for each other message after message.
+    """
     links = topology.latencies()
+    message = library_on(topology.name).messages.of("LL")
     return [
-        Candidate(source, kind, line_of(source, kind, links, topology.name, options))
+        Candidate(source, kind, line_of(source, kind, links, topology.name, options), above)
         for source in sources
         for kind in KINDS
         if kind[0] in styles and _has(source, kind)
+        for above in (0, *_chunks(source, kind, message))
     ]
+
+
+def _chunks(source: Source, kind: Kind, each: int) -> Iterator[int]:
+    """Bytes of all chunks of a forest's program in LL, `each` of so many."""
+    if isinstance(source, Forest) and kind == KINDS[0]:
+        roots = 1 if source.collective.has_root else source.n
+        yield roots * source.trees_per_root * each
 
 
 def _has(source: Source, kind: Kind) -> bool:
@@ -145,6 +161,10 @@ def best_program(
     if isinstance(source, Other):
         return source.program, ""
     program = lower(source, target, instances=instances, protocol=protocol)
+    if candidate.above:
+        room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
+        more = instances * min(WIDE, 1 << room.bit_length() - 1)
+        return lower(source, target, instances=more, protocol=protocol), ""
     if not tuned:
         return program, ""
     return search(source, target, program, links=topology.latencies())

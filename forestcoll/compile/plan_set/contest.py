@@ -143,7 +143,8 @@ class Contest:
         """The times of those that are looked at: of all whose links may make them the fastest."""
         best, looked = NEVER, dict[int, Sequence[float]]()
         for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
-            if i in without or self.least(i, size) >= best:
+            passed = i in without or size <= self.candidates[i].above
+            if passed or self.least(i, size) >= best:
                 continue
             times = self.times(i, size)
             if max(times) < NEVER:

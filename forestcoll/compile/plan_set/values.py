@@ -28,11 +28,15 @@ Ends = tuple[Band, Band]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What programs of a style and protocol are made from, with the estimate of its plan."""
+    """What programs of a style and protocol are made from, with the estimate of its plan.
+
+    `above`: bytes above which it is looked at; of those above 0 the programs have more instances.
+    """
 
     origin: Source
     kind: Kind
     line: Line
+    above: int = 0
 
     @property
     def protocol(self) -> Protocol:
