@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from forestcoll.common.clock import Clock
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
+from forestcoll.compile.plan_set.candidates import drop_equals
 from forestcoll.compile.plan_set.contest import NEVER, Contest, Range
 from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.index import chunks_of, files_of, loads
@@ -31,6 +32,7 @@ from forestcoll.program.targets import RCCL
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.forest import check as check_forest
 from forestcoll.solver import optimum, solve
+from forestcoll.solver.baselines import by_name
 from forestcoll.solver.shallow.lowest import pack_lowest
 from forestcoll.topology import catalog
 from forestcoll.verify import simulate
@@ -384,3 +386,13 @@ def test_low_latency_plans_get_more_thread_blocks_for_more_bytes() -> None:
     for program, low, high in ((wide, 4.4, 5.3), (narrow, 6.8, 6.9)):
         runs = simulate.run_each(program, entry.origin, 256 * K, links=topology)
         assert all(low < run.time < high for run in runs)
+
+
+def test_the_same_trees_in_another_order_are_no_further_candidate() -> None:
+    """Direct sending is the lowest forest, and what MultiTree grows behind one switch."""
+    graph = CapacityGraph.from_topology(catalog.load("dgx-a100"))
+    direct, grown = (by_name(n).forests(graph, Collective.ALLREDUCE)[0]
+                     for n in ("direct", "multitree"))  # fmt: skip
+    ring = by_name("ring").forests(graph, Collective.ALLREDUCE)[0]
+    turned = replace(direct, name="turned", trees=direct.trees[::-1])
+    assert list(drop_equals([direct, ring, grown, turned, ring])) == [direct, ring]

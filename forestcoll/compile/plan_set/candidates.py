@@ -48,13 +48,20 @@ def forests_of(
     baseline: Baseline, graph: CapacityGraph, collective: Collective, root: int | None
 ) -> list[Forest]:
     """The forests of a baseline that take part, the fastest first; errors as `forests`."""
-    forests: list[Forest] = []
-    for forest in baseline.forests(graph, collective, root):
-        if all(forest.trees != other.trees for other in forests):
-            forests.append(forest)
+    forests = list(drop_equals(baseline.forests(graph, collective, root)))
     lowest = min(forests, key=lambda forest: forest.height)
     kept = forests[:FORESTS]
     return kept if any(lowest is forest for forest in kept) else [*kept, lowest]
+
+
+def drop_equals(forests: Iterable[Forest]) -> Iterator[Forest]:
+    """Those whose trees, in whatever order, none before has: their plans are the same."""
+    seen: set[object] = set()
+    for forest in forests:
+        trees = frozenset((t.root, t.phase, t.weight, frozenset(t.edges)) for t in forest.trees)
+        if trees not in seen:
+            seen.add(trees)
+            yield forest
 
 
 def forests_of_others(problem: Problem, best: solver.Optimum) -> Iterator[Forest]:

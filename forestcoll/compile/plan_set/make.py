@@ -27,6 +27,7 @@ from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_set.candidates import (
     best_program,
     candidates_of,
+    drop_equals,
     find_ways,
     forests_of_others,
     round_forests,
@@ -222,10 +223,10 @@ class _Maker:
             forests += round_forests(forests, targets, self.instances)
         most = self.budget.trees
         kept: list[Forest] = []
-        for forest in forests:
+        for forest in drop_equals(forests):
             with self.clock.stage("check"):
                 certificate.check(forest)
-            if forest not in kept and (most is None or different_trees(forest) <= most):
+            if most is None or different_trees(forest) <= most:
                 kept.append(forest)
         return kept
 
