@@ -41,9 +41,12 @@ from forestcoll.program.targets import MSCCL
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
+from forestcoll.solver.compact import forests
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
-from forestcoll.topology import catalog
+from forestcoll.solver.compact.stars import pack_stars
+from forestcoll.study.degrade.failures import classes, list_failures
+from forestcoll.topology import catalog, loads_topology
 from forestcoll.topology.edit import edit, parse_scale
 
 
@@ -619,3 +622,75 @@ def test_large_forests_are_compact_by_default(collective: str, phases: int) -> N
     assert made.forest.group is not None
     assert made.forest.algbw == made.optimum.bound.algbw == Fraction(200 * 257, 256) / phases
     assert made.notes == []
+
+
+CLOS = """
+format: forestcoll.topology/1
+name: three-tiers-{pods}x{leaves}x{hosts}
+parameters: {pods: 16, leaves: 8, hosts: 16, spines: 8, cores: 8}
+boxes:
+  count: pods * leaves * hosts
+  nodes: {"gpu{0..7}": {kind: gpu}, nvswitch: {kind: switch}}
+  links: [{src: "gpu{0..7}", dst: nvswitch, bandwidth: 450}]
+nodes:
+  pod{0..pods-1}-leaf{0..leaves-1}: {kind: switch}
+  pod{0..pods-1}-spine{0..spines-1}: {kind: switch}
+  core{0..spines-1}-{0..cores-1}: {kind: switch}
+links:
+  - for: {b: 0..pods*leaves*hosts-1}
+    src: box{b}/gpu{0..7}
+    dst: pod{b // (hosts*leaves)}-leaf{b // hosts % leaves}
+    bandwidth: 50
+  - for: {p: 0..pods-1}
+    src: pod{p}-leaf{0..leaves-1}
+    dst: pod{p}-spine{0..spines-1}
+    bandwidth: hosts * 8 * 50 / spines
+  - for: {p: 0..pods-1, s: 0..spines-1}
+    src: pod{p}-spine{s}
+    dst: core{s}-{0..cores-1}
+    bandwidth: leaves * hosts * 8 * 50 / spines / cores
+"""
+"""A Clos network of three tiers: 16,384 GPUs."""
+
+
+def clos(**sizes: int) -> CapacityGraph:
+    settings = {name: str(size) for name, size in sizes.items()}
+    return CapacityGraph.from_topology(loads_topology(CLOS, settings=settings))
+
+
+def test_parts_too_large_to_be_packed_have_stars_through_boxes() -> None:
+    """The farthest boxes come first: links above pods are as full as those below."""
+    forest = compact(clos())
+    assert certificate.check(forest) == (Fraction(819200, 2047),) * 2
+    assert (forest.images, len(forest.trees), forest.height) == (16_384, 1, 2)
+
+
+def test_switches_of_a_tier_are_one_class_of_failures() -> None:
+    """Planes and cores are rotated, too, not only what holds ranks."""
+    settings = {"pods": "4", "leaves": "4", "spines": "4", "cores": "4"}
+    topology = loads_topology(CLOS, settings=settings)
+    failures = list_failures(topology)
+    members = classes(CapacityGraph.from_topology(topology), failures)
+    names = [failures[member].name for member in dict.fromkeys(members)]
+    assert names == [
+        *("box0/gpu0-box0/nvswitch", "pod0-leaf0-pod0-spine0", "pod0-spine0-core0-0"),
+        *("box0/gpu0's network adapter", "box0/gpu0", "box0/nvswitch"),
+        *("pod0-leaf0", "pod0-spine0", "core0-0"),
+    ]
+
+
+def test_stars_written_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(forests, "LARGE", 8)
+    forest = compact(clos(pods=2, leaves=2, hosts=4, spines=2, cores=2), name="small")
+    whole = forest.expand()
+    assert check(whole) == forest.algbw == Fraction(1280, 3)
+    stranger(forest, tmp_path, "--optimal", "--max-height", 2)
+
+
+def test_where_stars_do_not_fit_parts_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = named("fat-tree leaves=2 hosts=2 gpus=4 oversubscription=3")
+    before = compact(graph)
+    monkeypatch.setattr(forests, "LARGE", 1)
+    structure = find_structures(graph)[0]
+    assert pack_stars(graph, structure.group, 1, [1] * len(graph.tail)) is None
+    assert compact(graph).algbw == before.algbw

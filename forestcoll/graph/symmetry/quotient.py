@@ -46,18 +46,20 @@ FAR = 4
 
 
 @lru_cache(maxsize=2)
-def find_rotations(graph: CapacityGraph, fixed: int | None = None) -> tuple[Image, ...]:
+def find_rotations(
+    graph: CapacityGraph, fixed: int | None = None, tiers: bool = False
+) -> tuple[Image, ...]:
     """Symmetries of the graph, each checked link by link; none where none is found.
 
     Per set of switches that is taken away one that rotates each group of alike parts. `fixed`: a
-    node that stays where it is.
+    node that stays where it is. `tiers`: those, too, that make switches alike, not only ranks.
     """
     translations = find_translations(graph) if fixed is None else None
     if translations is not None:
         return translations.generators
     seen = set[bytes]()
     images = []
-    for outside in _outsides(graph):
+    for outside in _outsides(graph, tiers):
         if outside.tobytes() not in seen:
             seen.add(outside.tobytes())
             image = _rotate_alike(graph, outside, fixed)
@@ -66,8 +68,11 @@ def find_rotations(graph: CapacityGraph, fixed: int | None = None) -> tuple[Imag
     return tuple(images)
 
 
-def _outsides(graph: CapacityGraph) -> Iterator[Mask]:
-    """Switches between the parts: hubs, those of no box, those far from ranks, all of them."""
+def _outsides(graph: CapacityGraph, tiers: bool) -> Iterator[Mask]:
+    """Switches between the parts: hubs, those of no box, those far from ranks, all of them.
+
+    `tiers`: and those as far from ranks as each other: planes of switches fall apart.
+    """
     import numpy as np
 
     tail, head = np.asarray(graph.tail), np.asarray(graph.head)
@@ -83,6 +88,8 @@ def _outsides(graph: CapacityGraph) -> Iterator[Mask]:
     yield switch & np.asarray([not graph.box(v) for v in range(graph.n)])
     for hop in range(FAR - 1, 0, -1):
         yield switch & (hops >= hop)
+        if tiers:
+            yield switch & (hops == hop)
 
 
 def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Image | None:

@@ -32,6 +32,7 @@ from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.forest import Bound, Forest, Tree, in_order
 from forestcoll.solver.compact.exceptions import pack_around
 from forestcoll.solver.compact.rotation import pack_parts
+from forestcoll.solver.compact.stars import LARGE, pack_stars
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.task import COMPACT_FROM, Packed, analyse, assemble, check_promise, forward
 from forestcoll.solver.walks import hops
@@ -49,11 +50,14 @@ def pack_compact(
         group, parts = structure.group, structure.parts
         if any(capacity[e] != capacity[orbit] for e, orbit in enumerate(group.link)):
             continue
-        if parts is not None:
-            packed = pack_parts(graph, parts, group, k, capacity)
-        else:
+        trees = None
+        if parts is None:
             trees = pack_by_hops(graph, group, k, capacity)
-            packed = None if trees is None else (trees, group)
+        elif len(graph.ranks) > LARGE * len(parts.members):
+            trees = pack_stars(graph, group, k, capacity)
+        packed = None if trees is None else (trees, group)
+        if packed is None and parts is not None:
+            packed = pack_parts(graph, parts, group, k, capacity)
         if packed is not None:
             return packed
     return None

@@ -173,7 +173,7 @@ def classes(
         union.join(place[key], i)
     fixed = None if root is None else graph.ranks[root]
     if len(graph.ranks) > ALIKE_FROM:
-        images = find_rotations(graph, fixed)
+        images = find_rotations(graph, fixed, tiers=True)
     else:
         images = tuple(s.image for s in find_symmetries(graph) if not s.turned)
     for image in images:
