@@ -148,13 +148,22 @@ def _has(source: Source, kind: Kind) -> bool:
     return kind[1] == "LL" or not isinstance(source, Rounds)
 
 
+Made = dict[object, tuple["Program", str]]
+"""What `best_program` has made."""
+
+
 def best_program(
-    candidate: Candidate, target: Target, topology: Topology, instances: int = 1, tuned: bool = True
+    candidate: Candidate,
+    target: Target,
+    topology: Topology,
+    instances: int = 1,
+    tuned: bool = True,
+    made: Made | None = None,
 ) -> tuple[Program, str]:
     """The best program of a candidate, and why it keeps no links busy, or "".
 
-    `tuned`: in as many instances as links ask for, else in just so many. Raises PlanError where the
-    target holds none.
+    `tuned`: in as many instances as links ask for, else in just so many. `made`: of the same trees
+    on this topology it is taken from there. Raises PlanError where the target holds none.
     """
     from forestcoll.compile.search import search
     from forestcoll.lower import lower
@@ -167,11 +176,16 @@ def best_program(
         return lower_rounds(source, target), ""
     if isinstance(source, Other):
         return source.program, ""
-    program = lower(source, target, instances=instances, protocol=protocol)
+    made = {} if made is None else made
+    key = source.trees, source.collective, protocol, target, instances
+    if (*key, False) not in made:
+        made[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
     if candidate.above:
+        program = made[*key, False][0]
         room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
         more = instances * min(WIDE, 1 << room.bit_length() - 1)
         return lower(source, target, instances=more, protocol=protocol), ""
-    if not tuned:
-        return program, ""
-    return search(source, target, program, links=topology.latencies())
+    if (*key, tuned) not in made:
+        program, links = made[*key, False][0], topology.latencies()
+        made[*key, tuned] = search(source, target, program, links=links)
+    return made[*key, tuned]

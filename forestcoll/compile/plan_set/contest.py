@@ -9,7 +9,8 @@ factor apart; borders are sought between two of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends, Source
-from forestcoll.compile.search import FACTOR, HALVINGS, LONG, SURE
+from forestcoll.compile.search import FACTOR, HALVINGS, LONG, SHORT, STARTS, SURE
 from forestcoll.lower.alltoall.lowering import edges_of
 from forestcoll.plans import mscclpp
 from forestcoll.program.sizes import Sizes
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
 MANY: Final = 2**26
 """Bytes at which plans for the largest sizes are looked at: more change little."""
 NEVER: Final = float("inf")
+TUNED: Final = 2
+"""Plain plans are not searched that take so many times as long: less is gained by it."""
 
-Lower = Callable[[Candidate], tuple["Program", str]]
-"""The best program of a candidate, and a note where thread blocks do not suffice, or ""."""
+Lower = Callable[[Candidate, bool], tuple["Program", str]]
+"""The program of a candidate, the best or the plain one, and a note where thread blocks do not
+suffice, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +78,42 @@ class Contest:
         self._played = len(topology.gpus) <= simulate.RANKS
         self._programs: dict[int, Program | None] = {}
         self._timings: dict[tuple[int, int], list[Timing]] = {}
+        self._plain: dict[int, Program | None] = {}
         self._where: dict[int, Where] = {}
 
     def program(self, i: int) -> Program | None:
         """The plan of a candidate, or None where there is no room for it."""
         if i not in self._programs:
             subject, most = self._clock.subject, len(self.candidates)
-            self._programs[i] = None
-            self._clock.subject = f"{subject}, candidate {len(self._programs)} of {most} at most"
-            try:
-                with self._clock.stage("lower"):
-                    self._programs[i], self.notes[i] = self._lower(self.candidates[i])
-            except PlanError as error:
-                self.refused = self.refused or str(error)
+            number = 1 + len(self._programs)
+            self._clock.subject = f"{subject}, candidate {number} of {most} at most"
+            self._programs[i] = self._make(i, tuned=True)
             self._clock.subject = subject
         return self._programs[i]
+
+    def _make(self, i: int, tuned: bool) -> Program | None:
+        try:
+            with self._clock.stage("lower"):
+                program, self.notes[i] = self._lower(self.candidates[i], tuned)
+                return program
+        except PlanError as error:
+            self.refused = self.refused or str(error)
+            return None
 
     def timings(self, i: int, size: int) -> list[Timing]:
         """Those of a candidate that has a program, under each rule."""
         if (i, size) not in self._timings:
             program = self._programs[i]
             assert program is not None
-            with self._clock.stage("play"):
-                self._timings[i, size] = simulate.run_each(
-                    program,
-                    self.where(i),
-                    size,
-                    self._rules,
-                    links=self._topology,
-                    options=self._options,
-                )
+            self._timings[i, size] = self._play(program, i, size)
         return self._timings[i, size]
+
+    def _play(self, program: Program, i: int, size: int) -> list[Timing]:
+        topology, options = self._topology, self._options
+        with self._clock.stage("play"):
+            return simulate.run_each(
+                program, self.where(i), size, self._rules, links=topology, options=options
+            )
 
     def where(self, i: int) -> Where:
         """What the plan of a candidate runs on."""
@@ -136,35 +145,72 @@ class Contest:
 
     def fastest(self, size: int, without: Collection[int] = ()) -> int | None:
         """The fastest under the worst rule; None where none that is looked at serves the size."""
-        looked = self._look(size, without)
+        looked = self._look_briefly(size, without)
         return min(looked, key=lambda i: max(looked[i]), default=None)
 
-    def _look(self, size: int, without: Collection[int] = ()) -> dict[int, Sequence[float]]:
+    def _look(self, size: int) -> dict[int, Sequence[float]]:
         """The times of those that are looked at: of all whose links may make them the fastest."""
         best, looked = NEVER, dict[int, Sequence[float]]()
         for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
+            if size > self.candidates[i].above and self.least(i, size) < best:
+                times = self.times(i, size)
+                if max(times) < NEVER:
+                    looked[i] = times
+                    best = min(best, max(times))
+        return looked
+
+    def _look_briefly(self, size: int, without: Collection[int] = ()) -> dict[int, Sequence[float]]:
+        """The same for the fastest alone: plans are searched in the order of the plain ones.
+
+        Of each kind STARTS in turn that are no faster than all before; of those that the fabric's
+        symmetry maps onto each other, one.
+        """
+        best = beaten = NEVER
+        looked, waiting = dict[int, Sequence[float]](), list[tuple[float, int, bool]]()
+        for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
             passed = i in without or size <= self.candidates[i].above
-            if passed or self.least(i, size) >= best:
+            if passed or self.least(i, size) >= beaten:
                 continue
-            times = self.times(i, size)
-            if max(times) < NEVER:
+            searched, near = self._is_searched(i), float(self.candidates[i].line.time(size))
+            if searched:
+                near = max(self._plain_times(i, size))
+                beaten = min(beaten, near) if size > SHORT else beaten
+            waiting.append((near, i, searched))
+        alike, misses = set[object](), Counter[object]()
+        for near, i, searched in sorted(waiting):
+            one = self.candidates[i]
+            look = one.kind, one.line, near
+            vain = near > TUNED * best or look in alike or misses[one.kind] == STARTS
+            if self.least(i, size) >= best or (searched and vain):
+                continue
+            alike.add(look)
+            if max(times := self.times(i, size)) < NEVER:
                 looked[i] = times
+                misses[one.kind] = misses[one.kind] + 1 if max(times) >= best else 0
                 best = min(best, max(times))
         return looked
+
+    def _is_searched(self, i: int) -> bool:
+        """Whether its best program takes long to find; of other protocols it is quick."""
+        candidate = self.candidates[i]
+        return isinstance(candidate.origin, Forest) and candidate.protocol == "Simple"
+
+    def _plain_times(self, i: int, size: int) -> Sequence[float]:
+        """Those of its plain program, without a search."""
+        if i not in self._plain:
+            self._plain[i] = self._make(i, tuned=False)
+        program = self._plain[i]
+        if program is None or not smallest_call(program) <= size <= largest_call(program):
+            return [NEVER] * len(self._rules)
+        played = min(size, LONG)
+        return [timing.time * size / played for timing in self._play(program, i, played)]
 
     def _good(self, size: int) -> set[int]:
         """Those that under no rule take SURE times as long as the fastest under that rule.
 
         Where there is none, the one that comes nearest to it.
         """
-        looked = self._look(size)
-        fastest = [min(times) for times in zip(*looked.values(), strict=True)]
-        behind = {
-            i: max(time / best for time, best in zip(times, fastest, strict=True))
-            for i, times in looked.items()
-        }
-        most = max(SURE, min(behind.values(), default=SURE))
-        return {i for i, times in behind.items() if times <= most}
+        return _nearest_to_fastest(self._look(size))
 
     def _estimate(self, i: int, size: int) -> tuple[Fraction, tuple[bool, int]]:
         """Microseconds by the estimate; then by rank."""
@@ -197,16 +243,17 @@ class Contest:
                 ranges.append(Range(start, end, run.index))
         return ranges
 
-    def points(self, sizes: Sequence[int], reach: int) -> list[Range]:
-        """For each of the sizes that one serves the fastest of the good plans, for it alone.
+    def points(self, sizes: Sequence[int]) -> list[Range]:
+        """For each size, and each style whose plans may be fastest there, a good one for it alone.
 
-        Above `reach` it is what serves that. PlanError where there is no plan at all.
+        PlanError where there is no plan at all.
         """
         places = []
         for size in sizes:
-            at = min(size, reach)
-            good = [(self.time(i, at), self._rank(i), i) for i in self._good(at)]
-            if good:
+            looked = self._look_briefly(size)
+            for style in sorted({self.candidates[i].kind[0] for i in looked}):
+                own = {i: t for i, t in looked.items() if self.candidates[i].kind[0] == style}
+                good = [(max(own[i]), self._rank(i), i) for i in _nearest_to_fastest(own)]
                 places.append(Range(size, size, min(good)[-1]))
         if not places:
             self._nearest(min(sizes), max(sizes))
@@ -254,6 +301,16 @@ class Contest:
         if not there:
             raise PlanError(self.refused)
         return min(there, key=distance)
+
+
+def _nearest_to_fastest(looked: Mapping[int, Sequence[float]]) -> set[int]:
+    fastest = [min(times) for times in zip(*looked.values(), strict=True)]
+    behind = {
+        i: max(time / best for time, best in zip(times, fastest, strict=True))
+        for i, times in looked.items()
+    }
+    most = max(SURE, min(behind.values(), default=SURE))
+    return {i for i, times in behind.items() if times <= most}
 
 
 def where_of(origin: Source | None, topology: Topology) -> Where:

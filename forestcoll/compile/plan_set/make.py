@@ -25,6 +25,7 @@ from forestcoll.compile.choose import Chooser
 from forestcoll.compile.formats import Place, seat, serve_place, write_plan
 from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_set.candidates import (
+    Made,
     best_program,
     candidates_of,
     drop_equals,
@@ -72,14 +73,16 @@ def make(
     *,
     progress: Progress | None = None,
     points: Sequence[int] = (),
+    made: Made | None = None,
 ) -> PlanSet:
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
 
     Ranges leave no gap up to where the runtime ends. The other arguments are those of `synthesize`;
     of an all-to-all only `ranks`, `relays`, `target` and `formats` count. `others`: files of plans
     of anybody's that take part. Every plan is read back
-    and proven like there. `points`: plans for these sizes alone, each for one; their texts are
-    empty, their proof is the caller's. Raises PlanError where no candidate fits a target,
+    and proven like there. `points`: plans for these sizes alone, each for one, of formats that may
+    be the fastest there; their texts are empty, their proof is the caller's. `made`: programs that
+    are shared with other calls for the topology. Raises PlanError where no candidate fits a target,
     UnsupportedError for sizes out of order.
     """
     if not 1 <= low <= high <= LARGEST:
@@ -87,10 +90,10 @@ def make(
             f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
         )
     collective = parse_any(request.collective or "")
-    maker = _Maker(request, Clock(progress), topology, points)
+    maker = _Maker(request, Clock(progress), topology, {} if made is None else made)
     by = maker.by_trees if collective.phases else maker.by_routes
     sources, bound, root, other = by(request)
-    plans = maker.all_plans(sources, low, high)
+    plans = maker.points(sources, points) if points else maker.all_plans(sources, low, high)
     return PlanSet(
         name=topology.name,
         collective=collective,
@@ -113,11 +116,9 @@ Stated = tuple[Sources, Fraction, str | None, Fraction | None]
 
 
 class _Maker:
-    def __init__(
-        self, request: Request, clock: Clock, topology: Topology, points: Sequence[int]
-    ) -> None:
+    def __init__(self, request: Request, clock: Clock, topology: Topology, made: Made) -> None:
         self.budget, self.place, self.clock = request.budget, request.place, clock
-        self.topology, self.points = topology, points
+        self.topology, self.made = topology, made
         self.auto, self.instances = request.instances == "auto", request.parts
         self.targets: Mapping[PlanFormat, Target] = request.targets(topology.name)
         sms = request.multiprocessors(topology.name)
@@ -255,20 +256,46 @@ class _Maker:
         lower = partial(self._lower, limits)
         self.clock.subject = form
         contest = Contest(candidates, lower, self.topology, self.clock)
-        if self.points:
-            ranges, end = contest.points(self.points, reach), high
-        else:
-            ranges = contest.ranges(low, reach, high)
-            last = contest.program(ranges[-1].index)
-            assert last is not None
-            end = min(high, largest_call(last))
-            ranges[-1] = replace(ranges[-1], high=end)
+        ranges = contest.ranges(low, reach, high)
+        last = contest.program(ranges[-1].index)
+        assert last is not None
+        end = min(high, largest_call(last))
+        ranges[-1] = replace(ranges[-1], high=end)
         entries = tuple(self._entry(place, form, limits, contest) for place in ranges)
         self.clock.subject = ""
         self.notes += _list_others(candidates, ranges)
         why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
         unserved = (Unserved(end + 1, high, why),) if end < high else ()
         return Plans(form, target, entries, unserved)
+
+    def points(self, sources: Sources, sizes: Sequence[int]) -> list[Plans]:
+        """The plans of each format for sizes alone, where they may be the fastest of all formats.
+
+        Where `wider` is there, a candidate that is not within its target is within that.
+        """
+        limits = {t.style: self.budget.limit_target(t) for t in self.targets.values()}
+        candidates = [one for t in limits.values() for one in self._candidates(sources, t)]
+
+        def lower(candidate: Candidate, tuned: bool) -> tuple[Program, str]:
+            style = candidate.kind[0]
+            try:
+                return self._lower(limits[style], candidate, tuned)
+            except PlanError:
+                if self.wider is None or style != self.wider.style:
+                    raise
+                return self._lower(self.wider, candidate, tuned)
+
+        contest = Contest(candidates, lower, self.topology, self.clock)
+        places = contest.points(sizes)
+        plans = []
+        for form, target in self.targets.items():
+            entries = []
+            for place in places:
+                candidate, program = candidates[place.index], contest.program(place.index)
+                if program is not None and candidate.kind[0] == target.style:
+                    entries.append(Entry(place.low, place.high, candidate, program, ""))
+            plans.append(Plans(form, target, tuple(entries), ()))
+        return plans
 
     def _candidates(self, sources: Sources, target: Target) -> list[Candidate]:
         """Those whose plans serve powers of two, if there are some; PlanError: none at all."""
@@ -301,9 +328,12 @@ class _Maker:
             return source.units
         return layout(source, self.instances).chunks // source.collective.parts(source.n)
 
-    def _lower(self, target: Target, candidate: Candidate) -> tuple[Program, str]:
+    def _lower(self, target: Target, candidate: Candidate, tuned: bool) -> tuple[Program, str]:
         """The best program of a candidate, as the set's calls are, and a note or ""."""
-        program, note = best_program(candidate, target, self.topology, self.instances, self.auto)
+        tuned = tuned and self.auto
+        program, note = best_program(
+            candidate, target, self.topology, self.instances, tuned, self.made
+        )
         if not isinstance(candidate.origin, Forest):
             return program, note
         return serve_place(program, self._calls(program)), note
@@ -323,20 +353,18 @@ class _Maker:
         assert program is not None
         if contest.notes[place.index]:
             self.notes.append(contest.notes[place.index])
-        if self.points:
-            return Entry(place.low, place.high, candidate, program, "")
         check_range(program, target, place.low, place.high)
         sized = replace(program, min_bytes=place.low, max_bytes=place.high)
-        entry = Entry(place.low, place.high, candidate, sized, "")
         text, other = "", candidate.origin
+        made_from = other if isinstance(other, Forest | Routes) else None
         if isinstance(other, Other) and sized == program:
             text = other.text
         if not text:
             calls = self._calls(program)
-            text = write_plan(sized, form, target, entry.origin, self.clock, calls)
+            text = write_plan(sized, form, target, made_from, self.clock, calls)
         with self.clock.stage("play"):
             ends = ends_of(sized, contest.where(place.index), self.topology, place.low, place.high)
-        return replace(entry, text=text, ends=ends)
+        return Entry(place.low, place.high, candidate, sized, text, ends)
 
 
 def last_begin(form: PlanFormat, target: Target, low: int, high: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from typing import Protocol as Shape
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -19,6 +19,7 @@ from forestcoll.common.text_file import read_text
 from forestcoll.compile import plan_set
 from forestcoll.compile.formats import seat, targets_of
 from forestcoll.compile.plan_set.candidates import (
+    Made,
     best_program,
     candidates_of,
     forests_of,
@@ -139,6 +140,7 @@ def ours(
     sizes: Sequence[int],
     notes: list[str],
     progress: Progress | None,
+    made: Made | None = None,
 ) -> Fixed:
     """The plans that sets of a machine have for the sizes, and what lets a switch copy and add.
 
@@ -146,7 +148,8 @@ def ours(
     Raises UnsupportedError where routes are out of reach.
     """
     low, high = min(sizes), max(sizes)
-    make = partial(plan_set.make, topology, collective, low, high, progress=progress, points=sizes)
+    how: dict[str, Any] = {"progress": progress, "points": sizes, "made": made}
+    make = partial(plan_set.make, topology, collective, low, high, **how)
     if collective.phases:
         plans = [*_of_set(make(root=root), topology), *_in_switch(topology, collective, root)]
         return Fixed(tuple(plans))
@@ -264,13 +267,14 @@ def _theirs(
     machine = player.topology.name
     by_style = {target.style: target for target in _targets(graph, machine).values()}
 
-    def make(candidate: Candidate) -> tuple[Program, str]:
-        target = by_style[candidate.kind[0]]
+    def make(candidate: Candidate, tuned: bool) -> tuple[Program, str]:
+        own, made = player.topology, player.made
+        best = partial(best_program, candidate, topology=own, tuned=tuned, made=made)
         try:
-            return best_program(candidate, target, player.topology)
+            return best(by_style[candidate.kind[0]])
         except PlanError as refusal:
             try:
-                return best_program(candidate, MSCCL.on(sms_of(machine)), player.topology)
+                return best(MSCCL.on(sms_of(machine)))
             except PlanError:
                 raise refusal from None
 

@@ -183,9 +183,9 @@ class _Maker:
 
     def _ours(self, topology: Topology) -> Fixed:
         if not self.alone:
-            return competitors.ours(
-                topology, self.collective, self.root, self.sizes, self.notes, self.progress
-            )
+            made = self.player.made if topology is self.here else None
+            asked = topology, self.collective, self.root, self.sizes
+            return competitors.ours(*asked, self.notes, self.progress, made)
         if self.collective.phases:
             return competitors.trees_of_ours(topology, self.collective, self.root)
         return competitors.links_of_ours(topology)

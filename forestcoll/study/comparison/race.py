@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from forestcoll.common.clock import Clock
+from forestcoll.compile.plan_set.candidates import Made
 from forestcoll.compile.plan_set.contest import Contest, Lower
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -63,12 +64,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Plays plans on a machine under the rules of links; `quick`: fewer plans of baselines."""
+    """Plays plans on a machine under the rules of links; `quick`: fewer plans of baselines.
+
+    `made`: programs of all competitors there.
+    """
 
     topology: Topology
     rules: Sequence[Rule]
     options: Options
     quick: bool
+    made: Made = field(default_factory=dict)
 
     def contest(self, candidates: Sequence[Candidate], lower: Lower) -> Contest:
         """Candidates that are judged by the same times."""

@@ -10,18 +10,25 @@ shows, as far as forests alone are simulated at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forestcoll import solver
 from forestcoll.common.clock import Clock
 from forestcoll.common.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
 from forestcoll.compile.problem import Problem
 from forestcoll.program import Collective
-from forestcoll.study.degrade.failures import KINDS, Failure, Kind, classes, list_failures
+from forestcoll.study.degrade.failures import (
+    KINDS,
+    Arc,
+    Failure,
+    Kind,
+    classes,
+    list_failures,
+)
 from forestcoll.topology import dumps_topology
 from forestcoll.verify import simulate
 
@@ -263,6 +270,62 @@ def _solve(workload: Workload, failure: Failure) -> New:
     except (InfeasibleError, UnsupportedError) as error:
         return New(None, str(error))
     return New(new.algbw, note=new.note)
+
+
+# --- the hardest of a kind, without a forest
+
+LOOKED: Final = 96
+"""Ranks of all classes of failures of a kind that `find_hardest` solves: those that leave least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardest:
+    """The failure of a kind after which the optimum is least, of `looked` classes `of` so many.
+
+    `algbw`: GB/s of that; None: there is no schedule, `reason` says why.
+    """
+
+    failure: Failure
+    algbw: Fraction | None
+    reason: str
+    looked: int
+    of: int
+
+
+def find_hardest(
+    workload: Workload, kinds: Iterable[Kind], progress: Progress | None = None
+) -> Iterator[Hardest]:
+    """The hardest single failure of each kind; none of a kind that the topology does not have."""
+    problem = workload.problem()
+    for done, kind in enumerate(kinds):
+        if progress is not None:
+            progress(f"failures of {kind}", done / len(KINDS))
+        failures = list_failures(workload.topology, (kind,))
+        members = sorted(set(classes(problem.graph, failures, problem.root)))
+        if not members:
+            continue
+        room = _room(workload.topology.rates())
+        looked = sorted(members, key=lambda i: min(room(failures[i]), default=0))
+        looked = looked[: max(1, LOOKED // len(problem.graph.ranks))]
+        optima = {i: _solve(workload, failures[i]) for i in looked}
+        hardest = min(looked, key=lambda i: (optima[i].algbw or 0, i))
+        new = optima[hardest]
+        yield Hardest(failures[hardest], new.algbw, new.reason, len(looked), len(members))
+
+
+def _room(rates: Mapping[Arc, Fraction]) -> Callable[[Failure], Iterator[Fraction]]:
+    """What a failure leaves of the bandwidth of each node that it touches, in its shares."""
+    whole: dict[str, Fraction] = {}
+    for (src, _), rate in rates.items():
+        whole[src] = whole.get(src, Fraction(0)) + rate
+
+    def left(failure: Failure) -> Iterator[Fraction]:
+        lost: dict[str, Fraction] = {}
+        for (src, dst), rate in failure.left:
+            lost[src] = lost.get(src, Fraction(0)) + rates[src, dst] - rate
+        yield from (1 - share / whole[node] for node, share in lost.items() if node != failure.node)
+
+    return left
 
 
 # --- the worst of them in simulated time ----------------------------------------------------------

@@ -16,7 +16,7 @@ import forestcoll
 from forestcoll.common.errors import ForestCollError
 from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.ui.cli import hints, messages, process
-from forestcoll.ui.cli.compare import compare, degrade, lab
+from forestcoll.ui.cli.compare import advise, compare, degrade, lab
 from forestcoll.ui.cli.export import deploy, export, view
 from forestcoll.ui.cli.options import add_quiet
 from forestcoll.ui.cli.run import measure, run, time
@@ -133,7 +133,7 @@ def cli() -> None:
 
 add_quiet(cli)
 for command in (
-    *(synthesize, optimum, front, verify, doctor, compare, degrade, lab),
+    *(advise, synthesize, optimum, front, verify, doctor, compare, degrade, lab),
     *(run, measure, time, view, export, deploy, topology),
 ):
     cli.add_command(command)

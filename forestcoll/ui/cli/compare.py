@@ -1,4 +1,4 @@
-"""The commands that hold plans against others: `compare`, `degrade` and `lab`."""
+"""The commands that hold plans against others: `advise`, `compare`, `degrade` and `lab`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from forestcoll.ui.cli.messages import (
 from forestcoll.ui.cli.options import (
     ALLTOALL,
     COLLECTIVES,
+    EDITED_MACHINE,
     HOLDS,
     JSON,
     MACHINE,
@@ -99,6 +100,39 @@ def _picture(name: str | None, force: bool, wrong: type[Exception]) -> Path | No
         raise wrong(f"--plot '{name}': name a file that ends in {' or '.join(PLOTS)}")
     writing.prepare([path], force)
     return path
+
+
+@command(
+    "forestcoll advise dgx-h100 --set boxes=4",
+    "forestcoll advise nccl-topo.xml --set boxes=4 -c allgather",
+    "forestcoll advise mi250 --without gpu0-gpu4",
+)
+def advise(
+    machine: Machine = EDITED_MACHINE,
+    collective: str = like(
+        "collective",
+        "What is done.",
+        kind=COLLECTIVES,
+        default="allreduce",
+        required=False,
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Whether plans are worth it on a machine, and how to get them there.
+
+    What no schedule exceeds and what limits it; what rings and trees as NCCL and RCCL build them
+    reach, by the links; by how much plans are faster for small, medium and large calls, simulated
+    as `compare` does; the same with the worst adapter, cable and GPU out; and each way to have it,
+    with the next command.
+    """
+    topology = machine.load()
+
+    from forestcoll.study.advice import advise as make_advice
+    from forestcoll.ui.report import comparison
+
+    with show_progress("making plans") as progress:
+        result = make_advice(topology, collective, progress)
+    answer(as_json, comparison.advice(result, machine.words))
 
 
 @command(

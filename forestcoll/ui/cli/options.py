@@ -7,6 +7,7 @@ option's. `command` makes click's command of it.
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -111,6 +112,15 @@ class Machine(NamedTuple):
         """The first option given that says what the topology is to be like, or ""."""
         options = {"--set": self.settings, "--without": self.without, "--scale": self.scale}
         return next((name for name, values in options.items() if values), "")
+
+    @property
+    def words(self) -> str:
+        """The options that name it, as a shell takes them."""
+        pairs = [("-t", self.topology or "")]
+        pairs += [("--set", f"{name}={value}") for name, value in self.settings.items()]
+        pairs += [("--without", text) for text in self.without]
+        pairs += [("--scale", text) for text in self.scale]
+        return " ".join(f"{name} {shlex.quote(value)}" for name, value in pairs)
 
     def load_whole(self) -> Topology:
         """The expanded topology, without what `--without` and `--scale` change."""

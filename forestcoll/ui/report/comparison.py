@@ -1,11 +1,13 @@
-"""A comparison as facts."""
+"""Comparisons and advice as facts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from forestcoll.study.advice import LIBRARY, WORTH
 from forestcoll.study.comparison.outcome import OURS
 from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import (
@@ -23,6 +25,7 @@ from forestcoll.ui.report.facts import (
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
+    from forestcoll.study.advice import Advice, Reach, State, Way
     from forestcoll.study.comparison import Cell, Comparison
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
@@ -42,6 +45,126 @@ def heading(result: Comparison) -> list[Fact]:
         switches(result.in_switches),
         Fact("model", result.model, result.model),
         *machine(sizes=result.sizes, rules=result.rules),
+    ]
+
+
+def advice(result: Advice, machine_words: str) -> list[Part]:
+    """What to do about a machine; `machine_words`: the options of a command that name it."""
+    compared = result.comparison
+    why = limit(compared.best) if compared.best else ""
+    title = f"{compared.collective} on {compared.name}, {words.plural(compared.ranks, 'rank')}"
+    head = [
+        *machine(topology=compared.name, collective=compared.collective.value),
+        *machine(ranks=compared.ranks, nothing_to_gain=result.nothing),
+        line("advise", title),
+        Fact("verdict", verdict := _verdict(result), verdict),
+        Fact("bound", compared.bound, words.rate(compared.bound)),
+        Fact("bottleneck", why or None, why),
+        switches(compared.in_switches),
+    ]
+    said = compared.collective.value, machine_words
+    worth = [way for way in result.ways if way.serves]
+    steps = [(way.name, text) for way in worth for text in _commands(way, *said)]
+    return [
+        head,
+        Rows("states", [_state(state) for state in result.states], range(1, 6)),
+        Rows("sizes", [_gain(result, k) for k in range(len(result.gains))], (1, 2, 4, 5, 6)),
+        Rows("ways", [_way(way, *said) for way in result.ways], ()),
+        [line(name, text) for name, text in steps],
+        [Fact("model", compared.model, compared.model), *notes(compared.notes)],
+    ]
+
+
+def _verdict(result: Advice) -> str:
+    """In a sentence."""
+    there = [gain for gain in result.gains if gain.name]
+    if not there:
+        return "nothing to compare: the library's ways have no plans here"
+    best = max(there, key=lambda gain: gain.least)
+    least, most = min(gain.least for gain in there), max(gain.most for gain in there)
+    span = f"{least:.2f} to {most:.2f} times as fast as what the library does itself"
+    if not result.nothing:
+        return f"worth it: plans are {span}; {best.least:.2f} at least at {words.size(best.size)}"
+    lost = [state for state in result.states[1:] if (state.gain or 0) > WORTH]
+    text = f"nothing to gain while all works: plans are {span}"
+    if lost:
+        hardest = max(lost, key=lambda state: state.gain or 0)
+        assert hardest.failure is not None
+        text += (
+            f"; without {hardest.failure.failure.name} links allow "
+            f"{words.decimal(hardest.gain or Fraction(), 2)} times what it takes"
+        )
+    return text
+
+
+def _state(state: State) -> list[Fact]:
+    """A row of what the links allow."""
+    hardest = state.failure
+    fails = "as it is" if hardest is None else f"without {hardest.failure.name}"
+    looked = None if hardest is None else [hardest.looked, hardest.of]
+    part = "" if looked is None or looked[0] == looked[1] else "{} of {}".format(*looked)
+    bound = "none" if state.bound is None else words.decimal(state.bound, 1)
+    gain = "" if state.gain is None else f"{words.decimal(state.gain, 2)} x"
+    return [
+        Fact(
+            "failure",
+            None if hardest is None else hardest.failure.name,
+            fails,
+            "by the links, GB/s",
+        ),
+        Fact("bound", state.bound, bound),
+        *(_reached(one, state.reached) for one in LIBRARY),
+        Fact("gain", state.gain, gain, "bound over best"),
+        Fact("classes", looked, part, "worst of"),
+        Fact("reason", state.reason or None),
+        line("see it with", "" if hardest is None else hardest.failure.options),
+    ]
+
+
+def _reached(name: str, reached: Sequence[Reach]) -> Fact:
+    own = next((one for one in reached if one.name == name and one.algbw), None)
+    algbw = None if own is None else own.algbw
+    return Fact(name, algbw, "-" if algbw is None else words.decimal(algbw, 1))
+
+
+def _gain(result: Advice, k: int) -> list[Fact]:
+    """A row of a size, of the cells of the rule under which ours gains less."""
+    compared, gain = result.comparison, result.gains[k]
+    size, rule = gain.size, gain.rule or compared.rules[0]
+    mine, best = compared.cell(OURS, size, rule), compared.best_baseline(size, rule)
+    gains = dict.fromkeys(f"{each:.2f}" for each in (gain.least, gain.most))
+    return [
+        Fact("size", size, words.size(size)),
+        *machine(rule=rule, time_us=mine and mine.time, plan=mine and mine.plan),
+        *machine(library=best and best.name, library_us=best and best.time),
+        line("plan", "" if mine is None else words.duration(mine.time)),
+        Fact("percent", mine and mine.percent, f"{mine.percent:.0f} %" if mine else "", "of bound"),
+        line("", "" if mine is None else mine.plan),
+        line("library", "" if best is None else words.duration(best.time)),
+        line("", "" if best is None else best.name),
+        Fact("gain", [gain.least, gain.most], " - ".join(gains) + " x" if gain.name else ""),
+        Fact("reason", gain.reason or None, gain.reason, "because"),
+    ]
+
+
+def _way(way: Way, collective: str, machine_words: str) -> list[Fact]:
+    return [
+        Fact("name", way.name, way.name, "way"),
+        Fact("serves", way.serves, "yes" if way.serves else "no", "here"),
+        Fact("what", way.why, way.why.partition(";")[0].partition(": take")[0], "what it is"),
+        *machine(commands=_commands(way, collective, machine_words) if way.serves else []),
+    ]
+
+
+def _commands(way: Way, collective: str, machine_words: str) -> list[str]:
+    """What is typed next."""
+    if way.name in ("rccl-trees", "nccl-graph"):
+        return [f"forestcoll export {machine_words} --to {way.name} -o stock/"]
+    target = "any" if way.name == "torch" else way.name
+    return [
+        f"forestcoll synthesize {machine_words} -c {collective} --target {target} "
+        f"--sizes 1K:1G -o plans/",
+        f"forestcoll deploy plans/ --runtime {way.name} -o deployed/",
     ]
 
 

@@ -1,0 +1,230 @@
+"""Advice: what links allow, what stock libraries make of them, what plans gain, and the ways to it.
+
+Figures are those of `compare`, of calls of SIZES and of LIBRARY's ways, which NCCL and RCCL take
+themselves. What a failure leaves is counted on the links alone: the optimum, and the same ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.compile.formats import seat, targets_of
+from forestcoll.compile.problem import parse_collective
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.plans import FORMATS
+from forestcoll.plans.stock.trees import MOST_CHILDREN, MOST_TREES
+from forestcoll.program.targets import RCCL, library_on, sms_of
+from forestcoll.solver.baselines import BASELINES
+from forestcoll.study.comparison import Comparison, compare
+from forestcoll.study.degrade.losses import Hardest, Workload, find_hardest
+
+if TYPE_CHECKING:
+    from forestcoll.common.clock import Progress
+    from forestcoll.program import Collective
+    from forestcoll.topology import Topology
+
+SIZES: Final = (1 << 16, 1 << 23, 1 << 30)
+"""Bytes of the calls that stand for small, medium and large ones."""
+LIBRARY: Final = ("rings", "double-tree", "in-switch")
+"""The baselines that stock libraries take."""
+WORTH: Final = 1.02
+"""How many times as fast a plan is that is worth anything."""
+HALF: Final = 50
+"""Percent of the bound below which latency decides, not the links."""
+KINDS: Final = ("adapter", "link", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the links allow one of LIBRARY's ways, GB/s; None: it does not serve, `why` says why."""
+
+    name: str
+    algbw: Fraction | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A machine as it is (`failure`: None), or after its hardest failure of a kind, by the links.
+
+    `bound`: GB/s that no schedule exceeds; None where there is none, for `reason`.
+    """
+
+    failure: Hardest | None
+    bound: Fraction | None
+    reached: tuple[Reach, ...]
+    reason: str = ""
+
+    @property
+    def library(self) -> Reach | None:
+        """The fastest of the library's ways."""
+        there = [one for one in self.reached if one.algbw]
+        return max(there, key=lambda one: one.algbw or 0, default=None)
+
+    @property
+    def gain(self) -> Fraction | None:
+        """How many times as much the bound is as the library reaches."""
+        best = self.library
+        return None if best is None or not self.bound or not best.algbw else self.bound / best.algbw
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Calls of `size` bytes: how many times as fast ours are as the library's best, by both rules.
+
+    `name`: that one, under the `rule` of links by which ours gains least; None where one of both
+    has no plan.
+    """
+
+    size: int
+    name: str | None
+    rule: str = ""
+    least: float = 1.0
+    most: float = 1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to have it: `name` of a runtime or an export; `why` not, or what it comes to."""
+
+    name: str
+    serves: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What `advise` says of a machine."""
+
+    comparison: Comparison
+    states: tuple[State, ...]
+    gains: tuple[Gain, ...]
+    ways: tuple[Way, ...]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no call gains on the machine as it is."""
+        return all(gain.least < WORTH for gain in self.gains if gain.name)
+
+
+def advise(
+    topology: Topology, collective: Collective | str = "allreduce", progress: Progress | None = None
+) -> Advice:
+    """What a machine allows, what the library makes of it, and what to do.
+
+    Raises what `compare` raises.
+    """
+    kind = parse_collective(collective)
+    comparison = compare(
+        topology, kind, sizes=SIZES, against=LIBRARY, quick=True, progress=progress
+    )
+    workload = Workload(topology, kind)
+    now = State(None, comparison.bound, tuple(_reach(topology, kind)))
+    broken = [_broken(workload, hardest) for hardest in find_hardest(workload, KINDS, progress)]
+    gains = tuple(_gain(comparison, size) for size in SIZES)
+    return Advice(comparison, (now, *broken), gains, tuple(list_ways(topology, kind)))
+
+
+# --- by the links
+
+
+def _reach(topology: Topology, collective: Collective) -> Iterator[Reach]:
+    graph = CapacityGraph.from_topology(topology)
+    for name in LIBRARY:
+        record = BASELINES[name]
+        try:
+            fastest = record.forests(graph, collective)[0]
+        except ForestCollError as error:
+            yield Reach(name, None, str(error))
+            continue
+        yield Reach(name, fastest.algbw if record.in_switch else fastest.plain_algbw)
+
+
+def _broken(workload: Workload, hardest: Hardest) -> State:
+    if hardest.algbw is None:
+        return State(hardest, None, (), hardest.reason)
+    left = hardest.failure.apply(workload.topology)
+    return State(hardest, hardest.algbw, tuple(_reach(left, workload.collective)))
+
+
+# --- by size
+
+
+def _gain(comparison: Comparison, size: int) -> Gain:
+    times = {rule: comparison.speedup(size, rule) for rule in comparison.rules}
+    there = {rule: time for rule, time in times.items() if time is not None}
+    if len(there) < len(times):
+        return Gain(size, None)
+    rule = min(there, key=lambda r: there[r])
+    mine, theirs = comparison.cell("forestcoll", size, rule), comparison.best_baseline(size, rule)
+    assert mine is not None
+    assert theirs is not None
+    least, most = min(there.values()), max(there.values())
+    if max(mine.percent, theirs.percent) < HALF:
+        reason = "hops and messages take the time, not links"
+    elif least < WORTH:
+        reason = "both fill the links"
+    else:
+        share = f"{theirs.percent:.0f} % of the bound"
+        busy = theirs.busiest[0]
+        used = round(100 * busy.utilisation)
+        reason = f"{theirs.name}: {share}, {busy.src} -> {busy.dst} busy {used} % of the time"
+    return Gain(size, theirs.name, rule, least, most, reason)
+
+
+# --- ways to it
+
+
+def list_ways(topology: Topology, collective: Collective) -> Iterator[Way]:
+    """Stock libraries first, then what loads plans."""
+    yield _trees(topology, collective)
+    yield _rails(topology)
+    graph = CapacityGraph.from_topology(topology)
+    library = library_on(topology.name)
+    for form, target in targets_of(FORMATS, "any", sms_of(topology.name)).items():
+        name = library.name if library.format == form else target.name
+        try:
+            seat({form: target}, graph, topology.name, any_target=False)
+        except PlanError as error:
+            yield Way(name, False, str(error))
+            continue
+        yield Way(name, True, "its build of the library, or its executor, loads plans of any trees")
+    yield Way("torch", True, "dist.all_reduce and its like take plans, over any backend")
+
+
+def _trees(topology: Topology, collective: Collective) -> Way:
+    from forestcoll.solver.stock.spanning_trees import pack
+
+    name, graph = "rccl-trees", CapacityGraph.from_topology(topology)
+    if library_on(topology.name) is not RCCL:
+        return Way(name, False, "for AMD's GPUs alone")
+    if not collective.two_phases:
+        return Way(name, False, "of an allreduce alone")
+    if len({graph.box(rank) for rank in graph.ranks}) > 1:
+        return Way(name, False, "of one box alone")
+    with suppress(UnsupportedError):
+        packing = pack(graph, MOST_TREES, MOST_CHILDREN)
+        return Way(name, True, f"{len(packing.trees)} trees: {float(packing.algbw):.1f} GB/s")
+    return Way(name, False, "no trees of two children a rank")
+
+
+def _rails(topology: Topology) -> Way:
+    from forestcoll.solver.stock.rails import choose
+
+    try:
+        rails = choose(topology, topology)
+    except UnsupportedError as error:
+        return Way("nccl-graph", False, str(error))
+    hops = len(rails.boxes) * len(rails.channels)
+    return Way(
+        "nccl-graph",
+        True,
+        f"rings on common rails: {rails.changes} of {hops} hops between boxes change rail; for "
+        "machines with adapters that are slow or out, the library's own rings do the rest",
+    )

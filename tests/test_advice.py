@@ -1,0 +1,86 @@
+"""Advice: figures are those of `compare`, failures those of `degrade`, ways serve the machine."""
+
+from __future__ import annotations
+
+import pytest
+from command_line import as_json as answer
+from command_line import draw
+from graphs import machine
+
+from forestcoll.program import Collective
+from forestcoll.study import advice
+from forestcoll.study.comparison import compare
+from forestcoll.study.degrade import losses
+from forestcoll.ui.report import comparison as report
+from forestcoll.ui.report.facts import as_json
+
+RING = machine("ring gpus=4")
+FAT = machine("fat-tree hosts=1 gpus=2")
+
+
+def test_figures_are_those_of_a_whole_comparison() -> None:
+    """Of all baselines, each size by itself, and not quickly."""
+    told = advice.advise(FAT)
+    for size in advice.SIZES:
+        whole = compare(FAT, sizes=(size,))
+        gain = next(one for one in told.gains if one.size == size)
+        ratios = []
+        for rule in whole.rules:
+            library = [whole.cell(name, size, rule) for name in advice.LIBRARY]
+            best = min(cell.time for cell in library if cell is not None)
+            ours = whole.cell("forestcoll", size, rule)
+            mine = told.comparison.cell("forestcoll", size, rule)
+            assert ours is not None
+            assert mine is not None
+            assert (ours.time, ours.plan) == (mine.time, mine.plan)
+            ratios.append(best / ours.time)
+        assert (gain.least, gain.most) == pytest.approx((min(ratios), max(ratios)))
+
+
+def test_two_sound_boxes_have_nothing_to_gain() -> None:
+    told = advice.advise(machine("dgx-a100 boxes=2"))
+    assert told.nothing
+    assert all(0.98 < gain.least <= gain.most < advice.WORTH for gain in told.gains)
+    text = draw(report.advice(told, "-t dgx-a100 --set boxes=2"))
+    assert (
+        "verdict     nothing to gain while all works: plans are 1.00 to 1.01 times as fast" in text
+    )
+    assert "without box0/gpu0 links allow 3.24 times what it takes" in text
+
+
+def test_failures_are_the_worst_of_degrade() -> None:
+    """Of each kind, with what the library's ways reach then, by the links."""
+    told = advice.advise(RING, "allgather")
+    work = losses.Workload(RING, told.comparison.collective)
+    for state in told.states[1:]:
+        assert state.failure is not None
+        kind = state.failure.failure.kind
+        every = losses.report_losses(work, (kind,)).losses
+        least = min(loss.new or 0 for loss in every)
+        assert state.bound == least
+        assert state.failure.looked == state.failure.of
+    now = told.states[0]
+    assert now.bound == told.comparison.bound
+    assert now.library is not None
+    assert now.gain == now.bound / now.library.algbw
+
+
+def test_ways_are_those_of_the_machine() -> None:
+    ways = {way.name: way for way in advice.list_ways(machine("mi250"), Collective.ALLREDUCE)}
+    assert ways["rccl-trees"].why == "24 trees: 171.4 GB/s"
+    assert [name for name, way in ways.items() if way.serves] == [
+        *("rccl-trees", "rccl", "mscclpp", "torch"),
+    ]
+    ways = {way.name: way for way in advice.list_ways(machine("rail"), Collective.ALLREDUCE)}
+    assert ways["nccl-graph"].why.startswith("rings on common rails: 0 of 16 hops")
+    assert not ways["rccl-trees"].serves
+
+
+def test_the_command_says_what_to_type_next() -> None:
+    told = answer("advise", "ring", "--set", "gpus=4", "-c", "allgather")
+    assert told["nothing_to_gain"] in (True, False)
+    assert [row["size"] for row in told["sizes"]] == list(advice.SIZES)
+    commands = [text for way in told["ways"] for text in way["commands"]]
+    assert "forestcoll deploy plans/ --runtime mscclpp -o deployed/" in commands
+    assert any("-t ring --set gpus=4 -c allgather --target mscclpp" in text for text in commands)
+    assert as_json(report.advice(advice.advise(RING, "allgather"), "-t ring --set gpus=4")) == told
