@@ -126,7 +126,7 @@ def advise(
     )
     workload = Workload(topology, kind)
     now = State(None, comparison.bound, tuple(_reach(topology, kind)))
-    broken = [_broken(workload, hardest) for hardest in find_hardest(workload, KINDS, progress)]
+    broken = [_after(workload, hardest) for hardest in find_hardest(workload, KINDS, progress)]
     gains = tuple(_gain(comparison, size) for size in SIZES)
     return Advice(comparison, (now, *broken), gains, tuple(list_ways(topology, kind)))
 
@@ -146,7 +146,7 @@ def _reach(topology: Topology, collective: Collective) -> Iterator[Reach]:
         yield Reach(name, fastest.algbw if record.in_switch else fastest.plain_algbw)
 
 
-def _broken(workload: Workload, hardest: Hardest) -> State:
+def _after(workload: Workload, hardest: Hardest) -> State:
     if hardest.algbw is None:
         return State(hardest, None, (), hardest.reason)
     left = hardest.failure.apply(workload.topology)

@@ -113,7 +113,7 @@ def _state(state: State) -> list[Fact]:
             "by the links, GB/s",
         ),
         Fact("bound", state.bound, bound),
-        *(_reached(one, state.reached) for one in LIBRARY),
+        *(_reach_of(one, state.reached) for one in LIBRARY),
         Fact("gain", state.gain, gain, "bound over best"),
         Fact("classes", looked, part, "worst of"),
         Fact("reason", state.reason or None),
@@ -121,7 +121,7 @@ def _state(state: State) -> list[Fact]:
     ]
 
 
-def _reached(name: str, reached: Sequence[Reach]) -> Fact:
+def _reach_of(name: str, reached: Sequence[Reach]) -> Fact:
     own = next((one for one in reached if one.name == name and one.algbw), None)
     algbw = None if own is None else own.algbw
     return Fact(name, algbw, "-" if algbw is None else words.decimal(algbw, 1))
