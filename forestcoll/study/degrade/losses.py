@@ -319,13 +319,13 @@ def _room(rates: Mapping[Arc, Fraction]) -> Callable[[Failure], Iterator[Fractio
     for (src, _), rate in rates.items():
         whole[src] = whole.get(src, Fraction(0)) + rate
 
-    def left(failure: Failure) -> Iterator[Fraction]:
+    def shares(failure: Failure) -> Iterator[Fraction]:
         lost: dict[str, Fraction] = {}
         for (src, dst), rate in failure.left:
             lost[src] = lost.get(src, Fraction(0)) + rates[src, dst] - rate
         yield from (1 - share / whole[node] for node, share in lost.items() if node != failure.node)
 
-    return left
+    return shares
 
 
 # --- the worst of them in simulated time ----------------------------------------------------------
