@@ -23,6 +23,7 @@ from random_graphs import random_graph
 from forestcoll.compile.verdict import bound_line, verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.alltoall import columns, file, flows
+from forestcoll.solver.alltoall import fold as folds
 from forestcoll.solver.alltoall.columns import sparse_cut
 from forestcoll.solver.alltoall.demand import Demand, alltoallv, in_groups, parse, uniform
 from forestcoll.solver.alltoall.flows import Optimum, solve
@@ -30,6 +31,7 @@ from forestcoll.solver.alltoall.fold import bound, fold, orbits, quotient
 from forestcoll.solver.alltoall.reference_routes import reference_algbw
 from forestcoll.solver.baselines.alltoall import EXCHANGES
 from forestcoll.solver.flows import exact_lp
+from forestcoll.topology.edit import edit, parse_scale
 
 QUICK = 128
 """Ranks of the fabrics of the script's table that are solved here; the script does the others."""
@@ -329,3 +331,34 @@ def test_a_weaker_bound_is_still_one() -> None:
 
 def test_schema_file_is_the_model() -> None:
     assert json.loads(file.SCHEMA_PATH.read_text(encoding="utf-8")) == file.schema()
+
+
+# The algbw in GB/s of what may enter the box with the failed port: theta 8 (N - 8) of its cut.
+BROKEN = """
+dgx-a100 boxes=2048: box0/gpu0-fabric=1/2: 48000/2047
+dgx-a100 boxes=2048: box0/gpu0-fabric: 44800/2047
+rail boxes=512: box0/gpu0-rail0=1/2: 24000/511
+"""
+
+
+@pytest.mark.parametrize("row", BROKEN.strip().splitlines())
+def test_thousands_of_ranks_with_a_failed_port(row: str) -> None:
+    words, change, algbw = row.split(": ")
+    without, scale = ([], [parse_scale(change)]) if "=" in change else ([change], [])
+    assert solve(uniform(edit(machine(words), without, scale))).algbw == Fraction(algbw)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rotations_fold_as_exactly_as_all_symmetries(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken machines of up to 40 ranks, as those above ALIKE_FROM are folded and as they are."""
+    dice = random.Random(seed)
+    words = ("dgx-a100 boxes=4", "fat-tree leaves=3 hosts=2 gpus=4", "rail boxes=5 rails=4")
+    topology = machine(words[seed % 3])
+    links = [link for link in topology.links if "nvswitch" not in link.dst]
+    some = [f"{link.src}-{link.dst}" for link in dice.sample(links, 2)]
+    broken = edit(topology, [some[0]], [parse_scale(f"{some[1]}=1/2")])
+    exact = solve(uniform(broken)).algbw
+    monkeypatch.setattr(folds, "ALIKE_FROM", 1)
+    assert proven(solve(uniform(broken))) == exact

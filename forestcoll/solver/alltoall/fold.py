@@ -35,6 +35,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.graph.symmetry.components import find_structures
 from forestcoll.graph.symmetry.group import Image, kinds, least_in_orbits, link_images
+from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
 from forestcoll.solver.alltoall.demand import Demand
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from forestcoll.solver.alltoall.demand import Array
-
-SEARCHED_LINKS = 60_000
-"""Above that many links only rotations of equal parts are looked for, not all symmetries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,9 @@ def fold(demand: Demand) -> Folding:
 def find_generators(graph: CapacityGraph) -> list[Image]:
     """Symmetries of the graph that keep links and kinds of nodes, none of them the identity."""
     images = [image for s in find_structures(graph) for image in s.group.generators]
-    if len(graph.tail) <= SEARCHED_LINKS:
+    if len(graph.ranks) > ALIKE_FROM:
+        images += find_rotations(graph, tiers=True)
+    else:
         images += [s.image for s in find_symmetries(graph) if not s.turned]
     identity, kind = tuple(range(graph.n)), kinds(graph)
     return [
