@@ -240,7 +240,7 @@ def _write(work: _Work, widths: Channels, limits: Limits) -> tuple[RankProgram, 
     while True:
         numbers = _share_out(widths, limits)
         pairs = work.blocks.share_out([numbers[connection] for connection in work.connections])
-        blocks, owner = _own_blocks(work, pairs)
+        blocks, owner = _own_blocks(work, pairs, limits.names)
         lengths = _emit(work, pairs, blocks, target)
         if not _widen(widths, owner, blocks, lengths, limits):
             break
@@ -311,7 +311,9 @@ def _share_out(widths: Channels, limits: Limits) -> dict[Connection, list[int]]:
     return numbers
 
 
-def _own_blocks(work: _Work, pairs: Pairs) -> tuple[list[list[Ports]], dict[Port, Connection]]:
+def _own_blocks(
+    work: _Work, pairs: Pairs, names: Sequence[str]
+) -> tuple[list[list[Ports]], dict[Port, Connection]]:
     """Returns per rank its thread blocks, one for every connection, channel and direction.
 
     And the connection that each port is an end of.
@@ -323,12 +325,17 @@ def _own_blocks(work: _Work, pairs: Pairs) -> tuple[list[list[Ports]], dict[Port
         owner[Port(dst, False, src, channel)] = connection
     blocks: list[list[Ports]] = [[] for _ in range(work.layout.n)]
 
-    def place(port: Port) -> tuple[int, bool, int, int]:
-        away = port.peer - port.rank if port.sends else port.rank - port.peer
-        return port.rank, port.sends, away % work.layout.n, port.channel
+    n, boxes = work.layout.n, [name.rpartition("/")[0] for name in names]
+    start = [boxes.index(box) for box in boxes]  # the first rank of each rank's box
 
-    # Receivers first: they are what others wait for. Then by distance: blocks begin in this order,
-    # and not all ranks are to begin with the same one.
+    def place(port: Port) -> tuple[int, bool, int, int, int]:
+        sign = 1 if port.sends else -1
+        on = sign * (start[port.peer] - start[port.rank])
+        away = sign * (port.peer - port.rank)
+        return port.rank, port.sends, on % n, (away - on) % n, port.channel
+
+    # Receivers first: they are what others wait for. Then by how many boxes, and places in a box,
+    # further on: blocks begin in this order, and not all ranks are to begin with the same one.
     for port in sorted(owner, key=place):
         blocks[port.rank].append((port,))
     return blocks, owner
