@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from command_line import as_json as answer
 from command_line import draw
 from graphs import machine
 
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.study import advice
 from forestcoll.study.comparison import compare
 from forestcoll.study.degrade import losses
+from forestcoll.topology.calibrate.calls import Run
 from forestcoll.ui.report import comparison as report
 from forestcoll.ui.report.facts import as_json
+from forestcoll.verify.simulate import BOTH
 
 RING = machine("ring gpus=4")
 FAT = machine("fat-tree hosts=1 gpus=2")
@@ -84,3 +89,33 @@ def test_the_command_says_what_to_type_next() -> None:
     assert "forestcoll deploy plans/ --runtime mscclpp -o deployed/" in commands
     assert any("-t ring --set gpus=4 -c allgather --target mscclpp" in text for text in commands)
     assert as_json(report.advice(advice.advise(RING, "allgather"), "-t ring --set gpus=4")) == told
+
+
+ROW = "{size:>12} {count:>12}  float     sum      -1 {us:>8} 1.0 1.0 0 {us:>8} 1.0 1.0 0"
+
+
+def test_what_was_measured_is_held_against_the_links(tmp_path: Path) -> None:
+    """A size between those that are played, one as fast as the links, one twice as slow."""
+    told = advice.advise(RING)
+    size = (advice.SIZES[1] + advice.SIZES[2]) // 2
+    cells = [(s, told.comparison.best_baseline(s, rule)) for s in advice.SIZES for rule in BOTH]
+    known = [max(cell.time for s, cell in cells if cell and s == size) for size in advice.SIZES]
+    middle = (known[1] + known[2]) / 2
+    last = 4 * advice.SIZES[2]
+    rows = [(advice.SIZES[0], 1.1 * known[0]), (size, 2 * middle), (last, 4.1 * known[2])]
+    text = "# Collective test starting: all_reduce_perf\n"
+    text += "".join(
+        f"#  Rank  {k} Group  0 Pid  {k} on  host device  {k} [0000:0{k}:00] NVIDIA\n"
+        for k in range(4)
+    )
+    text += "\n".join(ROW.format(size=s, count=s // 4, us=f"{us:.2f}") for s, us in rows)
+    file = tmp_path / "perf.log"
+    file.write_text(text + "\n", encoding="utf-8")
+    found = answer("advise", "ring", "--set", "gpus=4", "--measured", file)["measured"]
+    assert [row["slow"] for row in found] == [False, True, False]
+    assert [row["size"] for row in found] == [s for s, _ in rows]
+    assert found[1]["expected_us"] == pytest.approx(middle)
+    with pytest.raises(UnsupportedError, match="perf: no allreduce was timed in it"):
+        advice.hold(told, Run("nccl-tests", ["host"] * 4), "perf")
+    with pytest.raises(UnsupportedError, match="perf: timed among 2 ranks; ring-4 has 4"):
+        advice.hold(told, Run("nccl-tests", ["host"] * 2), "perf")

@@ -6,10 +6,11 @@ themselves. What a failure leaves is counted on the links alone: the optimum, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from forestcoll.common.clock import Progress
     from forestcoll.program import Collective
     from forestcoll.topology import Topology
+    from forestcoll.topology.calibrate.calls import Run
 
 SIZES: Final = (1 << 16, 1 << 23, 1 << 30)
 """Bytes of the calls that stand for small, medium and large ones."""
@@ -36,6 +38,8 @@ WORTH: Final = 1.02
 """How many times as fast a plan is that is worth anything."""
 HALF: Final = 50
 """Percent of the bound below which latency decides, not the links."""
+SLOW: Final = 1.25
+"""How many times as long as on the links a measured call takes that is below what they allow."""
 KINDS: Final = ("adapter", "link", "gpu")
 
 
@@ -99,13 +103,28 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """A call that was measured, in microseconds, and what the library's best takes on the links."""
+
+    size: int
+    us: float
+    expected: float
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes SLOW times as long."""
+        return self.us > SLOW * self.expected
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
-    """What `advise` says of a machine."""
+    """What `advise` says of a machine; `measured`: sizes ascending."""
 
     comparison: Comparison
     states: tuple[State, ...]
     gains: tuple[Gain, ...]
     ways: tuple[Way, ...]
+    measured: tuple[Timed, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -176,6 +195,45 @@ def _gain(comparison: Comparison, size: int) -> Gain:
         used = round(100 * busy.utilisation)
         reason = f"{theirs.name}: {share}, {busy.src} -> {busy.dst} busy {used} % of the time"
     return Gain(size, theirs.name, rule, least, most, reason)
+
+
+def hold(told: Advice, run: Run, source: str) -> Advice:
+    """The advice with what was measured of its collective, the best of each size.
+
+    Times between SIZES lie on lines between those of the library's best; below they are those of
+    the least, above they grow with the bytes. Raises UnsupportedError where there are none, or it
+    was timed among other ranks.
+    """
+    compared = told.comparison
+    if len(run.hosts) != compared.ranks:
+        raise UnsupportedError(
+            f"{source}: timed among {len(run.hosts)} ranks; {compared.name} has {compared.ranks}"
+        )
+    word = compared.collective.replace("-", "")
+    best: dict[int, float] = {}
+    for call in run.calls:
+        if call.collective.replace("_", "") == word and call.size and call.us:
+            best[call.size] = min(call.us, best.get(call.size, call.us))
+    if not best:
+        raise UnsupportedError(f"{source}: no {compared.collective} was timed in it")
+    known = []
+    for size in compared.sizes:
+        cells = [compared.best_baseline(size, rule) for rule in compared.rules]
+        times = [cell.time for cell in cells if cell is not None]
+        if not times:
+            raise UnsupportedError(f"{source}: no way of the library has a plan to hold it against")
+        known.append((size, max(times)))
+    timed = (Timed(size, us, _between(known, size)) for size, us in sorted(best.items()))
+    return replace(told, measured=tuple(timed))
+
+
+def _between(known: Sequence[tuple[int, float]], size: int) -> float:
+    if size <= known[0][0]:
+        return known[0][1]
+    for (low, first), (high, last) in pairwise(known):
+        if size <= high:
+            return first + (last - first) * (size - low) / (high - low)
+    return known[-1][1] * size / known[-1][0]
 
 
 # --- ways to it

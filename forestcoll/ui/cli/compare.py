@@ -105,7 +105,8 @@ def _picture(name: str | None, force: bool, wrong: type[Exception]) -> Path | No
 @command(
     "forestcoll advise dgx-h100 --set boxes=4",
     "forestcoll advise nccl-topo.xml --set boxes=4 -c allgather",
-    "forestcoll advise mi250 --without gpu0-gpu4",
+    "forestcoll advise mi250 --without box0/gpu0-box0/gpu4",
+    "forestcoll advise dgx-h100 --set boxes=4 --measured all_reduce_perf.log",
 )
 def advise(
     machine: Machine = EDITED_MACHINE,
@@ -116,6 +117,13 @@ def advise(
         default="allreduce",
         required=False,
     ),
+    measured: str | None = option(
+        "file",
+        "What nccl-tests, the inspector or the example profiler timed there: says which sizes are "
+        "below what the links allow.",
+        None,
+        "FILE",
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Whether plans are worth it on a machine, and how to get them there.
@@ -125,13 +133,18 @@ def advise(
     as `compare` does; the same with the worst adapter, cable and GPU out; and each way to have it,
     with the next command.
     """
+    text = None if measured is None else files.read_text(measured)
     topology = machine.load()
 
-    from forestcoll.study.advice import advise as make_advice
+    from forestcoll.study import advice
+    from forestcoll.topology.calibrate import calls
     from forestcoll.ui.report import comparison
 
+    timed = None if text is None else calls.read(text, measured or "")
     with show_progress("making plans") as progress:
-        result = make_advice(topology, collective, progress)
+        result = advice.advise(topology, collective, progress)
+    if timed is not None:
+        result = advice.hold(result, timed, measured or "")
     answer(as_json, comparison.advice(result, machine.words))
 
 

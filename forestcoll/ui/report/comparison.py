@@ -25,7 +25,7 @@ from forestcoll.ui.report.facts import (
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
-    from forestcoll.study.advice import Advice, Reach, State, Way
+    from forestcoll.study.advice import Advice, Reach, State, Timed, Way
     from forestcoll.study.comparison import Cell, Comparison
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
@@ -69,6 +69,7 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
         head,
         Rows("states", [_state(state) for state in result.states], range(1, 6)),
         Rows("sizes", [_gain(result, k) for k in range(len(result.gains))], (1, 2, 4, 5, 6)),
+        Rows("measured", [_timed(one) for one in result.measured], range(4)),
         Rows("ways", [_way(way, *said) for way in result.ways], ()),
         [line(name, text) for name, text in steps],
         [Fact("model", compared.model, compared.model), *notes(compared.notes)],
@@ -144,6 +145,17 @@ def _gain(result: Advice, k: int) -> list[Fact]:
         line("", "" if best is None else best.name),
         Fact("gain", [gain.least, gain.most], " - ".join(gains) + " x" if gain.name else ""),
         Fact("reason", gain.reason or None, gain.reason, "because"),
+    ]
+
+
+def _timed(one: Timed) -> list[Fact]:
+    """A row of what was measured."""
+    below = f"below what the links allow: {one.us / one.expected:.2f} times as long"
+    return [
+        Fact("size", one.size, words.size(one.size), "measured"),
+        Fact("us", one.us, words.duration(one.us), "time"),
+        Fact("expected_us", one.expected, words.duration(one.expected), "by the links"),
+        Fact("slow", one.slow, below if one.slow else "as the links allow", ""),
     ]
 
 
