@@ -69,7 +69,7 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
         head,
         Rows("states", [_state(state) for state in result.states], range(1, 6)),
         Rows("sizes", [_gain(result, k) for k in range(len(result.gains))], (1, 2, 4, 5, 6)),
-        Rows("measured", [_timed(one) for one in result.measured], range(4)),
+        Rows("measured", [_call(one) for one in result.measured], range(4)),
         Rows("ways", [_way(way, *said) for way in result.ways], ()),
         [line(name, text) for name, text in steps],
         [Fact("model", compared.model, compared.model), *notes(compared.notes)],
@@ -148,7 +148,7 @@ def _gain(result: Advice, k: int) -> list[Fact]:
     ]
 
 
-def _timed(one: Timed) -> list[Fact]:
+def _call(one: Timed) -> list[Fact]:
     """A row of what was measured."""
     below = f"below what the links allow: {one.us / one.expected:.2f} times as long"
     return [
