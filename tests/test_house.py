@@ -191,7 +191,7 @@ BUDGETS: dict[str, int] = {
     "topology": 57_175,
     "graph": 81_050,
     "schedule": 15_700,
-    "solver": 86_590,
+    "solver": 86_850,
     "verify": 55_170,
     "plans": 38_800,
     "lower": 26_675,

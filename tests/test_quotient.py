@@ -19,7 +19,9 @@ from forestcoll.graph.symmetry import quotient
 from forestcoll.graph.symmetry.group import Image, link_images
 from forestcoll.graph.symmetry.quotient import alike_ranks, find_rotations, fold
 from forestcoll.program import Collective
+from forestcoll.schedule.dual import check_dual
 from forestcoll.solver import task
+from forestcoll.solver.flows import joint
 from forestcoll.topology.edit import edit, parse_scale
 
 ALLGATHER = Collective.ALLGATHER
@@ -159,3 +161,33 @@ def test_the_optimum_of_thousands_of_ranks_with_failures(row: str) -> None:
     )
     graph = CapacityGraph.from_topology(topology)
     assert solver.optimum(graph, ALLGATHER).algbw == Fraction(algbw)
+
+
+JOINT = """
+dgx-a100 boxes=3: box0/gpu0-fabric=1/2
+dgx-a100 boxes=4: box1/gpu3-fabric=1/3
+fat-tree leaves=3 hosts=2 gpus=2: box0/gpu0-leaf0=1/2
+rail boxes=4 rails=4: box2/gpu1-rail1=1/2
+rail boxes=5 rails=2 spine=0: box0/gpu0-rail0=3/4
+"""
+
+
+@pytest.mark.parametrize("row", JOINT.strip().splitlines())
+def test_the_joint_optimum_is_folded_by_rotations(
+    row: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, change = row.split(": ")
+    graph = CapacityGraph.from_topology(edit(machine(words), [], [parse_scale(change)])).plain
+    exact = joint.joint(graph)
+    monkeypatch.setattr(joint, "ALIKE_FROM", 1)
+    folded = joint.joint(graph)
+    assert folded.algbw == exact.algbw
+    assert check_dual(graph, folded.bound, Collective.ALLREDUCE) == folded.algbw
+
+
+def test_the_joint_optimum_of_thousands_of_ranks_with_a_failed_port() -> None:
+    """Boxes together bound it: each may take in 200 GB/s but one, for what all have to exchange."""
+    topology = edit(machine("dgx-a100 boxes=512"), [], [parse_scale("box0/gpu0-fabric=1/2")])
+    best = solver.optimum(CapacityGraph.from_topology(topology), Collective.ALLREDUCE)
+    assert best.algbw == best.bound.algbw == Fraction(512 * 200 * 2 - 25, 2 * 2 * 511)
+    assert best.note == ""

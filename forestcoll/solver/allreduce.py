@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric
+from forestcoll.graph.symmetry.quotient import alike_ranks
 from forestcoll.schedule.forest import Bound
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint, fit_joint, joint
@@ -67,13 +68,14 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     same = Plan(gather, scatter, None, allreduce_bound(graph))
     if same.bound.algbw == same.same_algbw:
         return same
-    if len(graph.ranks) > COMPACT_FROM:
+    large = len(graph.ranks) > COMPACT_FROM
+    if large and 2 * len(alike_ranks(graph)) > len(graph.ranks):
         note = (
             "reduce-scatter and allgather over the same trees; a joint optimum is not looked for "
-            f"beyond {COMPACT_FROM:,} ranks"
+            f"beyond {COMPACT_FROM:,} ranks that are not alike"
         )
         return replace(same, note=note)
-    boxed = joint_of_boxes(graph, same.bound)
+    boxed = None if large else joint_of_boxes(graph, same.bound)
     if boxed is not None and boxed.algbw > same.same_algbw:
         note = ""
         if boxed.algbw < boxed.bound.algbw:
@@ -83,15 +85,16 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
             )
         return Plan(gather, scatter, boxed, same.bound, note)
     try:
-        if not patient and len(graph.ranks) > PATIENT:
+        if not patient and PATIENT < len(graph.ranks) <= COMPACT_FROM:
             raise UnsupportedError(f"for {len(graph.ranks)} ranks it may take minutes")
         best = joint(graph)
     except UnsupportedError as reason:
         note = f"reduce-scatter and allgather over the same trees, no joint optimum: {reason}"
         return Plan(gather, scatter, None, same.bound, note)
     bound = min(same.bound, best.bound, key=lambda b: b.algbw)
-    better = _fewer(graph, best) if best.algbw > same.same_algbw else None
-    return Plan(gather, scatter, better, bound)
+    if best.algbw <= same.same_algbw:
+        return Plan(gather, scatter, None, bound)
+    return Plan(gather, scatter, best if large else _fewer(graph, best), bound)
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +105,7 @@ def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
     only where the joint optimum is better than theirs.
     """
     best = plan(graph).joint
-    if best is None or trees < 1:
+    if best is None or trees < 1 or len(graph.ranks) > COMPACT_FROM:
         return None
     if best.trees:
         return best if sum(best.supply) <= trees * len(graph.ranks) else None

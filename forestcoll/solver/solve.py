@@ -16,7 +16,15 @@ from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.phase_packing import pack_both, pack_part, pack_phase
 from forestcoll.solver.shallow.rehanging import suits
-from forestcoll.solver.task import Packed, Task, analyse, assemble, check_promise, forward
+from forestcoll.solver.task import (
+    COMPACT_FROM,
+    Packed,
+    Task,
+    analyse,
+    assemble,
+    check_promise,
+    forward,
+)
 
 SLACK = Fraction(249, 250)
 """What is left of an algbw at least where less is enough: the rest is room for low trees."""
@@ -95,6 +103,8 @@ def _allreduce(
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
     chosen = plan(graph)
     joint = chosen.joint if trees == "auto" else fix_joint(graph, trees)
+    if len(graph.ranks) > COMPACT_FROM:  # whole forests of both phases apart are out of reach
+        joint = None
     if joint is not None:
         return _joint(graph, joint, report), chosen.bound
     gather = scatter = _pack(chosen.gather, trees, report, patient)

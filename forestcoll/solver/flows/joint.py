@@ -34,6 +34,8 @@ from fractions import Fraction
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, require_size
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
+from forestcoll.graph.symmetry.group import is_symmetry
+from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound, check_dual
 from forestcoll.schedule.forest import Bound, Symmetry, Tree
@@ -87,8 +89,8 @@ def joint(graph: CapacityGraph) -> Joint:
     Raises UnsupportedError where the program is too large, or its numbers are too long, to be
     solved exactly here.
     """
-    symmetries = find_symmetries(graph)
-    model = joint_model(graph, symmetries, equal=False)
+    large = len(graph.ranks) > ALIKE_FROM
+    model = joint_model(graph, _fold(graph) if large else find_symmetries(graph), equal=False)
     if model.size > VARIABLES:
         raise UnsupportedError(
             f"{model.size} links and flows that no symmetry makes alike are too many "
@@ -97,7 +99,7 @@ def joint(graph: CapacityGraph) -> Joint:
     solution = model.solve()
     bound = _bound(model, solution)
     candidates = [in_units(model, solution)]
-    for again in _alternatives(model, solution.value):
+    for again in () if large else _alternatives(model, solution.value):
         again.start()
         again.pool += again.rows(model.cuts)
         try:
@@ -112,6 +114,13 @@ def joint(graph: CapacityGraph) -> Joint:
     common = sum(supply) / solution.value  # trees for each unit of capacity
     require_size([math.ceil(c * common) for c in graph.capacity], 2)
     return Joint(solution.value * graph.unit, supply, raise_carried(graph, carried, common), bound)
+
+
+def _fold(graph: CapacityGraph) -> list[Symmetry]:
+    """Rotations of what is alike, and the turn of all links where it is a symmetry."""
+    turn = Symmetry(tuple(range(graph.n)), turned=True)
+    rotations = [Symmetry(image) for image in find_rotations(graph, tiers=True)]
+    return [*rotations, turn] if is_symmetry(graph, turn) else rotations
 
 
 def _is_spread(graph: CapacityGraph, supply: Sequence[int]) -> bool:
