@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import product
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.topology import Topology, catalog
+from forestcoll.topology import Topology, catalog, loads_topology
 from forestcoll.topology.edit import edit
 
 MI250 = (
@@ -171,3 +171,37 @@ def shuffled(graph: CapacityGraph, seed: int) -> CapacityGraph:
         head=tuple(to[graph.head[e]] for e in links),
         capacity=tuple(graph.capacity[e] for e in links),
     )
+
+
+CLOS = """
+format: forestcoll.topology/1
+name: three-tiers-{pods}x{leaves}x{hosts}
+parameters: {pods: 16, leaves: 8, hosts: 16, spines: 8, cores: 8}
+boxes:
+  count: pods * leaves * hosts
+  nodes: {"gpu{0..7}": {kind: gpu}, nvswitch: {kind: switch}}
+  links: [{src: "gpu{0..7}", dst: nvswitch, bandwidth: 450}]
+nodes:
+  pod{0..pods-1}-leaf{0..leaves-1}: {kind: switch}
+  pod{0..pods-1}-spine{0..spines-1}: {kind: switch}
+  core{0..spines-1}-{0..cores-1}: {kind: switch}
+links:
+  - for: {b: 0..pods*leaves*hosts-1}
+    src: box{b}/gpu{0..7}
+    dst: pod{b // (hosts*leaves)}-leaf{b // hosts % leaves}
+    bandwidth: 50
+  - for: {p: 0..pods-1}
+    src: pod{p}-leaf{0..leaves-1}
+    dst: pod{p}-spine{0..spines-1}
+    bandwidth: hosts * 8 * 50 / spines
+  - for: {p: 0..pods-1, s: 0..spines-1}
+    src: pod{p}-spine{s}
+    dst: core{s}-{0..cores-1}
+    bandwidth: leaves * hosts * 8 * 50 / spines / cores
+"""
+"""A Clos network of three tiers: 16,384 GPUs."""
+
+
+def clos(**sizes: int) -> Topology:
+    """That network, whole or of other sizes."""
+    return loads_topology(CLOS, settings={name: str(size) for name, size in sizes.items()})

@@ -16,7 +16,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from damages import damage, rows
-from graphs import build, dgx_a100, machine, named, ring, shuffled
+from graphs import build, clos, dgx_a100, machine, named, ring, shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import stranger
@@ -46,7 +46,7 @@ from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
 from forestcoll.solver.compact.stars import pack_stars
 from forestcoll.study.degrade.failures import classes, list_failures
-from forestcoll.topology import catalog, loads_topology
+from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit, parse_scale
 
 
@@ -624,51 +624,16 @@ def test_large_forests_are_compact_by_default(collective: str, phases: int) -> N
     assert made.notes == []
 
 
-CLOS = """
-format: forestcoll.topology/1
-name: three-tiers-{pods}x{leaves}x{hosts}
-parameters: {pods: 16, leaves: 8, hosts: 16, spines: 8, cores: 8}
-boxes:
-  count: pods * leaves * hosts
-  nodes: {"gpu{0..7}": {kind: gpu}, nvswitch: {kind: switch}}
-  links: [{src: "gpu{0..7}", dst: nvswitch, bandwidth: 450}]
-nodes:
-  pod{0..pods-1}-leaf{0..leaves-1}: {kind: switch}
-  pod{0..pods-1}-spine{0..spines-1}: {kind: switch}
-  core{0..spines-1}-{0..cores-1}: {kind: switch}
-links:
-  - for: {b: 0..pods*leaves*hosts-1}
-    src: box{b}/gpu{0..7}
-    dst: pod{b // (hosts*leaves)}-leaf{b // hosts % leaves}
-    bandwidth: 50
-  - for: {p: 0..pods-1}
-    src: pod{p}-leaf{0..leaves-1}
-    dst: pod{p}-spine{0..spines-1}
-    bandwidth: hosts * 8 * 50 / spines
-  - for: {p: 0..pods-1, s: 0..spines-1}
-    src: pod{p}-spine{s}
-    dst: core{s}-{0..cores-1}
-    bandwidth: leaves * hosts * 8 * 50 / spines / cores
-"""
-"""A Clos network of three tiers: 16,384 GPUs."""
-
-
-def clos(**sizes: int) -> CapacityGraph:
-    settings = {name: str(size) for name, size in sizes.items()}
-    return CapacityGraph.from_topology(loads_topology(CLOS, settings=settings))
-
-
 def test_parts_too_large_to_be_packed_have_stars_through_boxes() -> None:
     """The farthest boxes come first: links above pods are as full as those below."""
-    forest = compact(clos())
+    forest = compact(CapacityGraph.from_topology(clos()))
     assert certificate.check(forest) == (Fraction(819200, 2047),) * 2
     assert (forest.images, len(forest.trees), forest.height) == (16_384, 1, 2)
 
 
 def test_switches_of_a_tier_are_one_class_of_failures() -> None:
     """Planes and cores are rotated, too, not only what holds ranks."""
-    settings = {"pods": "4", "leaves": "4", "spines": "4", "cores": "4"}
-    topology = loads_topology(CLOS, settings=settings)
+    topology = clos(pods=4, leaves=4, spines=4, cores=4)
     failures = list_failures(topology)
     members = classes(CapacityGraph.from_topology(topology), failures)
     names = [failures[member].name for member in dict.fromkeys(members)]
@@ -681,7 +646,10 @@ def test_switches_of_a_tier_are_one_class_of_failures() -> None:
 
 def test_stars_written_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(forests, "LARGE", 8)
-    forest = compact(clos(pods=2, leaves=2, hosts=4, spines=2, cores=2), name="small")
+    forest = compact(
+        CapacityGraph.from_topology(clos(pods=2, leaves=2, hosts=4, spines=2, cores=2)),
+        name="small",
+    )
     whole = forest.expand()
     assert check(whole) == forest.algbw == Fraction(1280, 3)
     stranger(forest, tmp_path, "--optimal", "--max-height", 2)
