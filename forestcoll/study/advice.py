@@ -188,7 +188,7 @@ def _gain(comparison: Comparison, size: int) -> Gain:
     if max(mine.percent, theirs.percent) < HALF:
         reason = "hops and messages take the time, not links"
     elif least < WORTH:
-        reason = "both fill the links"
+        reason = "both use the links as well"
     else:
         share = f"{theirs.percent:.0f} % of the bound"
         busy = theirs.busiest[0]
