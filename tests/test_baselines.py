@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -104,6 +106,23 @@ def test_rings_of_two_meshes_enter_each_box_by_every_nic() -> None:
     ]
     assert {a for a, _ in ends} == {b for _, b in ends} == set(on.ranks)
     assert forest.trees_per_root == 16
+
+
+def test_the_search_for_rings_leaves_ctrl_c_as_it_is() -> None:
+    """The solver's own handler would leave none behind, and kill the process without a word."""
+    code = """
+import signal
+import forestcoll
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver import baselines
+signal.signal(signal.SIGINT, lambda *_: print("heard"))
+graph = CapacityGraph.from_topology(forestcoll.load_topology("mi300x"))
+assert baselines.forests("rings", graph, Collective.ALLGATHER)
+signal.raise_signal(signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("heard\n", 0), done.stderr
 
 
 def test_rings_do_without_a_nic_that_failed() -> None:

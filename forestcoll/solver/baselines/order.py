@@ -367,4 +367,5 @@ def _solver() -> cp_model.CpSolver:
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = STEPS
+    solver.parameters.catch_sigint_signal = False  # it would leave no handler behind, not ours
     return solver
