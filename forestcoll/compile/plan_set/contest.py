@@ -103,12 +103,11 @@ class Contest:
     def timings(self, i: int, size: int) -> list[Timing]:
         """Those of a candidate that has a program, under each rule."""
         if (i, size) not in self._timings:
-            program = self._programs[i]
-            assert program is not None
-            self._timings[i, size] = self._play(program, i, size)
+            self._timings[i, size] = self._play(self._programs[i], i, size)
         return self._timings[i, size]
 
-    def _play(self, program: Program, i: int, size: int) -> list[Timing]:
+    def _play(self, program: Program | None, i: int, size: int) -> list[Timing]:
+        assert program is not None
         topology, options = self._topology, self._options
         with self._clock.stage("play"):
             return simulate.run_each(
@@ -126,13 +125,21 @@ class Contest:
 
         By the estimate alone for more than RANKS ranks. From LONG on times are lines over the size.
         """
-        program = self.program(i)
+        return self._times_of(self.program(i), i, size, self.timings)
+
+    def _times_of(
+        self,
+        program: Program | None,
+        i: int,
+        size: int,
+        play: Callable[[int, int], list[Timing]],
+    ) -> Sequence[float]:
         if program is None or not smallest_call(program) <= size <= largest_call(program):
             return [NEVER] * len(self._rules)
         if not self._played:
             return [float(self.candidates[i].line.time(size))] * len(self._rules)
         played = min(size, LONG)
-        return [timing.time * size / played for timing in self.timings(i, played)]
+        return [timing.time * size / played for timing in play(i, played)]
 
     def time(self, i: int, size: int) -> float:
         """Microseconds under the worst rule."""
@@ -200,10 +207,7 @@ class Contest:
         if i not in self._plain:
             self._plain[i] = self._make(i, tuned=False)
         program = self._plain[i]
-        if program is None or not smallest_call(program) <= size <= largest_call(program):
-            return [NEVER] * len(self._rules)
-        played = min(size, LONG)
-        return [timing.time * size / played for timing in self._play(program, i, played)]
+        return self._times_of(program, i, size, lambda i, size: self._play(program, i, size))
 
     def _good(self, size: int) -> set[int]:
         """Those that under no rule take SURE times as long as the fastest under that rule.

@@ -84,10 +84,9 @@ def solve_compact(
         return None  # a part of the links that is balanced at every switch may be less regular
     asked = fit.links, fit.trees, fit.capacity
     packed = pack_compact(*asked)
+    # of an allreduce only where its joint optimum is out of reach
     if packed is None and (collective.has_parts or len(graph.ranks) > COMPACT_FROM):
-        packed = pack_around(
-            *asked
-        )  # of an allreduce, only where its joint optimum is out of reach
+        packed = pack_around(*asked)
     if packed is None:
         return None
     out, group = packed

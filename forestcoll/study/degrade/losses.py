@@ -293,18 +293,17 @@ class Hardest:
 
 
 def find_hardest(
-    workload: Workload, kinds: Iterable[Kind], progress: Progress | None = None
+    workload: Workload, kinds: Sequence[Kind], progress: Progress | None = None
 ) -> Iterator[Hardest]:
     """The hardest single failure of each kind; none of a kind that the topology does not have."""
-    problem = workload.problem()
+    problem, room = workload.problem(), _room(workload.topology.rates())
     for done, kind in enumerate(kinds):
         if progress is not None:
-            progress(f"failures of {kind}", done / len(KINDS))
+            progress(f"failures of {kind}", done / len(kinds))
         failures = list_failures(workload.topology, (kind,))
         members = sorted(set(classes(problem.graph, failures, problem.root)))
         if not members:
             continue
-        room = _room(workload.topology.rates())
         looked = sorted(members, key=lambda i: min(room(failures[i]), default=0))
         looked = looked[: max(1, LOOKED // len(problem.graph.ranks))]
         optima = {i: _solve(workload, failures[i]) for i in looked}
