@@ -14,8 +14,8 @@ of the package's sources, and another state begins a new one.
 `compare` holds each row against the frozen one: its times at most 1 % longer, over links alone and
 as reports print them, no more thread blocks, the same forest to the byte, its bars still reached in
 printed times, the same refusal. The exit code is 1 where one of these is broken and not allowed.
-Plans that are the frozen ones to the byte are not played again; `--play` plays them too, for
-changes to the simulator. Seconds are of processors; those frozen are of one machine, so `--beside`
+Plans that are the frozen ones to the byte are not played again where their times are known;
+`--play` plays them too, for changes to the simulator. Seconds are of processors; those frozen are of one machine, so `--beside`
 runs another version's PYTHON next to each row.
 """
 
@@ -230,7 +230,7 @@ def measured(words: tuple[str, ...], python: str, known: Row | None) -> Row:
         if "index" in figures:
             algbw = max(figures["index"]["forests"], key=lambda f: Fraction(f["algbw"]))["algbw"]
         best = figures.get("plain_bound") or figures["bound"]
-        if known is not None and known.plan == plan and known.forest == forest:
+        if known and known.shown and (known.plan, known.forest) == (plan, forest):
             times, shown = known.us, known.shown
         else:
             times, shown = _played(python, folder, words, played, figures)
