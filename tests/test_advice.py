@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from command_line import as_json as answer
 from command_line import draw
 from graphs import machine
+from real_files import real
 
+import forestcoll
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.study import advice
@@ -81,9 +84,20 @@ def test_ways_are_those_of_the_machine() -> None:
     assert not ways["rccl-trees"].serves
 
 
+@pytest.mark.parametrize(("name", "trees"), [("topo_8p_940", 4), ("topo_16p1h", 24)])
+def test_a_dump_of_rccl_is_of_a_machine_of_amd(name: str, trees: int) -> None:
+    """By the architecture that it states, whatever its file is called."""
+    dump = forestcoll.load_topology(real(f"rccl-xml/{name}.xml"))
+    ways = {way.name: way for way in advice.list_ways(dump, Collective.ALLREDUCE)}
+    assert ways["rccl-trees"].why.startswith(f"{trees} trees")
+    assert "rccl" in ways
+    assert "msccl" not in ways
+
+
 def test_the_command_says_what_to_type_next() -> None:
     told = answer("advise", "ring", "--set", "gpus=4", "-c", "allgather")
     assert told["nothing_to_gain"] in (True, False)
+    assert told["bound_decimal"] == float(Fraction(told["bound"]))
     assert [row["size"] for row in told["sizes"]] == list(advice.SIZES)
     commands = [text for way in told["ways"] for text in way["commands"]]
     assert "forestcoll deploy plans/ --runtime mscclpp -o deployed/" in commands

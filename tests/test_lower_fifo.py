@@ -28,7 +28,16 @@ from forestcoll.program import (
     RankProgram,
     ThreadBlock,
 )
-from forestcoll.program.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, SMS, Target, sms_of
+from forestcoll.program.targets import (
+    DEFAULT_SMS,
+    MSCCL,
+    MSCCLPP,
+    RCCL,
+    SMS,
+    Target,
+    library_on,
+    sms_of,
+)
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
 from forestcoll.solver.baselines import by_name
@@ -160,6 +169,8 @@ def test_messages_take_the_channels_of_their_plane(
 
 # -- protocols and multiprocessors ---------------------------------------------------------------
 
+AMD_OR_NOT = ["mi250-2-without-1-a1", "gfx950-node", "fabric-amd-node", "camd-1", "dgx-h100"]
+
 
 def test_thread_blocks_are_limited_by_the_gpu_and_the_loader() -> None:
     assert (sms_of("dgx-h100-2"), sms_of("dgx1-v100-1-without-1-abc"), sms_of("mine")) == (
@@ -168,9 +179,11 @@ def test_thread_blocks_are_limited_by_the_gpu_and_the_loader() -> None:
         DEFAULT_SMS,
     )
     assert sms_of("dgx-h1000") == DEFAULT_SMS
+    assert (sms_of("gfx90a-topo-2"), sms_of("gfx942-mi300x")) == (104, 80)
+    assert [library_on(name) is RCCL for name in AMD_OR_NOT] == [True, True, True, False, False]
     assert (MSCCL.on(132).thread_blocks, RCCL.on(132).thread_blocks) == (132, 64)
     assert MSCCL.on(4000).thread_blocks == 1024
-    for name in SMS:
+    for name in (name for name in SMS if not name.startswith("gfx")):
         assert catalog.load(name, {}).name.startswith(f"{name}-")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from real_files import real
@@ -128,6 +129,26 @@ def test_any_port_of_a_real_machine_may_be_out(
     for src, dst in ports[::step]:
         rails = check_files(machine, [f"{src}<->{dst}"], adapters)
         assert (len(rails.channels), rails.changes) == (adapters - 1, 0)
+
+
+@pytest.mark.parametrize("network", ["single", "rail"])
+def test_adapters_have_the_numbers_of_the_dump(network: str, tmp_path: Path) -> None:
+    """A dump whose library lists the adapters the other way round than its GPUs."""
+    text = real("nccl-xml/oracle/H100-topology.xml").read_text(encoding="utf-8")
+    text = re.sub(r'(<net .*?dev=)"(\d+)"', lambda m: f'{m[1]}"{15 - int(m[2])}"', text)
+    gpus = [m.start() for m in re.finditer(r'<gpu dev="(\d+)"', text)]
+    near = {
+        int(net[1]): sum(place < net.start() for place in gpus) - 1
+        for net in re.finditer(r'<net .*?dev="(\d+)"', text)
+    }
+    assert (near[15], near[14], near[0]) == (0, 0, 7)
+    dump = tmp_path / "m.xml"
+    dump.write_text(text, encoding="utf-8")
+    machine = forestcoll.load_topology(dump, {"boxes": 2, "fabric": network})
+    files = nccl_graph(Subject("m", "topology", machine), Settings())
+    for name in ("m.0.nccl-graph.xml", "m.1.nccl-graph.xml"):
+        channels = re.findall(r'<net dev="(\w+)"/>\s*<gpu dev="(\w+)"', files[name].decode())
+        assert {int(net, 16): int(gpu, 16) for net, gpu in channels} == near
 
 
 def test_one_of_two_ports_on_one_link_is_out_or_both_are_slow() -> None:

@@ -6,6 +6,7 @@ ROCm/rccl 0cbce2a (the same files), microsoft/mscclpp 1f5f065d (execution_common
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
@@ -138,13 +139,20 @@ SMS = {
     "gb200-nvl72": 148,
     "mi250": 104,
     "mi300x": 304,
+    "gfx906": 60,
+    "gfx908": 120,
+    "gfx90a": 104,
+    "gfx942": 80,
+    "gfx950": 256,
     "fat-tree": 132,
     "rail": 132,
 }
-"""Multiprocessors of a GPU (MI250: of a die), by the catalogue's name of its machine.
+"""Multiprocessors of a GPU (MI250: of a die), by the catalogue's name of its machine, or by the
+architecture that begins the name of a dump of RCCL.
 
 Fabrics have the links of H100 GPUs by default. Sources: NVIDIA's whitepapers on Volta, Ampere and
-Hopper; AMD's on CDNA 2 and CDNA 3. For Blackwell the smallest number of its versions.
+Hopper; AMD's on CDNA to CDNA 4 and data sheets of Instinct MI50 and MI308X. For Blackwell, and by
+architecture, the smallest number of all versions.
 """
 DEFAULT_SMS = 108
 HOPPER = frozenset({"dgx-h100", "dgx-b200", "gb200-nvl72", "fat-tree", "rail"})
@@ -152,9 +160,9 @@ HOPPER = frozenset({"dgx-h100", "dgx-b200", "gb200-nvl72", "fat-tree", "rail"})
 TREE_RATE, HOPPER_TREE_RATE = Fraction(24), Fraction("36.7")
 """GB/s that NCCL gives a thread block that does trees: on an Ampere in Simple, and from a Hopper on
 in LL128 (NCCL src/graph/tuning.cc: perChMaxTreeBws, perChMaxTreeLL128Bws)."""
-AMD = frozenset({"mi250", "mi300x"})
-"""Machines of those whose GPUs are AMD's: MSCCL XML runs on RCCL there, else on the executor for
-NCCL."""
+AMD = re.compile(r"\b(amd|gfx\w*|mi\d+x?)\b")
+"""In the names of machines whose GPUs are AMD's: MSCCL XML runs on RCCL there, else on the executor
+for NCCL."""
 
 
 HOSTS = {"gb200-nvl72": 4}
@@ -165,7 +173,7 @@ Source: NVIDIA, GB200 NVL72 data sheet: 18 compute trays of four GPUs.
 
 
 def _machine(topology: str) -> str:
-    """The catalogue's name of the machine; "" where it is unknown."""
+    """The catalogue's name of the machine, or its architecture; "" where it is unknown."""
     machines = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
     return max(machines, key=len, default="")
 
@@ -188,7 +196,7 @@ def tree_rate_of(topology: str, protocol: Protocol) -> Fraction:
 
 def library_on(topology: str) -> Target:
     """The runtime of MSCCL XML on that machine's GPUs; NVIDIA's are meant where it is unknown."""
-    return RCCL if _machine(topology) in AMD else MSCCL
+    return RCCL if AMD.search(topology) else MSCCL
 
 
 SLOTS: dict[Protocol, int] = {"Simple": 2, "LL": 8, "LL128": 8}

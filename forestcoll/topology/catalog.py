@@ -131,7 +131,14 @@ def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
 
     text = read_text(path)
     form = None if is_topology_file(text) else readers.format_of(text)
-    return loads_file(text, str(path), settings, form)
+    try:
+        return loads_file(text, str(path), settings, form)
+    except TopologyError as error:
+        if form or is_topology_file(text):
+            raise
+        raise TopologyError(
+            f"{error} (other tools' files that are read: 'forestcoll topology import --help')"
+        ) from None
 
 
 def is_topology_file(text: str) -> bool:

@@ -17,7 +17,7 @@ from forestcoll.common.errors import UnsupportedError, did_you_mean
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Forest
-from forestcoll.solver.baselines import exchange, hierarchy, packing, rings
+from forestcoll.solver.baselines import blink_multitree, exchange, hierarchy, rings
 from forestcoll.solver.baselines.shapes import Problem
 
 __all__ = ["BASELINES", "Baseline", "by_name", "forests"]
@@ -102,8 +102,8 @@ _RECORDS = (
     Baseline("hierarchical", "inside boxes, between, inside", BY_TREES, hierarchy.hierarchical),
     Baseline("direct", "everybody to everybody in one round", BY_TREES, exchange.direct),
     Baseline("in-switch", "the switch copies and adds (NVLS)", _EVERYWHERE, _in_switch, True),
-    Baseline("blink", "trees packed from one root", BY_TREES, packing.blink),
-    Baseline("multitree", "trees grown greedily", _UNROOTED, packing.multitree),
+    Baseline("blink", "trees packed from one root", BY_TREES, blink_multitree.blink),
+    Baseline("multitree", "trees grown greedily", _UNROOTED, blink_multitree.multitree),
 )
 BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
 

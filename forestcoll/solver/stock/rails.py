@@ -119,7 +119,7 @@ def _joints(graph: CapacityGraph) -> set[int]:
 
 
 def _adapters(graph: CapacityGraph, topology: Topology) -> dict[str, list[Adapter]]:
-    """Each box's links to outside, as they are numbered in `topology`; 0 GB/s: it is out.
+    """Each box's links to outside, in the order of the links of `topology`; 0 GB/s: it is out.
 
     Those at a switch of the box go round the GPUs that are nearest to it. Of parallel links as many
     are out as make up what is lost, where whole ones do; else all are slower. The adapters of a GPU
@@ -134,22 +134,24 @@ def _adapters(graph: CapacityGraph, topology: Topology) -> dict[str, list[Adapte
     near = neighbours(whole.n, whole.ends)
     inside = [[v for v in ends if whole.box(v) == whole.box(u)] for u, ends in enumerate(near)]
     adapters: dict[str, list[Adapter]] = defaultdict(list)
-    for u in range(whole.n):
-        outside = [v for v in sorted(set(near[u]) - set(inside[u])) if (u, v) in before]
-        gpus = _nearest(whole, inside, u) if outside else []
-        gpus = [there[whole.names[v]] for v in gpus if whole.names[v] in there]
-        for k, v in enumerate(outside):
-            ends = whole.names[u], whole.names[v]
-            ports = count[ends]
-            rate = now.get((there.get(ends[0], -1), there.get(ends[1], -1)), Fraction(0))
-            left = ports * rate / before[u, v]
-            sound = int(left) if left.denominator == 1 else ports
-            idle = whole.gpu[u] and ends[0] not in there and ends[1] in there
-            for port in range(ports):
-                gpu = gpus[(k + port) % len(gpus)] if gpus else -1
-                up = port < sound
-                works = Fraction(rate, sound) if gpus and up else Fraction(0)
-                adapters[whole.box(u)].append(Adapter(gpu, works, up or idle))
+    turn: Counter[int] = Counter()
+    for ends, ports in count.items():
+        u, v = (whole.node_of[name] for name in ends)
+        if v in inside[u] or (u, v) not in before:
+            continue
+        gpus = [
+            there[whole.names[w]] for w in _nearest(whole, inside, u) if whole.names[w] in there
+        ]
+        rate = now.get((there.get(ends[0], -1), there.get(ends[1], -1)), Fraction(0))
+        left = ports * rate / before[u, v]
+        sound = int(left) if left.denominator == 1 else ports
+        idle = whole.gpu[u] and ends[0] not in there and ends[1] in there
+        for port in range(ports):
+            gpu = gpus[turn[u] % len(gpus)] if gpus else -1
+            turn[u] += 1
+            up = port < sound
+            works = Fraction(rate, sound) if gpus and up else Fraction(0)
+            adapters[whole.box(u)].append(Adapter(gpu, works, up or idle))
     return adapters
 
 

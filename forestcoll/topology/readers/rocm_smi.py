@@ -35,15 +35,15 @@ def _loads(text: str, values: Values) -> Topology:
     tables, gpus, numa = _read(strip_escapes(text), values)
     nodes = {name.lower(): Node("gpu") for name in gpus}
     notes = ["network ports are not in the file"]
-    machine = values.text("machine")
+    name, machine = f"amd-{values.name}"[:100], values.text("machine")
     if machine:
-        return put_inside(values, machine, tuple(nodes), (), notes)
+        return put_inside(values, machine, tuple(nodes), (), notes, name)
     links = _links(_direct(tables, gpus, values), gpus, values, notes)
     by_node: dict[str, list[str]] = {}
     for gpu in gpus:
         by_node.setdefault(numa.get(gpu, "0"), []).append(gpu.lower())
     notes += add_pcie(nodes, links, list(by_node.values()), [], values, None, "xGMI")
-    return values.topology(nodes, links, (), notes)
+    return values.topology(nodes, links, (), notes, name)
 
 
 READER = Reader(

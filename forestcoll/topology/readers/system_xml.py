@@ -2,7 +2,8 @@
 
 Bandwidths are in GB/s a direction, as the library that wrote the file counts them
 (readers/rates.py): links between GPUs by `Dialect`, PCIe by lanes, sockets by processor. RCCL's
-file is NCCL's with `<xgmi>` for the links between GPUs and the architecture in `gcn`; peer copies
+file is NCCL's with `<xgmi>` for the links between GPUs and the architecture in `gcn`, which the
+topology's name begins with: by it the GPUs are known as AMD's (program/targets.py). Peer copies
 over xGMI may measure less, and data sheets state more: `--set xgmi=GB/s`.
 
 What becomes a link:
@@ -24,7 +25,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -55,6 +56,8 @@ from forestcoll.topology.source import Element, parse_xml
 BRIDGE_TO_CPU = "0x068001"  # target class of an NVLink that ends at the processor
 SWITCH_CLASS, GPU_CLASSES = "0x068000", ("0x03", "0x12")
 GPU_DEVICES = ("0x0302", "0x0380", "0x12")
+OLD = {"906": "906", "908": "908", "910": "90a"}
+"""What older RCCL calls gfx906 and its like in `gcn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,13 @@ class Dialect:
             raise root.error(
                 f"<{root.tag}> is not an {self.library} topology; that starts with <system>"
             )
-        return _Machine(root, values, self).topology()
+        topology = _Machine(root, values, self).topology()
+        if self.library != "RCCL":
+            return topology
+        gcn = next((gpu.get("gcn") for gpu in root.walk() if gpu.tag == "gpu"), "")
+        return replace(
+            topology, name=slug(f"gfx{OLD.get(gcn, gcn[3:].partition(':')[0])}-{topology.name}")
+        )
 
 
 @dataclass(slots=True)
@@ -369,8 +378,10 @@ class _Machine:
     # network
 
     def adapters(self) -> list[Adapter]:
-        """Returns every `<net>` that states a speed, with the GPUs nearest to it; notes say so."""
+        """Returns every `<net>` that states a speed, with the GPUs nearest to it, in the order of
+        the library's numbers (`dev`), where they are distinct; notes say so."""
         adapters: list[Adapter] = []
+        numbers: list[tuple[int, int]] = []
         idle: list[str] = []
         for cpu in self.root.children_of("cpu"):
             host = self.hosts[cpu.get("host_hash")]
@@ -396,6 +407,9 @@ class _Machine:
                 keep = ("dev", "port", "guid", "gdr")
                 more = {key: net.attributes[key] for key in keep if key in net.attributes}
                 adapters.append(Adapter(name, Fraction(speed, 8000), nearest.find(net), more))
+                numbers.append((host, net.integer("dev", default=-1)))
+        if len({*numbers}) == len(numbers):
+            adapters = [adapters[k] for k in sorted(range(len(numbers)), key=numbers.__getitem__)]
         if idle:
             self.notes.append(
                 f"{len(idle)} ports state no speed and are left out: {list_some(idle)}"

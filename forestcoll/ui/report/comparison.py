@@ -59,6 +59,7 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
         line("advise", title),
         Fact("verdict", verdict := _verdict(result), verdict),
         Fact("bound", compared.bound, words.rate(compared.bound)),
+        *machine(bound_decimal=float(compared.bound)),
         Fact("bottleneck", why or None, why),
         switches(compared.in_switches),
     ]

@@ -63,12 +63,18 @@ class Groups:
 
 
 def put_inside(
-    values: Values, machine: str, gpus: Sequence[str], adapters: Iterable[Adapter], notes: list[str]
+    values: Values,
+    machine: str,
+    gpus: Sequence[str],
+    adapters: Iterable[Adapter],
+    notes: list[str],
+    name: str = "",
 ) -> Topology:
     """Returns `gpus`, in order, with the links and switches of a machine of the catalogue.
 
     The adapters stay. Those whose rate is not in the file take that of the machine's, where those
-    have one rate. Raises `TopologyError` where the machine has another number of GPUs.
+    have one rate. `name`: in place of the file's. Raises `TopologyError` where the machine has
+    another number of GPUs.
     """
     inside, own = values.machines(machine), tuple(adapters)
     if len(gpus) != len(inside.gpus):
@@ -90,7 +96,7 @@ def put_inside(
     if not own and inside.adapters:
         own = tuple(replace(a, near=tuple(names[gpu] for gpu in a.near)) for a in inside.adapters)
         notes.append(f"the network ports are those of {machine}, not the file's")
-    return values.topology(nodes, links, own, notes)
+    return values.topology(nodes, links, own, notes, name)
 
 
 # --- network ports --------------------------------------------------------------------------------
