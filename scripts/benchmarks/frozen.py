@@ -15,8 +15,8 @@ of the package's sources, and another state begins a new one.
 as reports print them, no more thread blocks, the same forest to the byte, its bars still reached in
 printed times, the same refusal. The exit code is 1 where one of these is broken and not allowed.
 Plans that are the frozen ones to the byte are not played again where their times are known;
-`--play` plays them too, for changes to the simulator. Seconds are of processors; those frozen are of one machine, so `--beside`
-runs another version's PYTHON next to each row.
+`--play` plays them too, for changes to the simulator. Seconds are of processors; those frozen are
+of one machine, so `--beside` runs another version's PYTHON next to each row.
 """
 
 from __future__ import annotations
