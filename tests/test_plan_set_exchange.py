@@ -101,6 +101,8 @@ def test_plans_run_over_the_ways_of_their_routes() -> None:
     apart = simulate.run(program, where_of(ways, topology), size, rule="fifo", links=topology)
     alone = simulate.run(program, topology, size, rule="fifo")
     assert alone.algbw < 0.9 * best.bound < apart.algbw <= best.bound
+    fair = simulate.run(program, where_of(ways, topology), size, rule="fair", links=topology)
+    assert 0.999 * best.bound < fair.algbw <= best.bound  # neighbours begin with different ways
 
 
 def test_of_routes_that_switches_tell_apart_the_fastest_is_kept() -> None:
@@ -109,6 +111,24 @@ def test_of_routes_that_switches_tell_apart_the_fastest_is_kept() -> None:
     straight = [way for way in find_ways(best) if way.hops == 1]
     assert routes_over(best, direct(best.demand.graph)).algbw == 50
     assert [way.algbw for way in straight] == [best.bound]
+
+
+def test_small_pieces_fill_the_links_of_all_hops_soon() -> None:
+    """A hypercube's three hops: at 64 MiB its plainest plan is 11 % behind the links alone."""
+    topology = catalog.load("hypercube")
+    way = route(solve(uniform(topology)), powers=True)
+    alone = 2**26 / float(way.algbw) / 1000
+    slowest = []
+    for times in (1, 16):
+        program, note = fill(way, RCCL, topology.name, "Simple", times)
+        verify(program)
+        runs = simulate.run_each(program, where_of(way, topology), 2**26, links=topology)
+        slowest.append(max(timing.time for timing in runs))
+        assert note == ""
+    assert slowest[0] > 1.1 * alone
+    assert alone < slowest[1] < 1.05 * alone
+    sets = plan_set.make(topology, "alltoall", 2**25, 2**26, formats=("msccl-xml",)).plans
+    assert {entry.candidate.times for plans in sets for entry in plans.entries} <= {4, 16}
 
 
 def test_puts_in_pieces_let_others_on_a_link_in_order() -> None:

@@ -6,7 +6,7 @@ others; and the optimum's routes, with one unit of every pair, and with as many 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -42,6 +42,11 @@ FORESTS: Final = 3
 """Forests of a baseline that take part: so many of the fastest, and the lowest."""
 WIDE: Final = 4
 """Times as many instances of programs in LL for more bytes, at most."""
+FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (4, 16), "onesided": (2,)}
+"""Times as many pieces of an all-to-all's blocks for more bytes: what is lost until all hops are
+under way, or while links in order serve others, is as long as a piece."""
+LEAST: Final = 2**12
+"""Bytes of such a piece at least."""
 
 
 def forests_of(
@@ -121,24 +126,30 @@ def candidates_of(
     """Each source in each protocol of the styles that programs of it are in.
 
     Forests in LL over connections once more, in more instances, for sizes whose chunks are more
-    than one message: thread blocks would wait for each other message after message.
+    than one message: thread blocks would wait for each other message after message. Routes once
+    more in smaller pieces, for sizes of which these have bytes enough.
     """
     links = topology.latencies()
     message = library_on(topology.name).messages.of("LL")
     return [
-        Candidate(source, kind, line_of(source, kind, links, topology.name, options), above)
+        Candidate(source, kind, line_of(source, kind, links, topology.name, options), *more)
         for source in sources
         for kind in KINDS
         if kind[0] in styles and _has(source, kind)
-        for above in (0, *_chunks(source, kind, message))
+        for more in ((1, 0), *_finer(source, kind, message))
     ]
 
 
-def _chunks(source: Source, kind: Kind, each: int) -> Iterator[int]:
-    """Bytes of all chunks of a forest's program in LL, `each` of so many."""
+def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]]:
+    """How many times as many pieces programs are looked at in, and above how many bytes."""
     if isinstance(source, Forest) and kind == KINDS[0]:
         roots = 1 if source.collective.has_root else source.n
-        yield roots * source.trees_per_root * each
+        yield WIDE, roots * source.trees_per_root * message
+    elif isinstance(source, Routes) and kind[1] != "LL":
+        chunks = len(source.graph.ranks) * source.units
+        relays = kind[0] == "onesided" and source.hops > 1  # in stages already
+        for times in () if relays else FINER[kind[0]]:
+            yield times, times * chunks * LEAST
 
 
 def _has(source: Source, kind: Kind) -> bool:
@@ -171,7 +182,7 @@ def best_program(
 
     source, protocol = candidate.origin, candidate.protocol
     if isinstance(source, Routes):
-        return fill(source, target, topology.name, protocol)
+        return fill(source, target, topology.name, protocol, candidate.times)
     if isinstance(source, Rounds):
         return lower_rounds(source, target), ""
     if isinstance(source, Other):
@@ -180,10 +191,10 @@ def best_program(
     key = source.trees, source.collective, protocol, target, instances
     if (*key, False) not in made:
         made[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
-    if candidate.above:
+    if candidate.times > 1:
         program = made[*key, False][0]
         room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
-        more = instances * min(WIDE, 1 << room.bit_length() - 1)
+        more = instances * min(candidate.times, 1 << room.bit_length() - 1)
         return lower(source, target, instances=more, protocol=protocol), ""
     if (*key, tuned) not in made:
         program, links = made[*key, False][0], topology.latencies()

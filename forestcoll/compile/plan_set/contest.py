@@ -9,7 +9,7 @@ factor apart; borders are sought between two of them.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import PlanError
+from forestcoll.compile.plan_set.estimate import Line
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends, Source
 from forestcoll.compile.search import FACTOR, HALVINGS, LONG, SHORT, STARTS, SURE
@@ -169,17 +170,21 @@ class Contest:
     def _look_briefly(self, size: int, without: Collection[int] = ()) -> dict[int, Sequence[float]]:
         """The same for the fastest alone: plans are searched in the order of the plain ones.
 
-        Of each kind STARTS in turn that are no faster than all before; of those that the fabric's
-        symmetry maps onto each other, one.
+        Of each kind STARTS in turn that are no faster than all before, and as many that links make
+        fastest: plain plans of many trees say little. Of those that the fabric's symmetry maps onto
+        each other, one.
         """
         best = beaten = NEVER
         looked, waiting = dict[int, Sequence[float]](), list[tuple[float, int, bool]]()
+        first: dict[object, list[Line]] = defaultdict(list)
         for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
             passed = i in without or size <= self.candidates[i].above
             if passed or self.least(i, size) >= beaten:
                 continue
-            searched, near = self._is_searched(i), float(self.candidates[i].line.time(size))
+            one, searched = self.candidates[i], self._is_searched(i)
+            near, lines = float(one.line.time(size)), first[one.kind]
             if searched:
+                lines += [one.line] if one.line not in lines else []
                 near = max(self._plain_times(i, size))
                 beaten = min(beaten, near) if size > SHORT else beaten
             waiting.append((near, i, searched))
@@ -187,7 +192,8 @@ class Contest:
         for near, i, searched in sorted(waiting):
             one = self.candidates[i]
             look = one.kind, one.line, near
-            vain = near > TUNED * best or look in alike or misses[one.kind] == STARTS
+            vain = near > TUNED * best or misses[one.kind] == STARTS
+            vain = look in alike or (vain and one.line not in first[one.kind][:STARTS])
             if self.least(i, size) >= best or (searched and vain):
                 continue
             alike.add(look)

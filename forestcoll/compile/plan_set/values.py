@@ -30,12 +30,14 @@ Ends = tuple[Band, Band]
 class Candidate:
     """What programs of a style and protocol are made from, with the estimate of its plan.
 
-    `above`: bytes above which it is looked at; of those above 0 the programs have more instances.
+    `times`: as many instances, or pieces of a block, as its plainest programs have; it is looked at
+    `above` so many bytes.
     """
 
     origin: Source
     kind: Kind
     line: Line
+    times: int = 1
     above: int = 0
 
     @property

@@ -54,11 +54,13 @@ def fill(
     target: Target,
     name: str,
     protocol: Protocol | None,
+    times: int = 1,
 ) -> tuple[Program, str]:
     """The program with as many thread blocks as its links keep busy, or as fit; and a note or "".
 
-    The note says why there are no more. Plans of protocol LL are for few bytes, which need no more
-    than one for a connection. Raises PlanError where not even that fits.
+    `times`: in so many times as many stages, if there is room. The note says why there are no more
+    thread blocks. Plans of protocol LL are for few bytes, which need no more than one for a
+    connection. Raises PlanError where not even that fits.
     """
     graph, algbw = routes.graph, routes.algbw
     program = lower(routes, target, name, protocol)
@@ -79,11 +81,12 @@ def fill(
     tried = (Lanes(parts, local, of) for parts in _halve(min(wanted, most)))
     program, lanes, refused = first(program, Lanes(of=of), tried)
     lanes = replace(lanes, local=min(lanes.width, local))
+    most = times
     if target.style != "fifo":  # fifo programs go round by round, as in stages
-        most = MOST_STAGES if routes.hops > 1 else MOST_PIECES
-        stages = min(most, _room(program, MOST_OPERATIONS)[0])
-        staged = (replace(lanes, stages=stages) for stages in _halve(stages))
-        program, _, _ = first(program, lanes, staged)
+        most *= MOST_STAGES if routes.hops > 1 else MOST_PIECES
+    stages = min(most, _room(program, MOST_OPERATIONS)[0])
+    staged = (replace(lanes, stages=stages) for stages in _halve(stages))
+    program, _, _ = first(program, lanes, staged)
     if lanes.width == wanted:
         return program, ""
     return program, (

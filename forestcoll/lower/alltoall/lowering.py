@@ -10,7 +10,7 @@ the order of levels, so a step waits only for what stands before it (`lower.fifo
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
@@ -141,12 +141,21 @@ def write_out(routes: Routes) -> Iterator[Flow]:
 
 
 def edges_of(routes: Routes) -> Iterator[tuple[Path, int]]:
-    """The ways from rank to rank that the paths take, over switches, with their units."""
-    ranks = set(routes.graph.ranks)
+    """The ways from rank to rank that the paths take, over switches, with their units.
+
+    Of several between the same two, ranks in turn begin with another: symmetry maps the first ones
+    onto each other, and all at once they would fill the same links.
+    """
+    number = routes.graph.rank_of
+    ways: dict[tuple[int, int], Counter[Path]] = defaultdict(Counter)
     for route in routes.expand():
-        stops = [i for i, v in enumerate(route.path) if v in ranks]
+        stops = [i for i, v in enumerate(route.path) if v in number]
         for a, b in pairwise(stops):
-            yield route.path[a : b + 1], route.units
+            ways[route.path[a], route.path[b]][route.path[a : b + 1]] += route.units
+    for (source, _), counted in ways.items():
+        first = number[source] % len(counted)
+        yield from (*counted.items(),)[first:]
+        yield from (*counted.items(),)[:first]
 
 
 def transfers_of(
