@@ -13,15 +13,17 @@ from graphs import build, clos, machine, named, shuffled
 
 from forestcoll import solver
 from forestcoll.common.errors import ForestError
-from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
 from forestcoll.graph.kernel import _kernel
 from forestcoll.graph.symmetry import quotient
 from forestcoll.graph.symmetry.group import Image, link_images
 from forestcoll.graph.symmetry.quotient import alike_ranks, find_rotations, fold
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import check_dual
+from forestcoll.schedule.group import scale
 from forestcoll.solver import task
 from forestcoll.solver.flows import joint
+from forestcoll.solver.flows.folded import Folded
 from forestcoll.topology.edit import edit, parse_scale
 
 ALLGATHER = Collective.ALLGATHER
@@ -145,9 +147,46 @@ def test_a_quotient_is_made_where_ranks_are_alike(
     assert folded == ([1] if alike else [])
 
 
+def test_one_variable_for_all_links_that_are_alike_says_what_one_for_each_does() -> None:
+    """One-way failures into switches: what these send has to be trimmed, with or without loss."""
+    lossy = 0
+    for words in MACHINES.strip().splitlines():
+        whole = named(words)
+        for seed in range(3):
+            dice = random.Random(f"{words} {seed}")
+            units = [6 * c for c in whole.capacity]
+            into = [e for e, v in enumerate(whole.head) if not whole.gpu[v]]
+            for e in dice.sample(into, min(len(into), dice.randint(1, 2))):
+                units[e] = units[e] * dice.choice((1, 2, 3, 5)) // 6
+            graph = whole.keep([e for e, c in enumerate(units) if c], units)
+            if seed == 1:
+                shares = tuple(dice.choice((1, 1, 2)) for _ in graph.ranks)
+                graph = replace(graph, shares=shares)
+            root = dice.randrange(len(graph.ranks)) if seed == 2 else None
+            collective = ALLGATHER if root is None else Collective.BROADCAST
+            if seed == 0 and dice.random() < 0.5:
+                graph = graph.reverse()
+            exact = task.analyse(graph, root)
+            start = task.least_cut(graph, root)[1]
+            algbw, bound, carried, common = Folded(graph, root).solve(start)
+            assert algbw == exact.algbw, words
+            assert bound.algbw == check_dual(graph, bound, collective, root) >= algbw
+            assert min(bound.algbw, exact.bound.algbw) == exact.bound.algbw, words
+            trimmed = scale(graph, carried, graph.unit / common)
+            assert is_balanced(trimmed)
+            rate, _ = task.least_cut(trimmed, root)
+            assert rate * trimmed.unit * exact.roots == exact.algbw, words
+            assert all(c <= common * most for c, most in zip(carried, graph.capacity, strict=True))
+            lossy += exact.bound.method == "linear-program"
+    assert lossy > 3
+
+
 # The algbw of an allgather in GB/s with failures, at sizes that one flow a rank takes hours for.
 LARGE = """
 dgx-a100 boxes=2048: box0/gpu0-fabric=1/2: 384000/2047
+dgx-a100 boxes=2048: box0/gpu0->fabric=1/2: 819175/4094
+dgx-a100 boxes=2048: fabric->box0/gpu0=1/2: 384000/2047
+fat-tree leaves=128 hosts=16 spines=16: leaf3->spine2: 819200/2047
 dgx-a100 boxes=2048: box0/gpu0-fabric: 358400/2047
 dgx-a100 boxes=2048: box0/gpu0-fabric box5/gpu3->fabric=1/2 box9/gpu1-fabric=1/3: 358400/2047
 fat-tree leaves=128 hosts=16 spines=16: box0/gpu0-leaf0: 716800/2047

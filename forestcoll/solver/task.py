@@ -39,6 +39,7 @@ from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound
 from forestcoll.schedule.forest import Bound, Forest, Phase, Tree, check
 from forestcoll.schedule.group import scale, whole_group
+from forestcoll.solver.flows.folded import Folded
 from forestcoll.solver.flows.model import Model
 
 Cut = frozenset[int]
@@ -235,7 +236,9 @@ def analyse(graph: CapacityGraph, root: int | None) -> Task:
     rate, cut = least_cut(graph, root)
     roots = sum(graph.parts) if root is None else 1
     task = Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
-    return task if is_balanced(graph) else _trim(task) or _balance(task)
+    if is_balanced(graph):
+        return task
+    return _fold(task) or _trim(task) or _balance(task)
 
 
 def _trim(task: Task) -> Task | None:
@@ -255,6 +258,22 @@ def _trim(task: Task) -> Task | None:
         return None
     trimmed = scale(graph, capacity, graph.unit / q)
     return replace(task, graph=trimmed, rate=p * graph.unit / q / trimmed.unit)
+
+
+def _fold(task: Task) -> Task | None:
+    """The optimum over balanced sub-capacities of a large graph where many ranks are alike."""
+    graph = task.graph
+    if len(graph.ranks) <= ALIKE_FROM:
+        return None
+    folded = Folded(graph, task.root)
+    if 2 * len(folded.sinks) >= len(graph.ranks):
+        return None
+    algbw, bound, capacity, common = folded.solve(task.bound.parts[0])
+    trimmed = scale(graph, capacity, graph.unit / common)
+    rate = algbw / task.roots / trimmed.unit
+    return replace(
+        task, graph=trimmed, rate=rate, bound=min(task.bound, bound, key=lambda b: b.algbw)
+    )
 
 
 def _balance(task: Task) -> Task:

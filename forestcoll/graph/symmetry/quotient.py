@@ -163,17 +163,29 @@ def fold(graph: CapacityGraph, apart: Sequence[int]) -> Quotient:
 
     Raises ForestError where cells that colours took for even are not.
     """
+    return divide(graph, apart, find_cells(graph, apart))
+
+
+def find_cells(graph: CapacityGraph, apart: Sequence[int]) -> Array:
+    """Per node its cell by colours, each of `apart` alone in one."""
     import numpy as np
 
     colour = np.asarray(kinds(graph, apart))
     cell = np.asarray(refine(graph, colour.tolist()))
-    count = int(cell.max()) + 1
-    if len(np.unique(cell * (colour.max() + 1) + colour)) != count:
+    if len(np.unique(cell * (colour.max() + 1) + colour)) != int(cell.max()) + 1:
         raise ForestError("colours took nodes of different kinds for alike")
+    return cell
+
+
+def divide(graph: CapacityGraph, apart: Sequence[int], cell: Array) -> Quotient:
+    """The quotient with these cells; ForestError where nodes of one have other sums of capacity."""
+    import numpy as np
+
+    count = int(cell.max()) + 1
     tail, head, capacity = (np.asarray(x) for x in (graph.tail, graph.head, graph.capacity))
     for near, far in ((tail, head), (head, tail)):
         _check_even(cell, near, cell[far], capacity)
-    pair, between = _sums(cell[tail] * count + cell[head], capacity)
+    pair, between = sums(cell[tail] * count + cell[head], capacity)
     parts = np.zeros(count, dtype=np.int64)
     np.add.at(parts, cell[list(graph.ranks)], np.asarray(graph.parts))
     outer = pair // count != pair % count
@@ -181,7 +193,7 @@ def fold(graph: CapacityGraph, apart: Sequence[int]) -> Quotient:
     return Quotient(graph, cell, cell[list(apart)].tolist(), *ends, between[outer], parts)
 
 
-def _sums(keys: Array, amounts: Array) -> tuple[Array, Array]:
+def sums(keys: Array, amounts: Array) -> tuple[Array, Array]:
     """(different keys, the sum of the amounts of each)."""
     import numpy as np
 
@@ -196,7 +208,7 @@ def _check_even(cell: Array, near: Array, other: Array, capacity: Array) -> None
     import numpy as np
 
     count = int(cell.max()) + 1
-    pair, total = _sums(near * count + other, capacity)
+    pair, total = sums(near * count + other, capacity)
     cells, place = np.unique(cell[pair // count] * count + pair % count, return_inverse=True)
     least = np.full(len(cells), np.iinfo(np.int64).max)
     most = np.zeros(len(cells), dtype=np.int64)
