@@ -56,6 +56,16 @@ def test_two_sound_boxes_have_nothing_to_gain() -> None:
     assert "without box0/gpu0 links allow 3.24 times what it takes" in text
 
 
+def test_the_verdict_is_by_size() -> None:
+    """Small calls gain on any machine with more hops than needed; large ones where links do."""
+    told = advice.advise(RING)
+    text = " ".join(draw(report.advice(told, "-t ring")).split())
+    least = told.gains[0].least
+    assert [gain.least >= advice.WORTH for gain in told.gains] == [True, False, False]
+    assert f"worth it for calls of 64 KiB ({least:.2f} x): at least so many times" in text
+    assert "as what the library does itself; nothing to gain at 8 MiB, 1 GiB bound" in text
+
+
 def test_failures_are_the_worst_of_degrade() -> None:
     """Of each kind, with what the library's ways reach then, by the links."""
     told = advice.advise(RING, "allgather")
@@ -80,7 +90,7 @@ def test_ways_are_those_of_the_machine() -> None:
         *("rccl-trees", "rccl", "mscclpp", "torch"),
     ]
     ways = {way.name: way for way in advice.list_ways(machine("rail"), Collective.ALLREDUCE)}
-    assert ways["nccl-graph"].why.startswith("rings on common rails: 0 of 16 hops")
+    assert "out, rings on common rails: 0 of 16 hops" in ways["nccl-graph"].why
     assert not ways["rccl-trees"].serves
 
 

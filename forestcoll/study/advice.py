@@ -40,6 +40,12 @@ HALF: Final = 50
 """Percent of the bound below which latency decides, not the links."""
 SLOW: Final = 1.25
 """How many times as long as on the links a measured call takes that is below what they allow."""
+LOADERS: Final = {
+    "rccl": "RCCL of ROCm 6.1 to 7.2 loads plans",
+    "msccl": "msccl-executor-nccl, a build of NCCL, loads plans in NCCL's place",
+    "mscclpp": "MSCCL++ loads plans, for programs of the library too, through its shim",
+}
+"""What loads plans, by the runtime's name."""
 KINDS: Final = ("adapter", "link", "gpu")
 
 
@@ -252,8 +258,8 @@ def list_ways(topology: Topology, collective: Collective) -> Iterator[Way]:
         except PlanError as error:
             yield Way(name, False, str(error))
             continue
-        yield Way(name, True, "its build of the library, or its executor, loads plans of any trees")
-    yield Way("torch", True, "dist.all_reduce and its like take plans, over any backend")
+        yield Way(name, True, LOADERS[name])
+    yield Way("torch", True, "PyTorch's collectives take plans, over the library that is there")
 
 
 def _trees(topology: Topology, collective: Collective) -> Way:
@@ -283,6 +289,6 @@ def _rails(topology: Topology) -> Way:
     return Way(
         "nccl-graph",
         True,
-        f"rings on common rails: {rails.changes} of {hops} hops between boxes change rail; for "
-        "machines with adapters that are slow or out, the library's own rings do the rest",
+        f"where adapters are slow or out, rings on common rails: {rails.changes} of {hops} hops "
+        "between boxes change rail; else the library's own rings do",
     )

@@ -82,13 +82,15 @@ def _verdict(result: Advice) -> str:
     there = [gain for gain in result.gains if gain.name]
     if not there:
         return "nothing to compare: the library's ways have no plans here"
-    best = max(there, key=lambda gain: gain.least)
     least, most = min(gain.least for gain in there), max(gain.most for gain in there)
-    span = f"{least:.2f} to {most:.2f} times as fast as what the library does itself"
+    span = "times as fast as what the library does itself"
     if not result.nothing:
-        return f"worth it: plans are {span}; {best.least:.2f} at least at {words.size(best.size)}"
+        worth = [f"{words.size(g.size)} ({g.least:.2f} x)" for g in there if g.least >= WORTH]
+        rest = [words.size(gain.size) for gain in there if gain.least < WORTH]
+        text = f"worth it for calls of {', '.join(worth)}: at least so many {span}"
+        return f"{text}; nothing to gain at {', '.join(rest)}" if rest else text
     lost = [state for state in result.states[1:] if (state.gain or 0) > WORTH]
-    text = f"nothing to gain while all works: plans are {span}"
+    text = f"nothing to gain while all works: plans are {least:.2f} to {most:.2f} {span}"
     if lost:
         hardest = max(lost, key=lambda state: state.gain or 0)
         assert hardest.failure is not None
