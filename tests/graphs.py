@@ -205,3 +205,32 @@ links:
 def clos(**sizes: int) -> Topology:
     """That network, whole or of other sizes."""
     return loads_topology(CLOS, settings={name: str(size) for name, size in sizes.items()})
+
+
+PLANES = """
+format: forestcoll.topology/1
+name: planes-{leaves}x{hosts}
+parameters: {leaves: 32, hosts: 64, spines: 4}
+boxes:
+  count: leaves * hosts
+  nodes: {"gpu{0..7}": {kind: gpu}, nvswitch: {kind: switch}}
+  links: [{src: "gpu{0..7}", dst: nvswitch, bandwidth: 450}]
+nodes:
+  plane{0..7}-leaf{0..leaves-1}: {kind: switch}
+  plane{0..7}-spine{0..spines-1}: {kind: switch}
+links:
+  - for: {b: 0..leaves*hosts-1, r: 0..7}
+    src: box{b}/gpu{r}
+    dst: plane{r}-leaf{b // hosts}
+    bandwidth: 50
+  - for: {r: 0..7}
+    src: plane{r}-leaf{0..leaves-1}
+    dst: plane{r}-spine{0..spines-1}
+    bandwidth: hosts * 50 / spines
+"""
+"""Eight planes, each a fat tree of its own with a GPU of every box: 16,384 GPUs."""
+
+
+def planes(**sizes: int) -> Topology:
+    """That network, whole or of other sizes."""
+    return loads_topology(PLANES, settings={name: str(size) for name, size in sizes.items()})

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from graphs import build, clos, machine, named, shuffled
+from graphs import build, clos, machine, named, planes, shuffled
 
 from forestcoll import solver
 from forestcoll.common.errors import ForestError
@@ -195,15 +195,22 @@ rail boxes=2048: box0/gpu0-rail0=1/2: 768000/2047
 clos: box0/gpu0-pod0-leaf0: 716800/2047
 clos: pod1-spine3: 819200/2047
 clos: box0/gpu0-pod0-leaf0 pod1-spine3 core2-3: 716800/2047
+planes: plane0-leaf3: 716800/2047
+planes: plane0-leaf3->plane0-spine1 plane2-spine0: 819200/2047
+dgx-a100 boxes=16384: box0/gpu0->fabric=1/2: 6553575/32766
+clos pods=64 leaves=16: box0/gpu0-pod0-leaf0 pod1-spine3 core2-3: 5734400/16383
 """
 
 
 @pytest.mark.parametrize("row", LARGE.strip().splitlines())
 def test_the_optimum_of_thousands_of_ranks_with_failures(row: str) -> None:
     words, edits, algbw = row.split(": ")
-    changes = edits.split()
+    changes, (name, *settings) = edits.split(), words.split()
+    sizes = {key: int(size) for key, size in (setting.split("=") for setting in settings)}
     topology = edit(
-        clos() if words == "clos" else machine(words),
+        {"clos": clos, "planes": planes}[name](**sizes)
+        if name in ("clos", "planes")
+        else machine(words),
         [change for change in changes if "=" not in change],
         [parse_scale(change) for change in changes if "=" in change],
     )

@@ -191,7 +191,7 @@ def _align(
     ranks = {labels[v] for v in graph.ranks}
     kept = [label if label in ranks else -1 for label in labels]
     groups = match_parts(graph, kept, refine(graph, kinds(graph, outside)))
-    if len(groups) != 1:
+    if len(groups) != 1 or groups[0].size < len(kept) - kept.count(-1):
         return None
     in_order: list[list[int]] = groups[0].tolist()
     aligned = _rotate(graph, outside, in_order)
@@ -208,7 +208,7 @@ def _align(
 
 
 def match_parts(graph: CapacityGraph, labels: Sequence[int], colours: Sequence[int]) -> list[Array]:
-    """Parts whose nodes have the same colours, as rows of nodes in an order that matches.
+    """Parts that have nodes of the same colours as others, as rows of nodes in matching order.
 
     `labels`: part of each node, -1 outside. Ranks come by number, then the others, as far as
     colours leave a choice; in the first part in this order altogether. The parts of a group and the
@@ -232,7 +232,11 @@ def match_parts(graph: CapacityGraph, labels: Sequence[int], colours: Sequence[i
     alike: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         alike[size, seen[start : start + size].tobytes()].append(start)
-    groups = [nodes[np.add.outer(begins, np.arange(size))] for (size, _), begins in alike.items()]
+    groups = [
+        nodes[np.add.outer(begins, np.arange(size))]
+        for (size, _), begins in alike.items()
+        if len(begins) > 1
+    ]
     return [rows[:, np.argsort(place[rows[0]])] for rows in groups]
 
 

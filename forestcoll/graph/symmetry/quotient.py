@@ -101,7 +101,7 @@ def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Ima
     colours = refine(graph, kinds(graph, alone.tolist()))
     label = np.asarray(_kernel.components(*graph.wires, apart.tolist()))
     kind = np.asarray(kinds(graph))
-    groups = [rows for rows in match_parts(graph, label.tolist(), colours) if len(rows) > 1]
+    groups = match_parts(graph, label.tolist(), colours)
     for _ in range(TRIES):
         image = np.arange(graph.n)
         for rows in groups:

@@ -47,7 +47,7 @@ class Folded:
         self.graph = graph
         self.source = None if root is None else graph.ranks[root]
         self.total = sum(graph.parts) if root is None else 1
-        self.maps = find_rotations(graph, self.source, tiers=True)
+        self.maps = find_rotations(graph, self.source)
         images = [np.asarray(image) for image in self.maps]
         moved = [link_images(graph, image, "a rotation") for image in images]
         alike = least_in_orbits(len(graph.tail), moved)
