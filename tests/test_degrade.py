@@ -223,22 +223,31 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         return optimum(graph, *more, **options)
 
     monkeypatch.setattr(solver, "optimum", interrupted)
-    journal = Journal(file, asked, Path.write_text)
+    journal = Journal(file, asked)
     with pytest.raises(KeyboardInterrupt):
         report_losses(asked, solved=journal)
     assert len(journal) == 2
-    again = Journal(file, asked, Path.write_text)
+    again = Journal(file, asked)
     assert again == journal
     assert report_losses(asked, solved=again).losses == whole.losses
     assert len(calls) == 4 + 1 + len(again) - 2
-    report_losses(asked, solved=Journal(file, asked, Path.write_text))
+    report_losses(asked, solved=Journal(file, asked))
     assert len(calls) == 4 + 1 + len(again) - 2 + 1
 
     with pytest.raises(ForestCollError, match="was made for another problem; name another file"):
-        Journal(file, Workload(machine("dgx-a100 boxes=3"), Collective.ALLGATHER), Path.write_text)
+        Journal(file, Workload(machine("dgx-a100 boxes=3"), Collective.ALLGATHER))
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == len(again)
+    file.write_text("".join(lines[:-1]) + lines[-1][:20])  # cut off while it was written
+    cut = Journal(file, asked)
+    assert list(cut) == list(again)[:-1]
+    assert report_losses(asked, solved=cut).losses == whole.losses
+    assert file.read_text() == "".join(lines)
+    with pytest.raises(ForestCollError, match=r"j\.json: cannot be written: No such"):
+        Journal(tmp_path / "nowhere" / "j.json", asked)
     file.write_text(file.read_text().replace("nvswitch", "switch", 1))
     with pytest.raises(ForestCollError, match="was changed after it was made"):
-        Journal(file, asked, Path.write_text)
+        Journal(file, asked)
     file.write_text("[]")
     with pytest.raises(ForestCollError, match="is no record of a losses"):
-        Journal(file, asked, Path.write_text)
+        Journal(file, asked)

@@ -196,7 +196,7 @@ BUDGETS: dict[str, int] = {
     "plans": 38_800,
     "lower": 26_780,  # ways of routes by turns at neighbours
     "compile": 36_800,
-    "study": 22_200,
+    "study": 22_250,
     "execute": 82_570,
     "ui": 93_800,
     ".": 400,

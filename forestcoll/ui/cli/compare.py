@@ -372,11 +372,7 @@ def degrade(
     chosen = losses.check_kinds(kinds or KINDS)
     with show_progress("failures") as progress:
         forest = None if in_use is None else _proven_forest(in_use)
-        solved = None
-        if resume is not None:
-            solved = Journal(
-                Path(resume), asked, lambda p, t: writing.write_all({p: t}, force=True)
-            )
+        solved = None if resume is None else Journal(Path(resume), asked)
         lost = losses.report_losses(asked, chosen, forest, progress, solved)
         whole, shown = losses.play_whole(lost), losses.play_worst(lost, worst, progress)
     if picture is not None:
