@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import machine
 from real_files import read_as
 
 from forestcoll.common import input_limits
@@ -31,6 +32,7 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans.lint import lint
+from forestcoll.schedule.forest_file import reading
 from forestcoll.topology import catalog, compact, loads_topology
 from forestcoll.topology.numbers import decimal
 from forestcoll.ui import cli
@@ -160,6 +162,22 @@ def unrelated_bandwidths() -> dict[str, Any]:
         for k in range(400)
     ]
     return data
+
+
+def test_a_partition_is_checked_in_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts share no node: as many boxes as there may be cost what one cut does."""
+    topology = machine("dgx-a100 boxes=24")
+    graph = CapacityGraph.from_topology(topology)
+    made = synthesize(topology, "allreduce", compact=True, formats=("forest",))
+    bound, text = made.forest.bound, made.texts["forest"]
+    assert bound is not None
+    assert (bound.method, len(bound.parts)) == ("partition", 24)
+    steps = len(graph.tail) + graph.n
+    monkeypatch.setattr(reading, "PROOF_STEPS", Limit(steps, "PROOF_STEPS"))
+    verify_text(text, "x")
+    monkeypatch.setattr(reading, "PROOF_STEPS", Limit(steps - 1, "PROOF_STEPS"))
+    with pytest.raises(ForestError, match=f"bound: {steps:,} steps to check"):
+        verify_text(text, "x")
 
 
 def scaled(bandwidth: str) -> dict[str, Any]:

@@ -199,7 +199,8 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
     if parts is None or parts == [None]:
         raise ForestError(f"bound: method {model.method!r} without its node sets")
     weights = tuple(fraction(w) for w in model.weights or ())
-    check_cost(graph, len(parts), len(model.symmetries or ()), "bound")
+    sets = 1 if model.method == "partition" else len(parts)  # each node is in one of them at most
+    check_cost(graph, sets, len(model.symmetries or ()), "bound")
     if model.method == "linear-program" and len(weights) != len(parts):
         raise ForestError(f"bound: {len(parts)} parts but {len(weights)} weights")
     given = (model.potentials or {}), (model.reduce_potentials or {})
