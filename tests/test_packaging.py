@@ -128,3 +128,26 @@ def test_no_compiler_or_an_old_one_is_said_in_one_line(tmp_path: Path) -> None:
     assert said.startswith(f"{NEEDED}{old} is GNU 9.")
     assert said.endswith(TODO)
     assert configure(tmp_path, Path(str(shutil.which("g++"))), path) == ""
+
+
+# --- wheels ---------------------------------------------------------------------------------------
+
+
+def wheels(*words: str) -> subprocess.CompletedProcess[str]:
+    """`scripts/wheels`, which looks at its arguments before anything else."""
+    path = os.pathsep.join({str(Path(str(shutil.which(tool))).parent) for tool in ("bash", "sed")})
+    environment = {"PATH": path, "PYTHON": "/no/python"}
+    command = [str(ROOT / "scripts" / "wheels"), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_wheels_say_what_they_are_for_and_refuse_other_machines() -> None:
+    told = wheels("--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "scripts/wheels [MACHINE ...]" in told.stdout
+    assert "#" not in told.stdout
+    refused = wheels("x86_64", "mips")
+    assert refused.returncode == 1
+    assert refused.stderr == "wheels: no machine 'mips': x86_64, aarch64 (scripts/wheels --help)\n"
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert "    scripts/wheels " in page
