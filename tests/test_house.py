@@ -247,6 +247,19 @@ def test_no_room_is_larger_than_its_budget() -> None:
     assert not larger, f"shorten these, or raise their budgets and say why: {larger}"
 
 
+def test_no_type_of_a_namespace_is_defined_in_two_headers() -> None:
+    """In one module the linker would take the members of one for those of the other."""
+    where: dict[tuple[str, str], set[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.hpp")):
+        text = path.read_text(encoding="utf-8")
+        namespace = re.search(r"^namespace ([\w:]+) \{", text, re.MULTILINE)
+        for name in re.findall(r"^(?:struct|class) (\w+)\b[^;\n]*\{", text, re.MULTILINE):
+            key = (namespace[1] if namespace else "", name)
+            where.setdefault(key, set()).add(str(path.relative_to(PACKAGE)))
+    assert len(where) > 100
+    assert not {key: paths for key, paths in where.items() if len(paths) > 1}
+
+
 def module_name(path: Path) -> str:
     """`forestcoll.solver.task`; a package's `__init__` is the package."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts

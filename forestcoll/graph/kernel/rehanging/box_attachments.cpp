@@ -108,7 +108,7 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
   router_.search_to(box);
   double least = kFar;
   int above = -1;
-  const Port* chosen = nullptr;
+  const SwitchPort* chosen = nullptr;
   for (int b = 0; b < boxes(); ++b) {
     const Hook& hook = this->hook(unit, b);
     if (below_[b] || b == box || (hook.way < 0 && !is_root(unit, b))) continue;
@@ -116,7 +116,7 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
     if (room < 1) continue;
     const double noise = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
     const bool by_mates = room >= 1 + spread(b);
-    for (const Port& port : by_mates ? router_.out(b) : router_.out_of_rank(hook.rank)) {
+    for (const SwitchPort& port : by_mates ? router_.out(b) : router_.out_of_rank(hook.rank)) {
       const double cost = ledger_.cost(port.arc) + router_.distance(port.relay) + noise +
                           (port.rank != hook.rank ? kDeeper : 0);
       if (cost < least) least = cost, above = b, chosen = &port;
@@ -136,8 +136,8 @@ bool BoxAttachments::start_star(int unit) {
   for (int b = 0; b < boxes(); ++b) {
     if (b == home) continue;
     double least = kFar;
-    const Port* chosen = nullptr;
-    for (const Port& port : router_.in(b)) {
+    const SwitchPort* chosen = nullptr;
+    for (const SwitchPort& port : router_.in(b)) {
       const double cost = router_.distance(port.relay) + router_.entry_cost(port);
       if (cost < least) least = cost, chosen = &port;
     }

@@ -79,7 +79,7 @@ Router::Router(const BoxedGraph& boxed, const Ledger& ledger)
   }
   for (auto& ports : out_)
     std::stable_sort(ports.begin(), ports.end(),
-                     [](const Port& a, const Port& b) { return a.rank < b.rank; });
+                     [](const SwitchPort& a, const SwitchPort& b) { return a.rank < b.rank; });
   for (int v = 0; v < graph.nodes; ++v) {
     if (boxed.rank[v] || boxed.box[v] < 0) continue;
     const auto inner = [&](int e) {
@@ -90,7 +90,7 @@ Router::Router(const BoxedGraph& boxed, const Ledger& ledger)
   }
 }
 
-double Router::entry_cost(const Port& port) const {
+double Router::entry_cost(const SwitchPort& port) const {
   return ledger_.cost(port.arc) + ledger_.cost(boxed_.graph.arcs() + port.rank);
 }
 
@@ -118,7 +118,7 @@ void Router::push(double distance, int item) {
 void Router::search_to(int box) {
   start();
   forward_ = false;
-  for (const Port& port : in_[box]) offer(entry_cost(port), port.relay, port.arc);
+  for (const SwitchPort& port : in_[box]) offer(entry_cost(port), port.relay, port.arc);
   run(box, false);
 }
 
@@ -153,7 +153,7 @@ void Router::start_growth() {
 }
 
 void Router::leave_from(int rank, double extra) {
-  for (const Port& port : out_of_rank_[rank])
+  for (const SwitchPort& port : out_of_rank_[rank])
     offer(ledger_.cost(port.arc) + extra, port.relay, port.arc);
 }
 
@@ -173,7 +173,7 @@ int Router::next_entry(const std::function<bool(int)>& wanted) {
     } else if (distance <= distance_[item]) {
       for (int e : leaving_[item]) offer(distance + ledger_.cost(e), graph.head[e], e);
       for (int e : exits_[item]) {
-        const Port port{e, graph.head[e], item};
+        const SwitchPort port{e, graph.head[e], item};
         if (wanted(port.rank)) push(distance + entry_cost(port), graph.nodes + e);
       }
     }

@@ -67,7 +67,7 @@ class Ledger {
 };
 
 // A link between a rank and a switch, seen from its box.
-struct Port {
+struct SwitchPort {
   int arc, rank, relay;
 };
 
@@ -76,9 +76,9 @@ class Router {
  public:
   Router(const BoxedGraph& boxed, const Ledger& ledger);
 
-  const std::vector<Port>& out(int box) const { return out_[box]; }  // ranks' ports in a row
-  const std::vector<Port>& in(int box) const { return in_[box]; }
-  const std::vector<Port>& out_of_rank(int rank) const { return out_of_rank_[rank]; }
+  const std::vector<SwitchPort>& out(int box) const { return out_[box]; }  // ranks' ports in a row
+  const std::vector<SwitchPort>& in(int box) const { return in_[box]; }
+  const std::vector<SwitchPort>& out_of_rank(int rank) const { return out_of_rank_[rank]; }
 
   // Distances of all switches to the cheapest entry into a box, or from a rank's ports.
   void search_to(int box);
@@ -87,7 +87,7 @@ class Router {
   // The arcs from a switch to the box of search_to, or from the rank of search_from to a switch.
   void append_way(int relay, std::vector<int>& arcs) const;
 
-  double entry_cost(const Port& port) const;
+  double entry_cost(const SwitchPort& port) const;
 
   // Growth: ranks are entered nearest first, and become places to leave from when they are told.
   void start_growth();
@@ -105,7 +105,7 @@ class Router {
 
   const BoxedGraph& boxed_;
   const Ledger& ledger_;
-  std::vector<std::vector<Port>> out_, in_, out_of_rank_;
+  std::vector<std::vector<SwitchPort>> out_, in_, out_of_rank_;
   std::vector<std::vector<int>> leaving_, entering_;  // per switch: arcs to and from other switches
   std::vector<std::vector<int>> exits_;  // per switch: arcs to ranks
   std::vector<char> pendant_;  // per switch: nothing but other boxes' business behind it
