@@ -46,6 +46,18 @@ def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     _write_posts(coder, posts, pieces)
 
 
+def straight_links(forest: Forest) -> set[tuple[int, int]]:
+    """The links, by their ends, that none but edges of one link take: one rank alone sends there.
+
+    None where something is summed: what a rank has from the start would keep others waiting.
+    """
+    if forest.collective.reduces:
+        return set()
+    paths = [path for tree in forest.trees for path in tree.edges]
+    through = {link for path in paths if len(path) > 2 for link in pairwise(path)}
+    return {(path[0], path[1]) for path in paths if len(path) == 2} - through
+
+
 def _gate(own: Range, other: Range, pieces: int) -> list[int]:
     """Per piece of a broadcast how many pieces of a sum it needs; [] where as many as it has."""
     if own == other:
