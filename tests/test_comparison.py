@@ -307,8 +307,9 @@ def test_no_plan_is_faster_than_its_links_alone() -> None:
         contest = baseline(name, topology, Collective.ALLREDUCE).contest
         for size in (1 << 12, 1 << 20, 1 << 28):
             for i in range(len(contest.candidates)):
-                if contest.time(i, size) < NEVER:
-                    assert contest.time(i, size) >= contest.least(i, size) * 0.9999
+                time = max(contest.times(i, size))
+                if time < NEVER:
+                    assert time >= contest.least(i, size) * 0.9999
 
 
 def test_our_rows_come_first_and_the_rest_one_by_one() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from forestcoll.common.clock import Clock
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
-from forestcoll.compile.plan_set.candidates import drop_equals
+from forestcoll.compile.plan_set.candidates import Made, drop_equals
 from forestcoll.compile.plan_set.contest import NEVER, Contest, Range
 from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.index import chunks_of, files_of, loads
@@ -79,11 +79,11 @@ def contest_of(times: Sequence[Callable[[int], float]], until: Sequence[int] = (
     def make(candidate: Candidate, tuned: bool) -> tuple[Program, str]:
         return replace(program, max_bytes=ends[int(candidate.line.latency)]), ""
 
-    contest = Contest(candidates, make, topology, Clock())
+    contest = Contest(candidates, make, topology, Clock(), Made())
     contest.least = lambda i, size: 0.0  # type: ignore[method-assign]
-    contest._is_searched = lambda i: False  # type: ignore[method-assign]
+    contest._search_above = lambda i: NEVER  # type: ignore[method-assign]
 
-    def times_of(i: int, size: int) -> list[float]:
+    def times_of(i: int, size: int, tuned: bool = True) -> list[float]:
         assert contest.program(i) is not None
         return [times[i](size) if size <= ends[i] else NEVER] * 2
 
@@ -111,7 +111,7 @@ def test_ranges_leave_no_gap_and_have_nearly_the_fastest(
         assert place.high <= until[place.index]
     size = low
     while size <= high:
-        times = [contest.time(i, size) for i in range(len(some))]
+        times = [max(contest.times(i, size)) for i in range(len(some))]
         mine = next(times[r.index] for r in ranges if r.low <= size <= r.high)
         if min(times) < NEVER:
             assert mine <= min(times) * SURE * (1 + 1e-9)
@@ -136,9 +136,9 @@ def test_of_plans_that_are_good_one_of_fewer_trees_is_taken(behind: float, taken
         assert isinstance(candidate.origin, Forest)
         return lower(candidate.origin, RCCL, protocol="LL"), ""
 
-    contest = Contest(candidates, make, topology, Clock())
+    contest = Contest(candidates, make, topology, Clock(), Made())
 
-    def times_of(i: int, size: int) -> list[float]:
+    def times_of(i: int, size: int, tuned: bool = True) -> list[float]:
         assert contest.program(i) is not None
         return [size, size * behind**i]
 
@@ -326,7 +326,7 @@ def test_borders_lie_where_simulated_times_cross() -> None:
             assert before.high + 1 == after.low
             assert crossing <= after.low <= crossing * FACTOR ** (0.5**HALVINGS) + 1
             at = after.low
-            assert contest.time(after.index, at) < contest.time(before.index, at)
+            assert max(contest.times(after.index, at)) < max(contest.times(before.index, at))
 
 
 def test_a_plan_is_near_the_fastest_under_each_rule_of_links() -> None:
@@ -334,13 +334,13 @@ def test_a_plan_is_near_the_fastest_under_each_rule_of_links() -> None:
     contest = contest_of([lambda s: 1.0] * 3)
     shared, in_order, both = [1.0, 2.0], [2.1, 1.0], [1.3, 1.25]
 
-    def times_of(i: int, size: int) -> list[float]:
+    def times_of(i: int, size: int, tuned: bool = True) -> list[float]:
         assert contest.program(i) is not None
         return [shared, in_order, both][i]
 
     contest.times = times_of  # type: ignore[method-assign]
     assert contest.ranges(1, 1000, 1000) == [Range(1, 1000, 2)]
-    assert contest.fastest(100) == 2
+    assert contest.fastest(100) == (2, True)
     both[:] = [2.05, 1.99]  # no nearer to the fastest than the first is
     assert contest.ranges(1, 1000, 1000) == [Range(1, 1000, 0)]
 

@@ -30,7 +30,7 @@ from forestcoll.compile.search import (
     Judge,
     bound_of,
     fastest,
-    is_faster,
+    gain_for,
 )
 from forestcoll.graph.kernel import _kernel
 
@@ -93,7 +93,7 @@ class Judged:
         if any(most * gain < 1 for gain, most in zip(gains[::-1], LONGER[::-1], strict=False)):
             return False
         gain = min(self.share / other.share, geometric_mean(gains))  # of all plans, of the slowest
-        return is_faster(gain, self.blocks / other.blocks)
+        return gain >= gain_for(self.blocks / other.blocks)
 
     @property
     def blocks(self) -> int:

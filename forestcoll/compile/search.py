@@ -113,7 +113,8 @@ class Judge:
 
     `first`: the program of `start`, cut in no parts but those asked for. `links`: latencies; with
     them calls are played as reports have them. `bands`: those so far. `lowered`: so many programs.
-    `refusals`: why the target does not hold a candidate.
+    `refusals`: why the target does not hold a candidate. What takes longer than it may, to be
+    better than the best so far, is not played to its end, nor again: its time is infinite.
     """
 
     def __init__(
@@ -184,9 +185,10 @@ class Judge:
         """How many times as many thread blocks as it has its work takes, at least 1."""
         return max(Fraction(1), self.facts(one)[0].ratio)
 
-    def stretch(self, one: Candidate, size: int) -> float:
+    def stretch(self, one: Candidate, size: int, most: float = math.inf) -> float:
         """The time of a call as a multiple of the least that links allow, under the worse rule."""
-        return max(1.0, self.time(one, size) / self.least(self._bound, size)) if self.plays else 1.0
+        least = self.least(self._bound, size)
+        return max(1.0, self.time(one, size, most * least) / least) if self.plays else 1.0
 
     def least(self, bound: Bound, size: int) -> float:
         """Microseconds of a call at least, of plans like the first one."""
@@ -194,20 +196,26 @@ class Judge:
         rate = 1000 * bound.algbw / self._wire  # bytes a microsecond
         return float(size / rate + bound.latency) + bound.hops * hop
 
-    def time(self, one: Candidate, size: int) -> float:
+    def time(self, one: Candidate, size: int, most: float = math.inf) -> float:
         """Microseconds of a call under the worse rule; pipelines go on under each as they began."""
         if not self.fifo and size > 2 * SHORT:
-            short, twice = (self.band(one, k * SHORT) for k in (1, 2))
+            short, more = self.band(one, SHORT, most), (size - SHORT) / SHORT
+            near = max(short.fifo, short.fair)
+            if near > most:
+                return math.inf
+            twice = self.band(one, 2 * SHORT, near + (most - near) / more)
             sides = (short.fifo, twice.fifo), (short.fair, twice.fair)
-            return max(near + (far - near) * (size - SHORT) / SHORT for near, far in sides)
-        band = self.band(one, size)
+            return max(near + (far - near) * more for near, far in sides)
+        band = self.band(one, size, most)
         return max(band.fifo, band.fair)
 
-    def band(self, one: Candidate, size: int) -> Band:
-        """A call of so many bytes, played."""
+    def band(self, one: Candidate, size: int, most: float = math.inf) -> Band:
+        """A call of so many bytes, played; for `most` microseconds at most."""
         if (one, size) not in self.bands:
             program = self.program_of(one)
-            self.bands[one, size] = simulate.band(program, self.forest, size, links=self.links)
+            self.bands[one, size] = simulate.band(
+                program, self.forest, size, links=self.links, until=most
+            )
         return self.bands[one, size]
 
     def program_of(self, one: Candidate) -> Program:
@@ -222,9 +230,12 @@ class Judge:
             return ""
         return shortage(self.facts(one)[0], self.target, _reason(self, one))
 
-    def cost(self, one: Candidate) -> float:
+    def cost(self, one: Candidate, most: float = math.inf) -> float:
         """The mean stretch of both calls; no less than what thread blocks are overloaded by."""
-        mean = math.sqrt(self.stretch(one, SHORT) * self.stretch(one, LONG))
+        short = self.stretch(one, SHORT, most**2)
+        if short > most**2:  # whatever the long call
+            return math.inf
+        mean = math.sqrt(short * self.stretch(one, LONG, most**2 / short))
         load = float(self.load(one))
         return max(mean, load) if load > 2 else mean
 
@@ -232,14 +243,13 @@ class Judge:
         """Whether `one` is faster, by as much as its thread blocks ask for; or as fast in fewer."""
         if self.program(one) is None:
             return False
-        less = self.load(best) - self.load(one)
-        slack = LOADED if less > 0 else GAIN
-        if math.sqrt(self.stretch(one, SHORT)) > slack * self.cost(best):  # whatever the long call
-            return False
-        gain, more = self.cost(best) / self.cost(one), self.blocks(one) / self.blocks(best)
+        less, more = self.load(best) - self.load(one), self.blocks(one) / self.blocks(best)
         if less:
-            return gain * LOADED > 1 if less > 0 else gain >= LOADED
-        return is_faster(gain, more) or (more < 1 and gain * GAIN >= 1)
+            least = 1 / LOADED if less > 0 else LOADED
+        else:
+            least = 1 / GAIN if more < 1 else gain_for(more)
+        most = self.cost(best) / least
+        return self.cost(one, most) <= most
 
 
 def bound_of(forest: Forest, links: Latencies | None) -> Bound:
@@ -248,9 +258,9 @@ def bound_of(forest: Forest, links: Latencies | None) -> Bound:
     return Bound(forest.plain_algbw, hops, latency(forest, links) if links else Fraction(0))
 
 
-def is_faster(gain: float, more: float) -> bool:
-    """The rule: `gain` times as fast is better in `more` times as many thread blocks."""
-    return gain > GAIN and gain >= more**MORE
+def gain_for(more: float) -> float:
+    """The rule: how many times as fast is better, in `more` times as many thread blocks."""
+    return max(GAIN, math.pow(more, MORE))
 
 
 # --- actions
@@ -354,9 +364,10 @@ def sum_apart(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 
 def cut_wider(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Smaller chunks in more thread blocks, as full lists need: the fastest of them first."""
+    most = LOADED * judge.cost(one)
     yield from sorted(
         (other for other in _finer(judge, one) if judge.blocks(other) > judge.blocks(one)),
-        key=lambda other: (round(judge.cost(other), 3), judge.blocks(other)),
+        key=lambda other: (round(judge.cost(other, most), 3), judge.blocks(other)),
     )
 
 

@@ -116,6 +116,7 @@ def simulate(
     cut_through: bool,
     seed: int,
     timeline: bool,
+    until: float,
 ) -> tuple[float, list[float], list[tuple[At, float, float, int, float]], list[At], int]: ...
 
 Xml = tuple[int, dict[str, str], list[Any]]

@@ -6,9 +6,9 @@ others; and the optimum's routes, with one unit of every pair, and with as many 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -26,6 +26,7 @@ from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.solver.alltoall.spread import routes_over
 from forestcoll.solver.baselines import BASELINES, Baseline
 from forestcoll.solver.baselines.alltoall import EXCHANGES
+from forestcoll.verify import simulate
 from forestcoll.verify.simulate import DEFAULTS, KINDS, Options
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from forestcoll.program.targets import Target
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.topology import Topology
+    from forestcoll.verify.simulate import Rule, Timing, Where
     from forestcoll.verify.simulate.options import Kind
 
 FORESTS: Final = 3
@@ -63,10 +65,15 @@ def drop_equals(forests: Iterable[Forest]) -> Iterator[Forest]:
     """Those whose trees, in whatever order, none before has: their plans are the same."""
     seen: set[object] = set()
     for forest in forests:
-        trees = frozenset((t.root, t.phase, t.weight, frozenset(t.edges)) for t in forest.trees)
+        trees = _trees_of(forest)
         if trees not in seen:
             seen.add(trees)
             yield forest
+
+
+def _trees_of(forest: Forest) -> object:
+    """What its plans follow from: its trees, in whatever order."""
+    return frozenset((t.root, t.phase, t.weight, frozenset(t.edges)) for t in forest.trees)
 
 
 def forests_of_others(problem: Problem, best: solver.Optimum) -> Iterator[Forest]:
@@ -159,8 +166,32 @@ def _has(source: Source, kind: Kind) -> bool:
     return kind[1] == "LL" or not isinstance(source, Rounds)
 
 
-Made = dict[object, tuple["Program", str]]
-"""What `best_program` has made."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made and played on a topology.
+
+    `programs`: those of `best_program`. `plays`: by the program's id, bytes and options; the
+    program itself, and what it takes under the rules of links.
+    """
+
+    programs: dict[object, tuple[Program, str]] = field(default_factory=dict)
+    plays: dict[object, tuple[Program, dict[Rule, Timing]]] = field(default_factory=dict)
+
+    def timings(
+        self,
+        program: Program,
+        where: Where,
+        size: int,
+        rules: Sequence[Rule],
+        links: Topology,
+        options: Options,
+    ) -> list[Timing]:
+        """Those of `simulate.run_each`, of each program once."""
+        _, own = self.plays.setdefault((id(program), size, options), (program, {}))
+        if not own.keys() >= {*rules}:
+            timings = simulate.run_each(program, where, size, rules, links=links, options=options)
+            own |= dict(zip(rules, timings, strict=True))
+        return [own[rule] for rule in rules]
 
 
 def best_program(
@@ -169,7 +200,8 @@ def best_program(
     topology: Topology,
     instances: int = 1,
     tuned: bool = True,
-    made: Made | None = None,
+    *,
+    made: Made,
 ) -> tuple[Program, str]:
     """The best program of a candidate, and why it keeps no links busy, or "".
 
@@ -187,16 +219,16 @@ def best_program(
         return lower_rounds(source, target), ""
     if isinstance(source, Other):
         return source.program, ""
-    made = {} if made is None else made
-    key = source.trees, source.collective, protocol, target, instances
-    if (*key, False) not in made:
-        made[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
+    programs = made.programs
+    key = _trees_of(source), source.collective, protocol, target, instances
+    if (*key, False) not in programs:
+        programs[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
     if candidate.times > 1:
-        program = made[*key, False][0]
+        program = programs[*key, False][0]
         room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
         more = instances * min(candidate.times, 1 << room.bit_length() - 1)
         return lower(source, target, instances=more, protocol=protocol), ""
-    if (*key, tuned) not in made:
-        program, links = made[*key, False][0], topology.latencies()
-        made[*key, tuned] = search(source, target, program, links=links)
-    return made[*key, tuned]
+    if (*key, tuned) not in programs:
+        program, links = programs[*key, False][0], topology.latencies()
+        programs[*key, tuned] = search(source, target, program, links=links)
+    return programs[*key, tuned]

@@ -12,15 +12,15 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from forestcoll.common.errors import PlanError
+from forestcoll.compile.plan_set.candidates import Made
 from forestcoll.compile.plan_set.estimate import Line
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Ends, Source
-from forestcoll.compile.search import FACTOR, HALVINGS, LONG, SHORT, STARTS, SURE
+from forestcoll.compile.search import FACTOR, HALVINGS, SHORT, STARTS, SURE
 from forestcoll.lower.alltoall.lowering import edges_of
 from forestcoll.plans import mscclpp
 from forestcoll.program.sizes import Sizes
@@ -32,7 +32,7 @@ from forestcoll.verify.simulate import BOTH, DEFAULTS, Options, Rule, Timing, Wh
 
 if TYPE_CHECKING:
     from forestcoll.common.clock import Clock
-    from forestcoll.program import Program
+    from forestcoll.program import Program, Style
     from forestcoll.topology import Topology
 
 MANY: Final = 2**26
@@ -40,25 +40,36 @@ MANY: Final = 2**26
 NEVER: Final = float("inf")
 TUNED: Final = 2
 """Plain plans are not searched that take so many times as long: less is gained by it."""
+PLAIN: Final[dict[Style, int]] = {"fifo": SHORT // 4, "onesided": SHORT // 256}
+"""Bytes up to which nothing is gained: in chunks that are finer for SHORT messages are tiny. With
+a root chunks are as many times as long as there are ranks."""
+LARGEST_PLAYED: Final = 2**30
+"""Bytes from which on times are lines over the size."""
 
 Lower = Callable[[Candidate, bool], tuple["Program", str]]
 """The program of a candidate, the best or the plain one, and a note where thread blocks do not
 suffice, or ""."""
+Look = tuple[int, bool]
+"""The number of a candidate; whether its best program is looked at, or the plain one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `low` to `high` bytes, both inclusive, the plan of candidate `index` is the fastest."""
+    """From `low` to `high` bytes, both inclusive, the plan of candidate `index` is the fastest.
+
+    `tuned`: the best one of it, else the plain one.
+    """
 
     low: int
     high: int
     index: int
+    tuned: bool = True
 
 
 class Contest:
     """Times of candidates, by their numbers.
 
-    `rules`: of links.
+    `rules`: of links. `made`: by others on the topology.
     `notes`: of each candidate that has a program, as `lower` says them; `refused`: why the first
     that has none has none.
     """
@@ -69,6 +80,7 @@ class Contest:
         lower: Lower,
         topology: Topology,
         clock: Clock,
+        made: Made,
         *,
         rules: Sequence[Rule] = BOTH,
         options: Options = DEFAULTS,
@@ -77,43 +89,38 @@ class Contest:
         self._lower, self._clock = lower, clock
         self._topology, self._rules, self._options = topology, rules, options
         self._played = len(topology.gpus) <= simulate.RANKS
-        self._programs: dict[int, Program | None] = {}
-        self._timings: dict[tuple[int, int], list[Timing]] = {}
-        self._plain: dict[int, Program | None] = {}
+        self._programs: dict[Look, Program | None] = {}
+        self._made = made
         self._where: dict[int, Where] = {}
 
-    def program(self, i: int) -> Program | None:
+    def program(self, i: int, tuned: bool = True) -> Program | None:
         """The plan of a candidate, or None where there is no room for it."""
-        if i not in self._programs:
-            subject, most = self._clock.subject, len(self.candidates)
-            number = 1 + len(self._programs)
-            self._clock.subject = f"{subject}, candidate {number} of {most} at most"
-            self._programs[i] = self._make(i, tuned=True)
-            self._clock.subject = subject
-        return self._programs[i]
+        if (i, tuned) not in self._programs:
+            self._programs[i, tuned] = self._make(i, tuned)
+        return self._programs[i, tuned]
 
     def _make(self, i: int, tuned: bool) -> Program | None:
+        subject, most = self._clock.subject, len(self.candidates)
+        number = len({i for i, _ in self._programs} | {i})
+        self._clock.subject = f"{subject}, candidate {number} of {most} at most"
         try:
             with self._clock.stage("lower"):
-                program, self.notes[i] = self._lower(self.candidates[i], tuned)
-                return program
+                program, note = self._lower(self.candidates[i], tuned)
+            self.notes[i] = note or self.notes.get(i, "")
         except PlanError as error:
             self.refused = self.refused or str(error)
             return None
+        finally:
+            self._clock.subject = subject
+        return program
 
-    def timings(self, i: int, size: int) -> list[Timing]:
+    def timings(self, i: int, size: int, tuned: bool = True) -> list[Timing]:
         """Those of a candidate that has a program, under each rule."""
-        if (i, size) not in self._timings:
-            self._timings[i, size] = self._play(self._programs[i], i, size)
-        return self._timings[i, size]
-
-    def _play(self, program: Program | None, i: int, size: int) -> list[Timing]:
+        program = self.program(i, tuned)
         assert program is not None
-        topology, options = self._topology, self._options
         with self._clock.stage("play"):
-            return simulate.run_each(
-                program, self.where(i), size, self._rules, links=topology, options=options
-            )
+            how = self.where(i), size, self._rules, self._topology, self._options
+            return self._made.timings(program, *how)
 
     def where(self, i: int) -> Where:
         """What the plan of a candidate runs on."""
@@ -121,45 +128,33 @@ class Contest:
             self._where[i] = where_of(self.candidates[i].origin, self._topology)
         return self._where[i]
 
-    def times(self, i: int, size: int) -> Sequence[float]:
+    def times(self, i: int, size: int, tuned: bool = True) -> Sequence[float]:
         """Microseconds under each rule; NEVER where the plan does not serve the size.
 
-        By the estimate alone for more than RANKS ranks. From LONG on times are lines over the size.
+        By the estimate alone for more than RANKS ranks. Of LARGEST_PLAYED at most.
         """
-        return self._times_of(self.program(i), i, size, self.timings)
-
-    def _times_of(
-        self,
-        program: Program | None,
-        i: int,
-        size: int,
-        play: Callable[[int, int], list[Timing]],
-    ) -> Sequence[float]:
+        program = self.program(i, tuned)
         if program is None or not smallest_call(program) <= size <= largest_call(program):
             return [NEVER] * len(self._rules)
         if not self._played:
             return [float(self.candidates[i].line.time(size))] * len(self._rules)
-        played = min(size, LONG)
-        return [timing.time * size / played for timing in play(i, played)]
-
-    def time(self, i: int, size: int) -> float:
-        """Microseconds under the worst rule."""
-        return max(self.times(i, size))
+        played = min(size, LARGEST_PLAYED)
+        return [timing.time * size / played for timing in self.timings(i, played, tuned)]
 
     def least(self, i: int, size: int) -> float:
         """Microseconds that no plan of the candidate takes less."""
         line = self.candidates[i].line
         return float(line.least(size) if self._played else line.time(size))
 
-    def fastest(self, size: int, without: Collection[int] = ()) -> int | None:
+    def fastest(self, size: int, without: Collection[Look] = ()) -> Look | None:
         """The fastest under the worst rule; None where none that is looked at serves the size."""
         looked = self._look_briefly(size, without)
-        return min(looked, key=lambda i: max(looked[i]), default=None)
+        return min(looked, key=lambda look: max(looked[look]), default=None)
 
     def _look(self, size: int) -> dict[int, Sequence[float]]:
         """The times of those that are looked at: of all whose links may make them the fastest."""
         best, looked = NEVER, dict[int, Sequence[float]]()
-        for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
+        for i in self._in_order(size):
             if size > self.candidates[i].above and self.least(i, size) < best:
                 times = self.times(i, size)
                 if max(times) < NEVER:
@@ -167,64 +162,64 @@ class Contest:
                     best = min(best, max(times))
         return looked
 
-    def _look_briefly(self, size: int, without: Collection[int] = ()) -> dict[int, Sequence[float]]:
-        """The same for the fastest alone: plans are searched in the order of the plain ones.
+    def _look_briefly(
+        self, size: int, without: Collection[Look] = ()
+    ) -> dict[Look, Sequence[float]]:
+        """The same for one as fast as any, by SURE: plain plans come before those of a search.
 
-        Of each kind STARTS in turn that are no faster than all before, and as many that links make
-        fastest: plain plans of many trees say little. Of those that the fabric's symmetry maps onto
-        each other, one.
+        Searched are those whose plain ones are fast, in that order, of each kind STARTS in turn
+        that are no faster than all before, and as many that links make fastest: plain plans of many
+        trees say little. Of those that the fabric's symmetry maps onto each other, one.
         """
-        best = beaten = NEVER
-        looked, waiting = dict[int, Sequence[float]](), list[tuple[float, int, bool]]()
-        first: dict[object, list[Line]] = defaultdict(list)
-        for i in sorted(range(len(self.candidates)), key=lambda i: self._estimate(i, size)):
-            passed = i in without or size <= self.candidates[i].above
-            if passed or self.least(i, size) >= beaten:
-                continue
-            one, searched = self.candidates[i], self._is_searched(i)
-            near, lines = float(one.line.time(size)), first[one.kind]
-            if searched:
-                lines += [one.line] if one.line not in lines else []
-                near = max(self._plain_times(i, size))
-                beaten = min(beaten, near) if size > SHORT else beaten
-            waiting.append((near, i, searched))
-        alike, misses = set[object](), Counter[object]()
-        for near, i, searched in sorted(waiting):
-            one = self.candidates[i]
-            look = one.kind, one.line, near
-            vain = near > TUNED * best or misses[one.kind] == STARTS
-            vain = look in alike or (vain and one.line not in first[one.kind][:STARTS])
-            if self.least(i, size) >= best or (searched and vain):
-                continue
-            alike.add(look)
-            if max(times := self.times(i, size)) < NEVER:
-                looked[i] = times
-                misses[one.kind] = misses[one.kind] + 1 if max(times) >= best else 0
+        best, looked = NEVER, dict[Look, Sequence[float]]()
+
+        def look_at(i: int, tuned: bool) -> float:
+            nonlocal best
+            times = [NEVER] if (i, tuned) in without else self.times(i, size, tuned)
+            if max(times) < NEVER:
+                looked[i, tuned] = times
                 best = min(best, max(times))
+            return max(times)
+
+        plain, first = list[tuple[float, int]](), defaultdict[object, list[Line]](list)
+        for i in self._in_order(size):
+            one, above = self.candidates[i], self._search_above(i)
+            if size > one.above and self.least(i, size) * SURE < best:
+                near, lines = look_at(i, tuned=above == NEVER), first[one.kind]
+                if size > above:
+                    plain.append((near, i))
+                    lines += [one.line] if one.line not in lines else []
+        fastest, alike, misses = NEVER, set[object](), Counter[object]()
+        for near, i in sorted(plain):
+            one = self.candidates[i]
+            way = one.kind, one.line, near
+            vain = near > TUNED * best or misses[one.kind] == STARTS
+            vain = way in alike or (vain and one.line not in first[one.kind][:STARTS])
+            if vain or self.least(i, size) * SURE >= best:
+                continue
+            alike.add(way)
+            if (time := look_at(i, tuned=True)) < NEVER:
+                misses[one.kind] = misses[one.kind] + 1 if time >= fastest else 0
+                fastest = min(fastest, time)
         return looked
 
-    def _is_searched(self, i: int) -> bool:
-        """Whether its best program takes long to find; of other protocols it is quick."""
-        candidate = self.candidates[i]
-        return isinstance(candidate.origin, Forest) and candidate.protocol == "Simple"
+    def _search_above(self, i: int) -> float:
+        """Bytes above which its best program is looked for; NEVER where that is quick to find."""
+        origin, (style, protocol) = self.candidates[i].origin, self.candidates[i].kind
+        if not isinstance(origin, Forest) or protocol != "Simple":
+            return NEVER
+        return 0 if origin.collective.has_root else PLAIN[style]
 
-    def _plain_times(self, i: int, size: int) -> Sequence[float]:
-        """Those of its plain program, without a search."""
-        if i not in self._plain:
-            self._plain[i] = self._make(i, tuned=False)
-        program = self._plain[i]
-        return self._times_of(program, i, size, lambda i, size: self._play(program, i, size))
+    def _in_order(self, size: int) -> list[int]:
+        """By the estimate; of long calls by all bytes, and what is played quickly first."""
 
-    def _good(self, size: int) -> set[int]:
-        """Those that under no rule take SURE times as long as the fastest under that rule.
+        def promise(i: int) -> tuple[object, ...]:
+            line, (style, _) = self.candidates[i].line, self.candidates[i].kind
+            if size > SHORT:
+                return line.least(size), style == "onesided", line.latency, self._rank(i)
+            return line.time(size), self._rank(i)
 
-        Where there is none, the one that comes nearest to it.
-        """
-        return _nearest_to_fastest(self._look(size))
-
-    def _estimate(self, i: int, size: int) -> tuple[Fraction, tuple[bool, int]]:
-        """Microseconds by the estimate; then by rank."""
-        return self.candidates[i].line.time(size), self._rank(i)
+        return sorted(range(len(self.candidates)), key=promise)
 
     def _rank(self, i: int) -> tuple[bool, int]:
         """Of equals ours come before plans of anybody's, and few trees or units first."""
@@ -245,7 +240,7 @@ class Contest:
         starts, ends = [low, *borders], [*(border - 1 for border in borders), high]
         ranges: list[Range] = []
         for start, end, run in zip(starts, ends, runs, strict=True):
-            program = self._programs[run.index]
+            program = self.program(run.index)
             assert program is not None
             if ranges and not serves(program, start, end):  # the plan before goes on
                 ranges[-1] = replace(ranges[-1], high=end)
@@ -261,10 +256,10 @@ class Contest:
         places = []
         for size in sizes:
             looked = self._look_briefly(size)
-            for style in sorted({self.candidates[i].kind[0] for i in looked}):
-                own = {i: t for i, t in looked.items() if self.candidates[i].kind[0] == style}
-                good = [(max(own[i]), self._rank(i), i) for i in _nearest_to_fastest(own)]
-                places.append(Range(size, size, min(good)[-1]))
+            for style in sorted({self.candidates[i].kind[0] for i, _ in looked}):
+                own = {k: t for k, t in looked.items() if self.candidates[k[0]].kind[0] == style}
+                good = [(max(own[k]), self._rank(k[0]), k) for k in _nearest_to_fastest(own)]
+                places.append(Range(size, size, *min(good)[-1]))
         if not places:
             self._nearest(min(sizes), max(sizes))
         return places
@@ -276,7 +271,7 @@ class Contest:
         while sizes[-1] < reach:
             sizes.append(min(sizes[-1] * FACTOR, reach))
         for size in sizes:
-            first, good = size, self._good(size)
+            first, good = size, _nearest_to_fastest(self._look(size))
             if runs and runs[-1][2] & good:
                 first, _, before = runs.pop()
                 good &= before
@@ -295,7 +290,7 @@ class Contest:
                 last = middle
             else:
                 first = middle
-        program = self._programs[before.index]
+        program = self.program(before.index)
         assert program is not None
         return min(last, largest_call(program) + 1)
 
@@ -303,7 +298,7 @@ class Contest:
         """The candidate whose sizes come nearest to those from `low` to `high` bytes."""
 
         def distance(i: int) -> int:
-            program = self._programs[i]
+            program = self.program(i)
             assert program is not None
             return max(smallest_call(program) - high, low - largest_call(program))
 
@@ -313,7 +308,11 @@ class Contest:
         return min(there, key=distance)
 
 
-def _nearest_to_fastest(looked: Mapping[int, Sequence[float]]) -> set[int]:
+def _nearest_to_fastest(looked: Mapping[Any, Sequence[float]]) -> set[Any]:
+    """Those that under no rule take SURE times as long as the fastest under that rule.
+
+    Where there is none, the one that comes nearest to it.
+    """
     fastest = [min(times) for times in zip(*looked.values(), strict=True)]
     behind = {
         i: max(time / best for time, best in zip(times, fastest, strict=True))

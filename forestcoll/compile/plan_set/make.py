@@ -90,7 +90,7 @@ def make(
             f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
         )
     collective = parse_any(request.collective or "")
-    maker = _Maker(request, Clock(progress), topology, {} if made is None else made)
+    maker = _Maker(request, Clock(progress), topology, made or Made())
     by = maker.by_trees if collective.phases else maker.by_routes
     sources, bound, root, other = by(request)
     plans = maker.points(sources, points) if points else maker.all_plans(sources, low, high)
@@ -255,7 +255,7 @@ class _Maker:
         candidates = self._candidates(sources, limits)
         lower = partial(self._lower, limits)
         self.clock.subject = form
-        contest = Contest(candidates, lower, self.topology, self.clock)
+        contest = Contest(candidates, lower, self.topology, self.clock, self.made)
         ranges = contest.ranges(low, reach, high)
         last = contest.program(ranges[-1].index)
         assert last is not None
@@ -285,13 +285,14 @@ class _Maker:
                     raise
                 return self._lower(self.wider, candidate, tuned)
 
-        contest = Contest(candidates, lower, self.topology, self.clock)
+        contest = Contest(candidates, lower, self.topology, self.clock, self.made)
         places = contest.points(sizes)
         plans = []
         for form, target in self.targets.items():
             entries = []
             for place in places:
-                candidate, program = candidates[place.index], contest.program(place.index)
+                candidate = candidates[place.index]
+                program = contest.program(place.index, place.tuned)
                 if program is not None and candidate.kind[0] == target.style:
                     entries.append(Entry(place.low, place.high, candidate, program, ""))
             plans.append(Plans(form, target, tuple(entries), ()))
@@ -332,7 +333,7 @@ class _Maker:
         """The best program of a candidate, as the set's calls are, and a note or ""."""
         tuned = tuned and self.auto
         program, note = best_program(
-            candidate, target, self.topology, self.instances, tuned, self.made
+            candidate, target, self.topology, self.instances, tuned, made=self.made
         )
         if not isinstance(candidate.origin, Forest):
             return program, note

@@ -25,7 +25,7 @@ from forestcoll.compile.plan_set.candidates import (
     forests_of,
     round_forests,
 )
-from forestcoll.compile.plan_set.contest import Contest, where_of
+from forestcoll.compile.plan_set.contest import Contest, Look, where_of
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.synthesize import synthesize
@@ -91,30 +91,31 @@ class Theirs:
 
     contest: Contest
     names: Sequence[str]
-    plans: dict[int, Plan] = field(default_factory=dict)
+    plans: dict[Look, Plan] = field(default_factory=dict)
 
-    def fastest(self, size: int) -> int | None:
-        """The number of the candidate whose plan is taken for the size, if one serves it."""
-        without: set[int] = set()
-        while (i := self.contest.fastest(size, without)) is not None:
-            program = self.contest.program(i)
+    def fastest(self, size: int) -> Look | None:
+        """The candidate whose plan is taken for the size, if one serves it."""
+        without: set[Look] = set()
+        while (look := self.contest.fastest(size, without)) is not None:
+            program = self.contest.program(*look)
             if program is not None and fits_size(program, size):
-                return i
-            without.add(i)
+                return look
+            without.add(look)
         return None
 
     def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """The fastest that serves the size."""
-        i = self.fastest(size)
-        if i is None:
+        look = self.fastest(size)
+        if look is None:
             return
-        if i not in self.plans:
-            program, origin = self.contest.program(i), self.contest.candidates[i].origin
+        i, tuned = look
+        if look not in self.plans:
+            program, origin = self.contest.program(i, tuned), self.contest.candidates[i].origin
             assert program is not None
             words = (FORMAT_OF[program.style], program.protocol, self.names[i])
             forest = origin if isinstance(origin, Forest) else None
-            self.plans[i] = Plan(", ".join(filter(None, words)), program, forest)
-        yield self.plans[i], self.contest.timings(i, size)
+            self.plans[look] = Plan(", ".join(filter(None, words)), program, forest)
+        yield self.plans[look], self.contest.timings(i, size, tuned)
 
     def least(self, size: int) -> float:
         """By the links alone."""

@@ -73,7 +73,7 @@ class Player:
     rules: Sequence[Rule]
     options: Options
     quick: bool
-    made: Made = field(default_factory=dict)
+    made: Made = field(default_factory=Made)
 
     def contest(self, candidates: Sequence[Candidate], lower: Lower) -> Contest:
         """Candidates that are judged by the same times."""
@@ -82,6 +82,7 @@ class Player:
             lower,
             self.topology,
             Clock(),
+            self.made,
             rules=self.rules,
             options=self.options,
         )
@@ -96,9 +97,7 @@ class Player:
             return [bare_timing(time, size, r, Collective.ALLTOALL, ranks) for r in self.rules]
         if plan.program is not None:
             where = plan.forest or plan.where or topology
-            return simulate.run_each(
-                plan.program, where, size, self.rules, links=topology, options=options
-            )
+            return self.made.timings(plan.program, where, size, self.rules, topology, options)
         assert plan.forest is not None
         edges = sum(len(tree.edges) for tree in plan.forest.trees)
         pieces = max(PIECES[0], min(PIECES[1], TRANSFERS // edges))

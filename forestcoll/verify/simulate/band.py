@@ -5,6 +5,7 @@ Links in practice neither share evenly nor serve strictly in order; a plan is si
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -81,11 +82,12 @@ def band(
     *,
     links: Topology | Latencies | None = None,
     options: Options = DEFAULTS,
+    until: float = math.inf,
 ) -> Band:
-    """The figures of a plan; the arguments are those of `run`."""
+    """The figures of a plan; the arguments are those of `run_each`."""
     has_latencies = links is not None or isinstance(where, Topology)
     model = options.words([(program.style, program.protocol)], latencies=has_latencies)
-    fifo, fair = run_each(program, where, size, links=links, options=options)
+    fifo, fair = run_each(program, where, size, links=links, options=options, until=until)
     return _band(fifo, fair, model)
 
 

@@ -143,10 +143,12 @@ class Coder:
             for rule, alone in zip(self.fabric.rules, filled, strict=True)
         ]
 
-    def play(self, *, timeline: bool = False) -> tuple[float, list[float], tuple[Span, ...], int]:
+    def play(
+        self, *, timeline: bool = False, until: float = math.inf
+    ) -> tuple[float, list[float], tuple[Span, ...], int]:
         """(microseconds, bytes per link, what was done when, transfers) of a run of all threads.
 
-        PlanError where some wait for ever.
+        More microseconds than `until` are infinitely many. PlanError where some wait for ever.
         """
         time, moved, rows, stuck, transfers = _machine.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
@@ -156,6 +158,7 @@ class Coder:
             self.options.switching == "cut-through",
             self.options.seed,
             timeline,
+            until,
         )
         if stuck:
             raise _deadlock(stuck)

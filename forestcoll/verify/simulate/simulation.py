@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.common.arguments import whole
@@ -58,18 +60,25 @@ def run_each(
     links: Topology | Latencies | None = None,
     options: Options = DEFAULTS,
     timeline: bool = False,
+    until: float = math.inf,
 ) -> list[Timing]:
-    """The same under several rules, one after the other, for little more than the time of one."""
+    """The same under several rules, one after the other, for little more than the time of one.
+
+    `until`: microseconds; from the first rule on under which it takes more, times are infinite.
+    """
     size = whole("size", size, 1, MOST_BYTES)
     network = fabric(program, topology, rules[0], options, links)
     coder = Coder(network, options)
     first = program.ranks[0]
     chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
     coder.write(program, chunk)
-    timings = []
+    timings: list[Timing] = []
     for rule in rules:
+        if timings and timings[-1].time > until:
+            timings.append(replace(timings[-1], rule=rule))
+            continue
         network.set_rule(rule)
-        timings.append(_timing(coder, size, rule, program.collective, program.n, timeline))
+        timings.append(_timing(coder, size, rule, program.collective, program.n, timeline, until))
     return timings
 
 
@@ -106,9 +115,15 @@ def run_forest(
 
 
 def _timing(
-    coder: Coder, size: int, rule: Rule | None, collective: Collective, n: int, timeline: bool
+    coder: Coder,
+    size: int,
+    rule: Rule | None,
+    collective: Collective,
+    n: int,
+    timeline: bool,
+    until: float = math.inf,
 ) -> Timing:
-    time, moved, spans, transfers = coder.play(timeline=timeline)
+    time, moved, spans, transfers = coder.play(timeline=timeline, until=until)
     algbw = size / time / 1000 if time else float("inf")
     graph = coder.fabric.graph
     links = tuple(

@@ -203,7 +203,7 @@ class Engine {
     for (const Route& route : routes) stages_ = std::max(stages_, route.stages.size());
   }
 
-  Outcome run(void (*poll)()) {
+  Outcome run(double until, void (*poll)()) {
     for (std::int32_t t = 0; t < verify::count_of(threads_); ++t)
       if (threads_[t].code->count()) wake(t);
     std::uint64_t seen = 0;
@@ -212,6 +212,10 @@ class Engine {
       for (int bundle : sharing_.settle(now_)) set_alarm(bundle);
       if (events_.empty() && flow_ends_.empty()) break;
       now_ = std::max(now_, flow_is_next() ? flow_ends_.first().time : events_.time());
+      if (now_ > until) {
+        outcome_.time = kUnlimited;
+        return std::move(outcome_);
+      }
       while (handle_next())
         if (!(++seen & 0xffff)) poll();
     }
@@ -549,8 +553,8 @@ class Engine {
 }  // namespace
 
 Outcome run(const Network& network, const std::vector<Route>& routes, const Threads& threads,
-            bool cut_through, std::uint64_t seed, bool timeline, void (*poll)()) {
-  return Engine(network, routes, threads, cut_through, seed, timeline).run(poll);
+            bool cut_through, std::uint64_t seed, bool timeline, double until, void (*poll)()) {
+  return Engine(network, routes, threads, cut_through, seed, timeline).run(until, poll);
 }
 
 }  // namespace forestcoll::simulate

@@ -50,8 +50,9 @@ struct Outcome {
 };
 
 // `seed`: 0 lets threads that could go on at one time do so in the order in which they came to wait;
-// others draw it. `poll` is called now and then, and may throw.
+// others draw it. What takes more than `until` microseconds is left there: its time is infinite.
+// `poll` is called now and then, and may throw.
 Outcome run(const Network& network, const std::vector<Route>& routes, const Threads& threads,
-            bool cut_through, std::uint64_t seed, bool timeline, void (*poll)());
+            bool cut_through, std::uint64_t seed, bool timeline, double until, void (*poll)());
 
 }  // namespace forestcoll::simulate

@@ -71,7 +71,7 @@ SpanRow span_row(const Thread& thread, const Span& span) {
 
 Result simulate(const std::vector<double>& capacity, const std::vector<int>& rules,
                 const std::vector<std::tuple<double, double, Stages>>& ways, const Threads& threads,
-                bool cut_through, std::uint64_t seed, bool timeline) {
+                bool cut_through, std::uint64_t seed, bool timeline, double until) {
   Network network;
   network.capacity = capacity;
   for (int rule : rules) network.rule.push_back(static_cast<Rule>(rule));
@@ -81,7 +81,7 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
   Outcome found;
   {
     nb::gil_scoped_release free;
-    found = run(network, routes, threads, cut_through, seed, timeline, poll);
+    found = run(network, routes, threads, cut_through, seed, timeline, until, poll);
   }
   std::vector<SpanRow> spans;
   for (const Span& s : found.spans) spans.push_back(span_row(threads.threads[s.thread], s));
@@ -94,7 +94,7 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
 
 void bind_simulation(nb::module_& m) {
   m.def("simulate", &simulate, nb::arg("capacity"), nb::arg("rules"), nb::arg("routes"), nb::arg("threads"),
-        nb::arg("cut_through"), nb::arg("seed"), nb::arg("timeline"));
+        nb::arg("cut_through"), nb::arg("seed"), nb::arg("timeline"), nb::arg("until"));
   nb::class_<Thread>(m, "Thread")
       .def("begin", [](Thread& t, int step, int op, int peer) { t.origin = {step, op, peer}; })
       .def("loop", &Thread::loop)
