@@ -31,6 +31,7 @@ def right(processes: bool) -> int:
     """Runs of right and stuck plans, large and small queues, every way to end. Runs that ended."""
     import programs as pg
     import pytest
+    from apart import run_apart
 
     from forestcoll.common.errors import ExecutionError
     from forestcoll.execute.cpu import RanksAs, run
@@ -59,6 +60,11 @@ def right(processes: bool) -> int:
             if file.name.endswith((".msccl.xml", ".mscclpp.json")):
                 assert run(read_plan(file), 200_000, threads=4, ranks_as=way).wrong == 0
                 ended += 1
+    for name, plan in pg.all_good().items():
+        for sockets in () if "fabric" in name else (False, True):
+            apart = run_apart(plan, 5000, plan.n, sockets=sockets, lazy=not sockets, iterations=2)
+            assert apart.wrong == 0, (name, sockets, apart.mismatches)
+            ended += 1
     return ended
 
 

@@ -346,7 +346,7 @@ def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_memory_that_the_system_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int) -> npt.NDArray[np.uint8]:
+    def refuse(_: int, size: int) -> npt.NDArray[np.uint8]:
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(cpu, "common_memory", refuse)

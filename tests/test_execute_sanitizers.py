@@ -21,6 +21,7 @@ from artefacts import Artefacts
 from forestcoll.execute import cpu
 
 SOURCES = Path(cpu.__file__).parent / "native"
+CLUSTER = SOURCES.with_name("cluster")
 REQUIRED = os.environ.get("FORESTCOLL_SANITIZERS") == "required"
 LIBRARIES = {
     "thread": ("libtsan.so", f"libclang_rt.tsan-{platform.machine()}.so"),
@@ -84,7 +85,16 @@ def built(
     include = Path(nanobind.include_dir())
     common: list[str | Path] = [
         *("-std=c++20", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-c"),
-        *("-I", SOURCES, "-I", include, "-I", include.parent / "ext" / "robin_map" / "include"),
+        *(
+            "-I",
+            SOURCES,
+            "-I",
+            CLUSTER,
+            "-I",
+            include,
+            "-I",
+            include.parent / "ext" / "robin_map" / "include",
+        ),
         *("-I", sysconfig.get_paths()["include"]),
     ]
     checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
@@ -93,6 +103,7 @@ def built(
 
     bindings = [Path(nanobind.source_dir()) / "nb_combined.cpp", SOURCES / "module.cpp"]
     tested = [path for path in sorted(SOURCES.glob("*.cpp")) if path.stem != "module"]
+    tested += sorted(CLUSTER.glob("*.cpp"))
 
     def build(sources: list[Path], target: Path, *flags: str) -> Path:
         """Sources as one, which takes half of the time of one by one."""

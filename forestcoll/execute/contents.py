@@ -18,8 +18,8 @@ from forestcoll.execute.sizes import Layout
 from forestcoll.program import EVERYONE, Program
 
 Bytes = npt.NDArray[np.uint8]
-Memory = Callable[[int], Bytes]
-"""Gives that many bytes."""
+Memory = Callable[[int, int], Bytes]
+"""Gives a rank so many bytes."""
 
 SHOWN = 4  # wrong elements described per buffer
 HUGE = 4 << 20  # bytes from which large pages are asked for
@@ -67,34 +67,34 @@ def allocate(
         i, o = rank.input_chunks * chunk, rank.output_chunks * chunk
         own = r * min(i, o)  # where in the longer buffer the own part lies
         if mode == "out-of-place":
-            first, second = memory(i), memory(o)
+            first, second = memory(r, i), memory(r, o)
         elif i == o:
-            first = second = memory(i)
+            first = second = memory(r, i)
         elif i < o:
-            second = memory(o)
+            second = memory(r, o)
             first = second[own : own + i]
         else:
-            first = memory(i)
+            first = memory(r, i)
             second = first[own : own + o]
         size = scratch[r] * chunk * program.scratch_factor
-        buffers.append(Buffers(first, second, memory(size)))
+        buffers.append(Buffers(first, second, memory(r, size)))
     return buffers
 
 
-def common_memory(size: int) -> Bytes:
+def common_memory(rank: int, size: int) -> Bytes:
     """Memory that processes which are forked later see as well.
 
     It has no name and is gone with the last process that has it.
     """
     if not size:
-        return private(size)
+        return private(rank, size)
     region = mmap.mmap(-1, size)  # anonymous and shared
     if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(region, np.uint8)
 
 
-def private(size: int) -> Bytes:
+def private(_: int, size: int) -> Bytes:
     """Memory of this process at a page boundary, so that no element straddles one."""
     page = mmap.PAGESIZE
     block = np.empty(size + page, np.uint8)
@@ -104,18 +104,20 @@ def private(size: int) -> Bytes:
 
 @dataclass(slots=True)
 class Contents:
-    """The data of one run. `threads` of this process fill and compare."""
+    """The data of one run. `threads` of this process fill and compare, those of `ranks` alone."""
 
     program: Program
     data: Layout
     pattern: _engine.Pattern
     root: int
     threads: int
+    ranks: Sequence[int]
     mismatches: list[str] = field(default_factory=list)
 
     def fill(self, buffers: Sequence[Buffers]) -> None:
         """Input data in every input; what has yet to be written is all ones, NaN in floats."""
-        for r, b in enumerate(buffers):
+        for r in self.ranks:
+            b = buffers[r]
             b.scratch.fill(0xFF)
             b.output.fill(0xFF)
             if self.data.has_padding:
@@ -135,20 +137,19 @@ class Contents:
         """(address, bytes) of every output of a reduction."""
         origin = self.program.collective.origin
         return [
-            (b.output.ctypes.data, b.output.nbytes)
-            for r, b in enumerate(buffers)
+            (buffers[r].output.ctypes.data, buffers[r].output.nbytes)
+            for r in self.ranks
             if origin(r, self.root, 0) is not None
         ]
 
     def compare(self, buffers: Sequence[Buffers], mode: Mode) -> int:
         """Wrong elements of all that the collective defines; the first few go to `mismatches`."""
-        data, everyone = self.data, range(self.program.n)
-        wrong = 0
+        data, wrong = self.data, 0
         for (part, source, taken), ranks in self._alike().items():
             at = [buffers[r].output.ctypes.data + part * data.stride for r in ranks]
             wrong += self._compare("output", source, taken * data.part, data.part, at, ranks, part)
         if mode == "out-of-place":
-            for r in everyone:
+            for r in self.ranks:
                 for start, first, count in self.input_parts():
                     at = [buffers[r].input.ctypes.data + start]
                     wrong += self._compare("input", r, first, count, at, [r])
@@ -162,7 +163,7 @@ class Contents:
         collective, n = self.program.collective, self.program.n
         alike: dict[tuple[int, int, int], list[int]] = {}
         for part in range(collective.output_parts(n)):
-            for rank in range(n):
+            for rank in self.ranks:
                 origin = collective.origin(rank, self.root, part)
                 if origin is not None:
                     source = _engine.REDUCED if origin[0] == EVERYONE else origin[0]

@@ -7,9 +7,10 @@ thousands of thread blocks on a few threads, or each rank's in a process (proces
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
@@ -19,7 +20,9 @@ from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
-    from forestcoll.execute.contents import Contents, allocate, common_memory, private
+    from forestcoll.execute.cluster.division import check as check_division
+    from forestcoll.execute.cluster.division import deal, lay_out, mark_drains
+    from forestcoll.execute.contents import Buffers, Contents, allocate, common_memory, private
     from forestcoll.execute.deadlock_report import Status, explain
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
@@ -28,6 +31,9 @@ except ImportError as error:  # pragma: no cover - needs a broken installation
         f"the native engine forestcoll.execute._engine cannot be loaded ({error}); "
         "install the package again with `pip install .`"
     ) from error
+
+if TYPE_CHECKING:
+    from forestcoll.execute.cluster.group import Group
 
 RanksAs = Literal["threads", "processes", "auto"]
 RANKS_AS: tuple[RanksAs, ...] = ("threads", "processes", "auto")
@@ -47,6 +53,7 @@ def run(
     slot_bytes: int | None = None,
     slice_bytes: int | None = None,
     ranks_as: RanksAs = "threads",
+    group: Group | None = None,
     **asked: Unpack[Asked],
 ) -> RunResult:
     """The table of `modes` (those that the program allows), each launched `iterations` times.
@@ -60,6 +67,8 @@ def run(
     runtime holds); `slice_bytes`: bytes of each chunk handled per iteration (at most a slot).
     `ranks_as`: one process for each rank, over shared
     memory that has no name; or `threads` threads for all; "auto" makes processes for at most 64.
+    `group`: the processes among which ranks are dealt out; all of them call this alike, each runs
+    its ranks as threads, and all get the same answer.
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
@@ -69,18 +78,27 @@ def run(
     slots = arguments.whole_or_none("slots", slots)
     slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
     slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
-    processes = _ranks_as(ranks_as, request.program.n)
+    processes = group is None and _ranks_as(ranks_as, request.program.n)
     tables, data = build(request.program), request.data
-    _check_memory(memory_bytes(request.program, tables.scratch, data, request.modes), data.size)
+    homes = [0] * request.program.n if group is None else deal(request.program.n, group.processes)
+    here = [r for r, home in enumerate(homes) if group is None or home == group.process]
+    if group is not None:
+        check_division(request.program, homes)
+    needed = memory_bytes(request.program, tables.scratch, data, request.modes, here)
+    _check_memory(needed, data.size)
     connections = len(tables.connections)
     count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
     if slots is not None or slot_bytes is not None:
         _check_slots(connections, count, slot)
     workers = min(workers, MOST_THREADS)
-    contents = Contents(request.program, data, request.pattern, request.root, workers)
+    contents = Contents(request.program, data, request.pattern, request.root, workers, here)
     shape = geometry(data, slot, slice_bytes)
-    job = _Job(request, tables, contents, shape, (slot, count), processes)
-    return RunResult(tuple(map(job.row, request.modes)), request.notes, tuple(contents.mismatches))
+    job = _Job(request, tables, contents, shape, (slot, count), processes, group, homes)
+    rows = tuple(map(job.row, request.modes))
+    wrong = contents.mismatches
+    if group is not None:
+        wrong = [text for texts in group.gather(wrong) for text in texts]
+    return RunResult(rows, request.notes, tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +111,12 @@ class _Job:
     geometry: Geometry
     slots: tuple[int, int]  # bytes of one, how many
     processes: bool
+    group: Group | None
+    homes: list[int]
 
     def row(self, mode: Mode) -> Row:
+        if self.group is not None:
+            return self.row_of_group(mode, self.group)
         data, program = self.contents.data, self.request.program
         memory = common_memory if self.processes else private
         try:
@@ -105,10 +127,27 @@ class _Job:
                 f"({getattr(error, 'strerror', None) or error}); a limit of this process "
                 "(ulimit -v) or of its group may hold it: choose a smaller size"
             ) from error
-        turns = 2 if program.double_scratch else 1
-        engine = _engine.Engine(
-            self.tables,
-            program.n,
+        engine = self.engine(self.tables, buffers)
+        try:
+            return self.request.row(
+                mode,
+                lambda: self.contents.fill(buffers),
+                lambda number: self.launch(engine, number % self.turns),
+                lambda: self.contents.compare(buffers, mode),
+            )
+        finally:
+            engine.rest()
+
+    @property
+    def turns(self) -> int:
+        """Launches that use different halves of scratch."""
+        return 2 if self.request.program.double_scratch else 1
+
+    def engine(self, tables: Tables, buffers: Sequence[Buffers]) -> _engine.Engine:
+        turns = self.turns
+        return _engine.Engine(
+            tables,
+            self.request.program.n,
             [a for turn in range(turns) for b in buffers for a in b.addresses(turn, turns)],
             self.contents.sums(buffers) if self.request.average else [],
             self.geometry,
@@ -118,15 +157,44 @@ class _Job:
             self.contents.threads,
             self.request.timeout,
         )
+
+    def row_of_group(self, mode: Mode, group: Group) -> Row:
+        """The same of a group's processes: the slowest one's time, and what is wrong at any."""
+        data, program, tables = self.contents.data, self.request.program, self.tables
+        arenas = lay_out(program, tables, data, mode, self.homes, group.process, self.slots)
+        buffers = arenas.buffers
+        tables = mark_drains(tables, buffers, data.chunk_bytes, self.homes, strict=group.strict)
+        engine = self.engine(tables, buffers)
+        owners = [rank for rank, _ in tables.takers]
+        group.join(engine, arenas.space, (self.homes, owners, arenas.slots))
+        group.watch(lambda: activity(engine), lambda how: engine.end(Status[how.upper()]))
         try:
             return self.request.row(
                 mode,
                 lambda: self.contents.fill(buffers),
-                lambda number: self.launch(engine, number % turns),
-                lambda: self.contents.compare(buffers, mode),
+                lambda number: self.launch_together(engine, number % self.turns, group),
+                lambda: sum(group.gather(self.contents.compare(buffers, mode))),
             )
         finally:
-            engine.rest()
+            group.watch(None)
+
+    def launch_together(self, engine: _engine.Engine, turn: int, group: Group) -> int:
+        """The longest of all processes' nanoseconds; ExecutionError at all if it ended badly."""
+        status, nanoseconds, stops, leftovers, deaths = engine.launch(turn, group)
+        group.check()
+        told = group.gather([status, nanoseconds, stops, leftovers])
+        worst = next((own for own in told if own[0] != Status.DONE), None)
+        if worst is None:
+            return max(int(own[1]) for own in told)
+        merged = [
+            rows[b]
+            for b, row in enumerate(self.tables.blocks)
+            if (rows := told[self.homes[row[0]]][2])
+        ]
+        if worst[0] == Status.MISMATCH:
+            merged = worst[2]
+        left = [row for own in told for row in own[3]]
+        raise explain(self.tables, Status(worst[0]), merged, left, deaths, self.request.timeout)
 
     def launch(self, engine: _engine.Engine, turn: int) -> int:
         """Nanoseconds; ExecutionError if it did not end well."""
@@ -138,6 +206,14 @@ class _Job:
             return nanoseconds
         seconds = self.request.timeout
         raise explain(self.tables, Status(status), stops, leftovers, deaths, seconds)
+
+
+def activity(engine: _engine.Engine) -> tuple[bool, bool, int, int, int]:
+    """What the engine says of its launch; ConnectionError: it has lost a peer."""
+    peer, why = engine.failure()
+    if why:
+        raise ConnectionError(f"the connection to process {peer}: {why}")
+    return engine.activity()
 
 
 def _ranks_as(wanted: RanksAs, ranks: int) -> bool:

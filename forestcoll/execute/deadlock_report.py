@@ -33,6 +33,7 @@ class Status(IntEnum):
     INTERRUPTED = 4
     LEFTOVER = 5
     DIED = 6
+    LOST = 7
 
 
 class Awaits(IntEnum):
@@ -45,6 +46,8 @@ class Awaits(IntEnum):
     SEMAPHORE = 4
     BARRIER = 5
     PACKETS = 6
+    PUTS = 7
+    FETCHES = 8
 
 
 class Stop(NamedTuple):
@@ -229,6 +232,10 @@ class Report:
             case Awaits.PACKETS:
                 by = by or "nobody"
                 return f"{place} waits for packets of this launch, which come from {by}"
+            case Awaits.PUTS:
+                return f"{place} waits until what rank {stop.object} has put elsewhere has left"
+            case Awaits.FETCHES:
+                return f"{place} waits for what it reads of other processes"
         return place
 
     def ways_on(self, stop: Stop) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +80,16 @@ def geometry(data: Layout, slot: int, slice_bytes: int | None = None) -> Geometr
 
 
 def memory_bytes(
-    program: Program, scratch: Sequence[int], data: Layout, modes: Sequence[str]
+    program: Program,
+    scratch: Sequence[int],
+    data: Layout,
+    modes: Sequence[str],
+    ranks: Iterable[int],
 ) -> int:
-    """Bytes of all ranks' buffers, `scratch` chunks each, in the mode that needs most."""
+    """Bytes of the buffers of `ranks`, `scratch` chunks each, in the mode that needs most."""
     total = 0
-    for rank, extra in zip(program.ranks, scratch, strict=True):
+    for r in ranks:
+        rank, extra = program.ranks[r], scratch[r]
         user = max(rank.input_chunks, rank.output_chunks)
         if "out-of-place" in modes:
             user = rank.input_chunks + rank.output_chunks

@@ -73,7 +73,9 @@ def run(
         used = sorted(set(numbers))
         job = Job.of(request, [used.index(d) for d in numbers], slots, slot_bytes)
         workers = len(os.sched_getaffinity(0))
-        contents = Contents(job.program, job.data, request.pattern, job.root, workers)
+        contents = Contents(
+            job.program, job.data, request.pattern, job.root, workers, range(job.program.n)
+        )
         with Team(path, used, job, kept) as team:
             runner = _Runner(request, job, team, contents)
             rows = tuple(runner.row(mode) for mode in request.modes)

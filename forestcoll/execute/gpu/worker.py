@@ -70,7 +70,7 @@ def staging(program: Program, data: Layout, mode: Mode, memory: mmap.mmap) -> li
     """All ranks' buffers in memory of the host that parent and workers share; no scratch."""
     taken = 0
 
-    def take(size: int) -> npt.NDArray[np.uint8]:
+    def take(_: int, size: int) -> npt.NDArray[np.uint8]:
         nonlocal taken
         begin = taken
         taken = -(-(begin + size) // PAGE) * PAGE

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "far.hpp"
 #include "machine.hpp"
 
 namespace forestcoll {
@@ -21,12 +22,19 @@ constexpr Amount copy_tile = Amount{1} << 20;  // between looks at the abort fla
 constexpr Amount combine_tile = 8192;                // stays in the first-level cache
 
 // Puts a block back in line if it waits; defined by the scheduler.
+// `worker`: who does; -1: none of the workers.
 void wake(Machine& machine, int worker, Index block);
+
+// To be called once `object` has changed, for a block that may wait for that.
+inline void notify(Machine& machine, int worker, Index block, const void* object) {
+  if (machine.blocks[block].awaited.load() == object) wake(machine, worker, block);
+}
 
 class CpuLayer {
  public:
   CpuLayer(Machine& machine, int worker)
-      : machine_(machine), worker_(worker), ticks_(machine.queues[worker].ticks) {}
+      : machine_(machine), worker_(worker), far_(machine.far.get()),
+        ticks_(machine.queues[worker].ticks) {}
 
   void enter(Index block) {
     block_ = block;
@@ -65,7 +73,7 @@ class CpuLayer {
   bool can_receive(byte* target, const byte* operand, Amount bytes) {
     const Count next = in_->taken.load(std::memory_order_relaxed);
     const auto arrived = [&] { return in_->posted.load() > next; };
-    if (!arrived()) offer(next, target, operand, bytes);
+    if (!arrived() && !crosses(incoming_)) offer(next, target, operand, bytes);
     if (!await(in_->posted, Awaits::message, incoming_, next + 1,
                arrived))
       return false;
@@ -81,7 +89,7 @@ class CpuLayer {
     Slot& slot = header(outgoing_, number);
     Count offer = number + 1;
     // A receiver that expects another size must find the message in its slot and report it.
-    slot.landed = out_->landing.load() == offer && out_->landing_bytes == bytes &&
+    slot.landed = !crosses(outgoing_) && out_->landing.load() == offer && out_->landing_bytes == bytes &&
                   out_->landing.compare_exchange_strong(offer, 0);
     byte* const memory = slot_memory(outgoing_, number);
     if (slot.landed)
@@ -90,6 +98,7 @@ class CpuLayer {
       copy(memory, source, bytes);
     slot.bytes = bytes;
     out_->posted.store(number + 1);
+    if (crosses(outgoing_)) return far_->deliver(outgoing_, number, bytes);
     notify(machine_.plan.readers[outgoing_], &out_->posted);
   }
 
@@ -100,6 +109,7 @@ class CpuLayer {
       store(target, slot_memory(incoming_, number), operand, bytes);
     }
     in_->taken.store(number + 1);
+    if (crosses(incoming_)) return far_->take(incoming_, number + 1);
     notify(machine_.plan.writers[incoming_], &in_->taken);
   }
 
@@ -110,6 +120,7 @@ class CpuLayer {
   }
 
   void signal(Index index) {
+    if (far_ && !far_->owns(index)) return far_->raise(index);
     auto& value = machine_.semaphores[index].value;
     value.fetch_add(1);
     for (const Index block : machine_.takers[index])
@@ -124,6 +135,27 @@ class CpuLayer {
         if (value.compare_exchange_weak(present, present - 1)) return true;
       return false;
     });
+  }
+
+  bool drained() {
+    if (!far_) return true;
+    const auto& rest = far_->under_way(rank());
+    return await(rest, Awaits::puts, rank(), 0, [&] { return rest.load() == 0; });
+  }
+
+  // Asked once for each window, however often the instruction is begun.
+  bool fetched(const byte* address, Amount bytes) {
+    auto& rest = far_->fetches(block_);
+    Position& asked = self_->fetched;
+    if (address) {
+      const bool again = asked.pc == self_->at.pc && asked.round == self_->at.round;
+      if (!again && is_far(address)) far_->fetch(block_, address, bytes);
+      return false;
+    }
+    asked = self_->at;
+    if (!await(rest, Awaits::fetches, block_, 0, [&] { return rest.load() == 0; })) return false;
+    asked.pc = -1;
+    return true;
   }
 
   Count arrive(Index index, Index group) {
@@ -152,17 +184,22 @@ class CpuLayer {
   }
 
   void pack(Amount rank, byte* packets, const byte* source, Amount bytes) {
-    for (Amount done = 0; done < bytes; done += packet_data) {
-      std::uint32_t data;
-      std::memcpy(&data, source + done, packet_data);
-      write_packet(packets + 2 * done, data);
+    if (is_far(packets)) {
+      const auto kept = make_kept(2 * bytes);
+      fill(kept.get(), source, bytes);
+      return far_->put_packets(rank, packets, kept, 2 * bytes);
     }
+    fill(packets, source, bytes);
     announce(rank);
   }
 
   void forward(Amount rank, byte* packets, const byte* source, Amount bytes) {
+    const bool far = is_far(packets);
+    const auto kept = far ? make_kept(2 * bytes) : nullptr;
+    byte* const to = far ? kept.get() : packets;
     for (Amount done = 0; done < bytes; done += packet_data)
-      write_packet(packets + 2 * done, read_packet(source + 2 * done));
+      write_packet(to + 2 * done, read_packet(source + 2 * done));
+    if (far) return far_->put_packets(rank, packets, kept, 2 * bytes);
     announce(rank);
   }
 
@@ -194,6 +231,7 @@ class CpuLayer {
 
   void copy(byte* target, const byte* source, Amount bytes) {
     if (target == source) return;
+    if (is_far(target)) return far_->put(rank(), target, source, bytes);
     const bool apart = target + bytes <= source || source + bytes <= target;
     if (!apart) {  // a plan's fault, but no reason for undefined behaviour here
       std::memmove(target, source, bytes);
@@ -208,6 +246,11 @@ class CpuLayer {
 
   // Tile by tile, with the sum so far in a place of its own: the target may be one of the sources.
   void combine(byte* target, const byte* const* sources, int n, Amount bytes) {
+    if (is_far(target)) {
+      const auto kept = make_kept(bytes);
+      combine(kept.get(), sources, n, bytes);
+      return far_->put_kept(target, kept, bytes);
+    }
     if (n <= 2) {
       store(target, sources[0], n == 2 ? sources[1] : nullptr, bytes);
       return;
@@ -237,8 +280,15 @@ class CpuLayer {
   }
 
   void notify(Index block, const void* object) {
-    if (machine_.blocks[block].awaited.load() == object)
-      wake(machine_, worker_, block);
+    forestcoll::notify(machine_, worker_, block, object);
+  }
+
+  Index rank() const { return machine_.plan.blocks[block_].rank; }
+  bool is_far(const byte* address) const { return far_ && far_->is_far(address); }
+  bool crosses(Index connection) const { return far_ && far_->crosses(connection); }
+  static std::shared_ptr<byte[]> make_kept(Amount bytes) {
+    return std::shared_ptr<byte[]>(new (std::align_val_t{64}) byte[bytes],
+                                   [](byte* p) { operator delete[](p, std::align_val_t{64}); });
   }
 
   static constexpr Amount packet_data = 4;
@@ -253,6 +303,14 @@ class CpuLayer {
     const std::uint64_t word = std::uint64_t{launch()} << 32 | data;
     std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
         .store(word, std::memory_order_release);
+  }
+
+  void fill(byte* packets, const byte* source, Amount bytes) {
+    for (Amount done = 0; done < bytes; done += packet_data) {
+      std::uint32_t data;
+      std::memcpy(&data, source + done, packet_data);
+      write_packet(packets + 2 * done, data);
+    }
   }
 
   void announce(Amount rank) {
@@ -272,10 +330,12 @@ class CpuLayer {
   }
 
   Slot& header(Index connection, Count number) const {
+    if (crosses(connection)) return *reinterpret_cast<Slot*>(far_->slot(connection, number));
     return machine_.slots[slot_index(connection, number)];
   }
 
   byte* slot_memory(Index connection, Count number) const {
+    if (crosses(connection)) return far_->slot(connection, number) + Far::head;
     return machine_.slot_bytes + slot_index(connection, number) * machine_.options.slot_bytes;
   }
 
@@ -312,6 +372,7 @@ class CpuLayer {
 
   Machine& machine_;
   const int worker_;
+  Far* const far_;
   Ticks& ticks_;
   Index block_ = -1, incoming_ = -1, outgoing_ = -1;
   BlockState* self_ = nullptr;

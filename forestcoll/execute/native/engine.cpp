@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "far.hpp"
 #include "launch.hpp"
 
 namespace forestcoll {
@@ -25,6 +26,8 @@ Amount present(const Machine& m, const BlockState& state) {
     case Awaits::semaphore: return m.semaphores[state.object].value.load();
     case Awaits::barrier: return m.barriers[state.object].arrived.load();
     case Awaits::packets: return m.inboxes[state.object].count.load();
+    case Awaits::fetches: return m.far->fetches(state.object).load();
+    case Awaits::puts: return m.far->under_way(state.object).load();
   }
   return 0;
 }
@@ -45,10 +48,12 @@ std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
   std::vector<Result::Leftover> found;
   for (Index i = 0; i < machine.connection_count(); ++i) {
     const Connection& c = machine.connections[i];
+    if (machine.far && !machine.far->is_here(machine.plan.blocks[machine.plan.readers[i]].rank)) continue;
     const Amount unread = c.posted.load() - c.taken.load();
     if (unread) found.push_back({0, i, unread});
   }
   for (Index i = 0; i < std::ssize(machine.plan.semaphores); ++i) {
+    if (machine.far && !machine.far->owns(i)) continue;
     const Amount extra = machine.semaphores[i].value.load() - machine.plan.semaphores[i];
     if (extra) found.push_back({1, i, extra});
   }
@@ -59,6 +64,7 @@ std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
 
 struct Engine::State : Machine {
   std::unique_ptr<ProcessPool> pool;
+  std::atomic<int> ending{0};  // Status that another thread ends the launch with
 };
 
 namespace {
@@ -181,6 +187,33 @@ Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
 
 Engine::~Engine() = default;
 
+void Engine::join(const Space& space, Division division,
+                  const std::function<std::unique_ptr<Wire>(Receiver&)>& make) {
+  state_->far = std::make_unique<Far>(*state_, space, std::move(division));
+  state_->far->connect(make(*state_->far));
+}
+
+Activity Engine::activity() const {
+  const State& s = *state_;
+  Wire& wire = s.far->wire();
+  Activity a;
+  // Counts first: what comes afterwards makes them older than they are, never newer.
+  for (int peer = 0; peer < wire.processes(); ++peer) a.received += wire.received(peer);
+  a.idle = s.control->active.load() == 0 && wire.under_way() == 0;
+  a.finished = s.control->unfinished.load() == 0;
+  for (int peer = 0; peer < wire.processes(); ++peer) a.sent += wire.sent(peer);
+  for (int w = 0; w < s.workers; ++w) a.ticks += s.queues[w].ticks.count.load();
+  a.ticks += s.far->ticks().count.load();
+  return a;
+}
+
+void Engine::end(Status status) {
+  state_->ending.store(static_cast<int>(status));
+  stop(*state_, false);
+}
+
+std::string Engine::failure(int& peer) { return state_->far->wire().failure(peer); }
+
 void Engine::rest() { state_->pool.reset(); }
 
 namespace {
@@ -229,7 +262,7 @@ bool await_end(Machine& m, ProcessPool* pool, Word& word, std::uint32_t wanted,
         result.deaths = {*death};
         return false;
       }
-    if (patience.exhausted()) {
+    if (!m.far && patience.exhausted()) {  // over all processes, it is not this one's to say
       result.status = Status::stalled;
       if (pool) result.deaths = pool->halted();
       return false;
@@ -285,6 +318,49 @@ void run_processes(Machine& m, ProcessPool& pool, const std::function<bool()>& p
   pool.kill();
 }
 
+// Sleeps until `reached`; false: somebody has ended the launch meanwhile.
+bool await(const std::function<bool()>& reached, const Caller& caller, const std::atomic<int>& ending) {
+  for (int turn = 0; !reached(); ++turn) {
+    if (ending.load()) return false;
+    std::this_thread::sleep_for(turn < 100 ? Nanoseconds(20'000) : poll_interval);
+    if (turn >= 100 && caller.poll()) return false;
+  }
+  return true;
+}
+
+// The part of a launch that is here, until all processes have ended theirs and all that was sent is
+// there; false: it ended badly at one of them. Thread blocks that lie elsewhere count as done.
+bool run_apart(Machine& m, const Caller& caller, std::atomic<int>& ending, Result& result) {
+  Wire& wire = m.far->wire();
+  const auto given_up = [&] {
+    result.status = ending.load() ? static_cast<Status>(ending.load()) : Status::interrupted;
+  };
+  if (m.control->unfinished.load() > 0) {
+    run_threads(m, caller.poll, result);
+    if (ending.load()) given_up();
+  } else {
+    m.control->launch.fetch_add(1);
+    m.control->begin = m.control->finish = Clock::now();
+  }
+  std::vector<Count> sent(wire.processes()), expected;
+  const auto all_gone = [&] { return wire.under_way() == 0; };
+  if (result.status == Status::done && !await(all_gone, caller, ending)) given_up();
+  for (int peer = 0; peer < wire.processes(); ++peer) sent[peer] = wire.sent(peer);
+  if (result.status != Status::done) sent.clear();
+  if (result.status == Status::interrupted || !caller.end(sent, expected)) {
+    result.status = Status::interrupted;
+    return false;
+  }
+  if (expected.empty()) return false;
+  const auto all_here = [&] {
+    for (int peer = 0; peer < wire.processes(); ++peer)
+      if (wire.received(peer) < expected[peer]) return false;
+    return true;
+  };
+  if (!await(all_here, caller, ending)) given_up();
+  return result.status == Status::done;
+}
+
 }  // namespace
 
 Result Engine::launch(int turn, const Caller& caller) {
@@ -293,13 +369,20 @@ Result Engine::launch(int turn, const Caller& caller) {
   if (s.block_count() == 0) return result;
   prepare_launch(s);
   s.control->turn = turn;
-  if (s.options.processes) {
+  if (s.far && !caller.begin()) {
+    result.status = Status::interrupted;
+    return result;
+  }
+  bool well = true;
+  if (s.far) {
+    well = run_apart(s, caller, s.ending, result);
+  } else if (s.options.processes) {
     if (!s.pool) caller.alone([&s] { s.pool = std::make_unique<ProcessPool>(s); });
     run_processes(s, *s.pool, caller.poll, result);
   } else {
     run_threads(s, caller.poll, result);
   }
-  if (result.status != Status::done) {
+  if (result.status != Status::done || !well) {
     result.stops = stops_of(s);
     result.culprit = s.control->culprit;
     return result;

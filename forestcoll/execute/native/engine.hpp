@@ -52,7 +52,7 @@ struct Options {
   std::vector<Area> sums;  // divided by the number of ranks once all blocks are done (avg)
 };
 
-enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died };
+enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died, lost };
 
 // Where a thread block stood when the launch ended, and what it waited for.
 struct Stop {
@@ -74,7 +74,7 @@ struct Death {
 struct Result {
   Status status = Status::done;
   Amount nanoseconds = 0;
-  std::vector<Stop> stops;  // of all thread blocks, unless done
+  std::vector<Stop> stops;  // of all thread blocks, unless done at all processes
   // leftover: connections (0) with unread messages and semaphores (1) off their initial value.
   struct Leftover {
     int kind;
@@ -90,7 +90,25 @@ struct Result {
 struct Caller {
   std::function<bool()> poll;  // called a few times a second by the thread that launches
   std::function<void(const std::function<void()>&)> alone;  // does it while no other thread forks
+  // With other processes: all have prepared the launch; all have ended it, and what each has sent to
+  // this process in all launches (given: what this one has sent to each). Nothing: it ended badly, there
+  // or here. false: interrupted.
+  std::function<bool()> begin;
+  std::function<bool(const std::vector<Count>& sent, std::vector<Count>& expected)> end;
 };
+
+// What another thread may ask of a launch with other processes.
+struct Activity {
+  bool idle = false;      // nothing here can go on by itself
+  bool finished = false;  // all thread blocks here are done
+  Count sent = 0, received = 0;
+  Count ticks = 0;
+};
+
+class Space;
+class Wire;
+class Receiver;
+struct Division;
 
 class Engine {
  public:
@@ -103,6 +121,13 @@ class Engine {
   Result launch(int turn, const Caller& caller);
   // Ends the processes of ranks, if there are any.
   void rest();
+
+  // Ranks of other processes: before the first launch. `make`: the wire that delivers to here.
+  void join(const Space& space, Division division,
+            const std::function<std::unique_ptr<Wire>(Receiver&)>& make);
+  Activity activity() const;
+  void end(Status status);          // of this launch, by any thread
+  std::string failure(int& peer);   // of the wire; empty: none
 
  private:
   struct State;

@@ -23,6 +23,10 @@
 //                                     it straight to `target`, combined with `operand` if not null
 //   bool acquire(counter)             takes one from a semaphore that is above zero
 //   bool passed(barrier, ticket)      everybody of that round has arrived
+//   bool drained()                    what was put elsewhere from memory of the rank has been read: it
+//                                     may change, and whoever is told so may have it changed
+//   bool fetched(address, bytes)      what lies in another process can be read here; to be asked for
+//                                     all that an instruction reads, then with nullptr
 //   bool arrived(rank, packets, bytes)  packets of `bytes` bytes of data, in scratch of `rank`, all
 //                                     bear the number of this launch
 //
@@ -167,6 +171,18 @@ struct Step {
     return true;
   }
 
+  // Whether what concerns other processes' ranks is done. Only operands of copies and reductions lie
+  // there, and those are read window by window.
+  FC_DEVICE bool apart_reached() {
+    if (in.drains & drains_puts && !layer.drained()) return false;
+    if (!(in.drains & fetches_sources)) return true;
+    for (Index i = 0; i < in.sources; ++i) {
+      const Window w = window_of(sources[i].count);
+      layer.fetched(operand_address(sources[i]) + w.begin, w.bytes);
+    }
+    return layer.fetched(nullptr, 0);
+  }
+
   // send, recv and their fused forms: the message of `count` chunks goes in pieces that fit a slot.
   FC_DEVICE bool run_message() {
     const Amount count = sources[0].count;  // without a source, the target's
@@ -291,7 +307,7 @@ struct Step {
   FC_DEVICE bool run_instruction() {
     switch (in.op) {
       case Op::nop:
-      case Op::flush:  // puts are complete when they return
+      case Op::flush:  // before it came `drained`
       case Op::loop:
         return true;
       case Op::send:
@@ -393,6 +409,7 @@ FC_DEVICE Outcome run_thread_block(Layer& layer, const Block& block, Position& a
     layer.report(at);
     Step<Layer> step{layer, block, layer.tables().instructions[at.pc], at};
     if (at.piece == 0 && !step.dependencies_reached()) return Outcome::blocked;
+    if (at.piece == 0 && step.in.drains && !step.apart_reached()) return Outcome::blocked;
     if (!step.run_instruction()) return Outcome::blocked;
     const Amount progress = at.slice * block.steps + step.in.step + 1;
     if (step.advance()) layer.complete(progress);

@@ -121,6 +121,7 @@ struct alignas(64) BlockState {
   std::atomic<const void*> awaited{nullptr};
   std::atomic<Count> progress{0};
   Position at;
+  Position fetched{-1};  // whose sources have been asked for
   Awaits awaits = Awaits::nothing;  // the last wait that was not fulfilled
   Index object = -1;
   Amount wanted = 0;
@@ -199,6 +200,8 @@ struct Control {
   Clock::time_point begin, finish;
 };
 
+class Far;
+
 struct Machine {
   Plan plan;
   Tables tables{};
@@ -223,6 +226,7 @@ struct Machine {
   Index* rings = nullptr;      // the queues' entries
   Slot* slots = nullptr;       // per connection: options.slots
   byte* slot_bytes = nullptr;  // the same, options.slot_bytes each
+  std::unique_ptr<Far> far;    // ranks of other processes, if there are any
 
   Index block_count() const { return plan.blocks.size(); }
   Index connection_count() const { return plan.writers.size(); }

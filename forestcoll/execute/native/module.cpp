@@ -10,7 +10,7 @@
 #include <bit>
 #include <tuple>
 
-#include "engine.hpp"
+#include "far.hpp"
 
 namespace nb = nanobind;
 using namespace forestcoll;
@@ -82,8 +82,19 @@ nb::object row(const Stop& s) {
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
 // raised once all workers have stopped. Python forks with its lock held: nobody does while we hold it.
-nb::object launch(Engine& engine, int turn) {
+// `group`: None, or whose `begin()` and `end(sent)` bring all processes of the launch together.
+nb::object launch(Engine& engine, int turn, nb::object group) {
   Result result;
+  const auto together = [](auto work) {  // false: it has raised, and the error waits in Python
+    const nb::gil_scoped_acquire held;
+    try {
+      work();
+      return true;
+    } catch (nb::python_error& error) {
+      error.restore();
+      return false;
+    }
+  };
   {
     const nb::gil_scoped_release released;
     const Caller caller{[] {
@@ -93,6 +104,12 @@ nb::object launch(Engine& engine, int turn) {
                         [](const std::function<void()>& work) {
                           const nb::gil_scoped_acquire held;
                           work();
+                        },
+                        [&] { return together([&] { group.attr("begin")(); }); },
+                        [&](const std::vector<Count>& sent, std::vector<Count>& expected) {
+                          return together([&] {
+                            expected = nb::cast<std::vector<Count>>(group.attr("end")(sent));
+                          });
                         }};
     result = engine.launch(turn, caller);
   }
@@ -104,6 +121,29 @@ nb::object launch(Engine& engine, int turn) {
   for (const Death& d : result.deaths)
     deaths.append(nb::make_tuple(d.rank, d.process, d.signal, d.code));
   return nb::make_tuple(static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths);
+}
+
+using Homes = std::tuple<std::vector<Index>, std::vector<Index>, std::vector<Amount>>;
+
+Division division_of(const Homes& rows) {
+  return {std::get<0>(rows), std::get<1>(rows), std::get<2>(rows)};
+}
+
+// Other processes behind sockets, one for each (-1: this one), which belong to the engine from now on.
+void join(Engine& engine, const Space& space, const Homes& division, const std::vector<int>& descriptors) {
+  engine.join(space, division_of(division),
+              [&](Receiver& receiver) { return make_sockets(receiver, descriptors); });
+}
+
+struct Unkindness {
+  std::shared_ptr<Exchange> exchange;
+};
+
+void join_unkind(Engine& engine, const Space& space, const Homes& division,
+                 const Unkindness& among) {
+  engine.join(space, division_of(division), [&](Receiver& receiver) {
+    return make_unkind(receiver, among.exchange, space.self());
+  });
 }
 
 using PatternRow = std::tuple<int, int, bool, int>;
@@ -147,8 +187,28 @@ NB_MODULE(_engine, m) {
       .def("__init__", &make_engine, nb::arg("tables"), nb::arg("ranks"), nb::arg("addresses"),
            nb::arg("sums"), nb::arg("geometry"), nb::arg("slots"), nb::arg("kind"),
            nb::arg("processes"), nb::arg("threads"), nb::arg("patience"))
-      .def("launch", &launch, nb::arg("turn"))
-      .def("rest", &Engine::rest);
+      .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
+      .def("rest", &Engine::rest)
+      .def("join", &join, nb::keep_alive<1, 2>())
+      .def("join_unkind", &join_unkind, nb::keep_alive<1, 2>())
+      .def("activity", [](const Engine& engine) {
+        const Activity a = engine.activity();
+        return nb::make_tuple(a.idle, a.finished, a.sent, a.received, a.ticks);
+      })
+      .def("end", [](Engine& engine, int status) { engine.end(static_cast<Status>(status)); })
+      .def("failure", [](Engine& engine) {
+        int peer = -1;
+        const std::string why = engine.failure(peer);
+        return nb::make_tuple(peer, why);
+      });
+  nb::class_<Space>(m, "Space")
+      .def(nb::init<int, int, Amount>())
+      .def("arena", [](const Space& s, int p) { return reinterpret_cast<std::uintptr_t>(s.arena(p)); });
+  nb::class_<Unkindness>(m, "Exchange").def(
+      "__init__", [](Unkindness* self, int processes, std::uint64_t seed, bool lazy) {
+        new (self) Unkindness{make_exchange(processes, seed, lazy)};
+      });
+  m.attr("FAR_HEAD") = Far::head;
   m.attr("REDUCED") = reduced;
   m.def("fill", &fill_buffer);
   m.def("compare", &compare_buffers);

@@ -64,6 +64,11 @@ void wait_for_start(Machine& m) {
   while (control.go.load() == 0) sleep_while(control.go, 0);
 }
 
+// No block of this process can go on; where there are others, they may still wake one.
+void stop_stuck(Machine& m) {
+  if (!m.far) stop(m, true);
+}
+
 void run_block(Machine& m, CpuLayer& layer, int worker, Index block) {
   Control& control = *m.control;
   BlockState& state = m.blocks[block];
@@ -72,16 +77,17 @@ void run_block(Machine& m, CpuLayer& layer, int worker, Index block) {
   const Block& code = m.plan.blocks[block];
   if (run_thread_block(layer, code, state.at) == Outcome::done) {
     state.phase.store(finished);
+    const bool last = control.active.fetch_sub(1) == 1;
     if (control.unfinished.fetch_sub(1) == 1)
       stop(m, false);
-    else if (control.active.fetch_sub(1) == 1)
-      stop(m, true);
+    else if (last)
+      stop_stuck(m);
     return;
   }
   if (control.abort.load()) return;  // `at` and `awaits` tell where it was
   int seen = running;
   if (state.phase.compare_exchange_strong(seen, asleep)) {
-    if (control.active.fetch_sub(1) == 1) stop(m, true);
+    if (control.active.fetch_sub(1) == 1) stop_stuck(m);
     return;
   }
   state.phase.store(queued);  // woken in the meantime
@@ -130,13 +136,18 @@ void run_worker(Machine& m, int worker) {
 
 namespace {
 
+bool is_here(const Machine& m, Index block) {
+  return !m.far || m.far->is_here(m.plan.blocks[block].rank);
+}
+
 void reset_states(Machine& m) {
   for (Index i = 0; i < m.block_count(); ++i) {
     BlockState& b = m.blocks[i];
     b.progress.store(0);
-    b.phase.store(queued);
+    b.phase.store(is_here(m, i) ? queued : finished);
     b.awaits = Awaits::nothing;
     b.at = {};
+    b.fetched.pc = -1;
     b.at.pc = m.plan.blocks[i].begin;
   }
   // Message numbers go on from launch to launch; the slot of a number may be another one now.
@@ -148,8 +159,10 @@ void reset_control(Machine& m) {
   Control& c = *m.control;
   c.abort.store(false);
   c.mismatch.store(false);
-  c.active.store(m.block_count());
-  c.unfinished.store(m.block_count());
+  Amount here = 0;
+  for (Index i = 0; i < m.block_count(); ++i) here += is_here(m, i);
+  c.active.store(here);
+  c.unfinished.store(here);
   c.go.store(0);
   c.over.store(0);
   c.parked.store(0);
@@ -168,7 +181,7 @@ void fill_queues(Machine& m) {
   const Index n = m.block_count();
   for (const bool receiving : {false, true})
     for (Index block = 0; block < n; ++block) {
-      if ((m.plan.blocks[block].incoming >= 0) != receiving) continue;
+      if ((m.plan.blocks[block].incoming >= 0) != receiving || !is_here(m, block)) continue;
       const int share = Amount{block} * m.workers / n;
       push(m, m.teams == 1 ? share : m.team[m.team_of(block)].first, block);
     }

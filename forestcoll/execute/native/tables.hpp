@@ -25,6 +25,10 @@ using Count = std::uint64_t;  // what only grows: messages, steps, arrivals
 enum class Op : Index { FC_OPERATIONS(FC_OPERATION_MEMBER) loop };
 #undef FC_OPERATION_MEMBER
 
+// Of an instruction, where ranks are in other processes: it waits until all that its rank has put there
+// has been read; it reads what lies there.
+constexpr Index drains_puts = 1, fetches_sources = 2;
+
 constexpr int max_sources = 80;  // operands of one reduction
 constexpr Amount buffers_each = 3;  // of a rank: input, output, scratch
 constexpr Amount addresses_each = 2 * buffers_each;  // and those of their allocations
@@ -39,7 +43,8 @@ struct Instruction {
   Index barrier, group;
   Index part, parts;  // the slice of each operand's whole range that is done
   Index loop;         // pipeline that it belongs to, -1: none
-  Index unused[2];
+  Index drains;       // drains_puts, fetches_sources: what comes first where ranks lie apart
+  Index unused;
 };
 
 // `buffer` counts as in Layer::address; only own memory is addressed by its allocation.
@@ -65,7 +70,7 @@ struct Block {
 };
 
 // What a thread block waits for.
-enum class Awaits : Index { nothing, dependency, slot, message, semaphore, barrier, packets };
+enum class Awaits : Index { nothing, dependency, slot, message, semaphore, barrier, packets, puts, fetches };
 
 struct Tables {
   const Instruction* instructions;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from forestcoll.ui.cli.options import (
 from forestcoll.ui.cli.process import guard, size_of
 
 if TYPE_CHECKING:
+    from forestcoll.execute.cluster.group import Group
     from forestcoll.execute.result import RunResult
     from forestcoll.execute.torch.pairs import Pairs
     from forestcoll.program import Program
@@ -63,6 +65,8 @@ LAUNCHES = 1_000_000
     "forestcoll run set/ -b 1K -e 1G -f 4 --format mscclpp-json",
     "forestcoll run PLAN --engine gpu -b 1M -e 1G -f 4",
     "torchrun --nproc-per-node 8 --no-python forestcoll run PLAN --engine torch",
+    "forestcoll run PLAN --hosts node1,node2",
+    "srun --ntasks-per-node 1 forestcoll run PLAN",
 )
 def run(
     plan: str = place("file", "PLAN|DIR"),
@@ -92,9 +96,10 @@ def run(
     ),
     engine: str = option(
         ("cpu", "gpu", "torch"),
-        "cpu: all ranks on this machine. gpu: on its GPUs, by CUDA or HIP. torch: this process is "
-        "one of those that torchrun started, on any number of machines; over NCCL or RCCL where "
-        "there are GPUs, else gloo.",
+        "cpu: all ranks on this machine, or dealt out to the processes that torchrun, mpirun, srun "
+        "or --hosts started. gpu: on its GPUs, by CUDA or HIP. torch: this process is one of those "
+        "that torchrun started, on any number of machines; over NCCL or RCCL where there are GPUs, "
+        "else gloo.",
         "cpu",
     ),
     ranks_as: str = option(
@@ -102,6 +107,13 @@ def run(
         "A process for each rank, over shared memory, or threads of one process. auto: processes "
         "for at most 64 ranks.",
         "auto",
+    ),
+    hosts: str | None = option(
+        None,
+        "Machines that ssh reaches: a process on each, with its share of the ranks, for --engine "
+        "cpu. They find this folder and this command.",
+        None,
+        "HOST[:PROCESSES],...",
     ),
     gpus: list[int] | None = option(
         "gpus",
@@ -134,17 +146,54 @@ def run(
     ),
     as_json: bool = JSON,
 ) -> int:
-    """Run a plan on this machine and check every element.
+    """Run a plan and check every element, on this machine or on several.
 
     Every rank has real buffers; the table and its options are those of nccl-tests: -b 8 -e 1G -f 2.
     Of a plan set (the folder that synthesize --sizes wrote) each size runs the plan that serves it.
     """
     options = locals()  # by name, for what runs at each size
+    if engine != "cpu":
+        if hosts:
+            raise click.UsageError("--hosts is for --engine cpu")
+        return _run(options, engine != "torch" or _join(options))
+    if hosts:
+        from forestcoll.execute.cluster import hosts as machines
+
+        return machines.run(machines.parse(hosts), _without_hosts(sys.argv[1:]))
+    from forestcoll.execute.cluster.launchers import find
+
+    place = find()
+    if place is None:
+        return _run(options | {"group": None}, True)
+    from forestcoll.execute.cluster.group import Group
+
+    with Group(place, timeout=timeout, join=timeout) as group:
+        return _run(options | {"group": group}, group.process == 0)
+
+
+def _without_hosts(words: list[str]) -> list[str]:
+    """The command line for each of the hosts."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and not word.startswith("--hosts"):
+            kept.append(word)
+        skip = not skip and word == "--hosts"
+    return kept
+
+
+def _run(options: dict[str, Any], first: bool) -> int:
+    """All sizes of the plan or plans; `first`: whether this process speaks for all."""
+    plan, op, as_json = (options[name] for name in ("plan", "op", "as_json"))
     sizes = _sizes(options)
-    rows = None if csv is None else Sink.of(csv, force)
-    first = engine != "torch" or _join(options)
+    rows = (
+        None
+        if options["csv"] is None
+        else Sink.of(options["csv"] if first else None, options["force"])
+    )
     with show_progress(f"reading {plan}"):
         jobs = _jobs(Path(plan), sizes, options)
+    if options.get("group") is not None:
+        _agree(options["group"], jobs, options)
     some = jobs[0].program
     if some.style == "onesided" and op != "sum" and some.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {op} holds here only")
@@ -176,6 +225,29 @@ def run(
     else:
         _print_tables(jobs)
     return wrong
+
+
+def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
+    """ExecutionError, at all, unless all processes run the same plans in the same way."""
+    from hashlib import sha256
+    from importlib.metadata import version
+
+    plans = [sha256(Path(job.plan).read_bytes()).hexdigest()[:16] for job in jobs]
+    asked = ("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high")
+    mine = [
+        version("forestcoll"),
+        plans,
+        [list(job.sizes) for job in jobs],
+        [str(options[a]) for a in asked],
+    ]
+    for other in group.gather([group.name, *mine]):
+        for what, theirs, ours in zip(
+            ("version", "plan", "size", "option"), other[1:], mine, strict=True
+        ):
+            if theirs != ours:
+                raise ExecutionError(
+                    f"{other[0]} has another {what} than {group.name}: {theirs} in place of {ours}"
+                )
 
 
 @dataclass
@@ -259,7 +331,7 @@ def _run_sizes(job: _Job, options: dict[str, Any]) -> None:
     with _engine(job.program, options) as engine:
         for size in job.sizes:
             # ranks that torchrun started share a terminal: none of them draws on it
-            alone = options["engine"] != "torch"
+            alone = options["engine"] != "torch" and options.get("group") is None
             with show_progress(f"running {words.size(size)}") if alone else nullcontext():
                 result = engine(size, check=bool(options["check"]), **asked)
             job.results.append(result.with_predictions(predicted) if predicted else result)
@@ -282,8 +354,8 @@ def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
     else:
         from forestcoll.execute import cpu
 
-        ranks_as = options["ranks_as"]
-        yield partial(cpu.run, program, timeout=timeout, slots=depth, ranks_as=ranks_as)
+        own = {"ranks_as": options["ranks_as"], "group": options["group"]}
+        yield partial(cpu.run, program, timeout=timeout, slots=depth, **own)
 
 
 def _join(options: dict[str, Any]) -> bool:

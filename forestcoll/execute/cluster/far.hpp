@@ -1,0 +1,113 @@
+// The ranks of other processes, as this process's thread blocks see them.
+//
+// A process has an arena for all that others write: buffers of its ranks, and slots for the messages
+// that come from elsewhere. Every process knows how each arena is laid out, and keeps as much address
+// space for those of the others, side by side, which nobody may touch: an address in there names a
+// place. What a thread block does to such an address, to a semaphore or to a connection's other end
+// becomes an effect on the wire (wire.hpp); what arrives changes the same numbers that thread blocks of
+// this process change, and wakes those who wait for them.
+
+#pragma once
+
+#include <mutex>
+
+#include "engine.hpp"
+#include "machine.hpp"
+#include "wire.hpp"
+
+namespace forestcoll {
+
+// Address space for the arenas of all processes.
+class Space {
+ public:
+  Space(int processes, int self, Amount stride);
+  ~Space();
+  Space(const Space&) = delete;
+  Space& operator=(const Space&) = delete;
+  byte* arena(int process) const { return start_ + process * stride_; }
+  int process_of(const byte* address) const {  // -1: outside
+    return address < start_ || address >= start_ + processes_ * stride_ ? -1
+                                                                        : (address - start_) / stride_;
+  }
+  int processes() const { return processes_; }
+  int self() const { return self_; }
+  Amount stride() const { return stride_; }
+
+ private:
+  const int processes_, self_;
+  const Amount stride_;  // bytes of the largest arena, whole pages
+  byte* start_;
+};
+
+// How a plan's machine is dealt out. What is said of connections is -1 or 0 where both ends are here or
+// both elsewhere.
+struct Division {
+  std::vector<Index> homes;       // per rank: its process
+  std::vector<Index> owners;      // per semaphore: the rank that takes from it
+  std::vector<Amount> slots;      // per connection between processes: place in the reader's arena
+};
+
+class Far : public Receiver {
+ public:
+  Far(Machine& machine, const Space& space, Division division);
+  ~Far() override;
+  void connect(std::unique_ptr<Wire> wire) { wire_ = std::move(wire); }
+
+  static constexpr Amount head = 64;  // bytes in front of a message's data in a slot: its Slot
+
+  // --- for thread blocks of this process
+
+  bool is_here(Index rank) const { return division_.homes[rank] == space_.self(); }
+  bool owns(Index semaphore) const { return is_here(division_.owners[semaphore]); }
+  bool is_far(const byte* address) const {
+    const int process = space_.process_of(address);
+    return process >= 0 && process != space_.self();
+  }
+  // Posts bytes of `rank`; they stay as they are until its puts have left.
+  void put(Index rank, byte* target, const byte* source, Amount bytes);
+  // The same of bytes that the effect keeps.
+  void put_kept(byte* target, std::shared_ptr<byte[]> bytes, Amount size);
+  // Packets for `rank`, which are kept.
+  void put_packets(Index rank, byte* target, std::shared_ptr<byte[]> packets, Amount bytes);
+  void raise(Index semaphore);
+  // Asks for bytes that another process holds, on behalf of a block here; `fetches` counts them.
+  void fetch(Index block, const byte* address, Amount bytes);
+  std::atomic<Amount>& fetches(Index block) { return fetches_[block]; }  // asked for, not yet here
+  // A message of a connection that leaves this process, in its slot here; its number, from 0.
+  void deliver(Index connection, Count number, Amount bytes);
+  void take(Index connection, Count taken);  // so many messages of it have been taken here
+  bool crosses(Index connection) const { return slots_[connection]; }
+  byte* slot(Index connection, Count number) const;
+  std::atomic<Amount>& under_way(Index rank) { return under_way_[rank]; }  // puts that have not left
+
+  // --- for the launch
+
+  Wire& wire() { return *wire_; }
+  Ticks& ticks() { return *ticks_; }
+  std::vector<Index> local_blocks() const;
+
+  // --- for the wire
+
+  byte* place(int peer, const Effect& effect) override;
+  bool arrived(int peer, const Effect& effect) override;
+  void left(const Effect& effect) override;
+
+ private:
+  void post(int peer, Effect effect);
+  void count_up(int peer, Number number, Index object, Effect effect);
+
+  Machine& machine_;
+  const Space& space_;
+  Division division_;
+  std::vector<byte*> slots_;  // per connection: its slots here, in the arena or mirrors of the reader's
+  std::unique_ptr<byte[]> mirrors_;
+  std::vector<std::atomic<Amount>> under_way_;      // per rank
+  std::vector<std::atomic<Amount>> fetches_;        // per block
+  std::vector<std::vector<Index>> drainers_;        // per rank: blocks that wait for that
+  std::vector<std::mutex> order_;                   // per peer: values are posted in their order
+  std::vector<std::vector<Count>> told_, heard_;    // per peer, of semaphores, then ranks: absolute counts
+  std::unique_ptr<Ticks> ticks_;
+  std::unique_ptr<Wire> wire_;
+};
+
+}  // namespace forestcoll

@@ -1,0 +1,280 @@
+// The wire over stream sockets. Whoever posts writes as much as the socket takes at once; the rest,
+// and all that comes, is the business of one thread.
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "wire.hpp"
+
+namespace forestcoll {
+
+void store_words(byte* target, const byte* source, Amount bytes) {
+  for (Amount done = 0; done < bytes; done += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, source + done, sizeof word);
+    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(target + done))
+        .store(word, std::memory_order_release);
+  }
+}
+
+namespace {
+
+// What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).
+struct Header {
+  std::uint32_t number;
+  Index object;
+  Count value;
+  Amount place, bytes;
+};
+static_assert(sizeof(Header) == 32);
+
+constexpr std::size_t staged = 1 << 16;  // bytes read at once; larger payloads go straight to their place
+
+// A peer's end: what is still to be written, and what has been read.
+struct Peer {
+  int descriptor = -1;
+  std::mutex mutex;          // for `waiting` and `written`
+  std::deque<Effect> waiting;
+  Amount written = 0;        // bytes of the first one, header included
+  std::vector<byte> buffer;  // read, not yet handled: [begin, end)
+  std::size_t begin = 0, end = 0;
+  Header header{};        // of the effect that is being read
+  std::size_t have = 0;   // bytes of it
+  Amount missing = 0;     // bytes of the payload that are yet to come
+  byte* target = nullptr;  // where the next of them goes
+  std::vector<byte> packets;
+  bool closed = false;
+};
+
+Header header_of(const Effect& e) {
+  return {static_cast<std::uint32_t>(e.number), e.object, e.value, e.place, e.bytes};
+}
+
+class Sockets : public Wire {
+ public:
+  Sockets(Receiver& receiver, const std::vector<int>& descriptors)
+      : Wire(descriptors.size()), receiver_(receiver), peers_(descriptors.size()),
+        bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    for (std::size_t i = 0; i < descriptors.size(); ++i) {
+      peers_[i].descriptor = descriptors[i];
+      peers_[i].buffer.resize(staged);
+    }
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Sockets() override {
+    ending_.store(true);
+    ring();
+    thread_.join();
+    for (const Peer& peer : peers_)
+      if (peer.descriptor >= 0) close(peer.descriptor);
+    close(bell_);
+  }
+
+  void post(int number, Effect effect) override {
+    Peer& peer = peers_[number];
+    sent_[number].fetch_add(1);
+    under_way_.fetch_add(1);
+    const std::lock_guard lock(peer.mutex);
+    peer.waiting.push_back(std::move(effect));
+    if (peer.waiting.size() == 1 && !write(number)) ring();
+  }
+
+  std::string failure(int& peer) override {
+    const std::lock_guard lock(failing_);
+    peer = failed_;
+    return reason_;
+  }
+
+ private:
+  void ring() {
+    const std::uint64_t one = 1;
+    (void)!::write(bell_, &one, sizeof one);
+  }
+
+  void fail(int peer, const std::string& reason) {
+    const std::lock_guard lock(failing_);
+    if (!reason_.empty()) return;
+    failed_ = peer;
+    reason_ = reason;
+  }
+
+  // With the peer's mutex. Writes what the socket takes; false: there is more.
+  bool write(int number) {
+    Peer& peer = peers_[number];
+    while (!peer.waiting.empty()) {
+      const Effect& effect = peer.waiting.front();
+      const Header header = header_of(effect);
+      const Amount length = sizeof header + effect.bytes;
+      iovec parts[2];
+      int n = 0;
+      if (peer.written < Amount{sizeof header})
+        parts[n++] = {reinterpret_cast<byte*>(const_cast<Header*>(&header)) + peer.written,
+                      sizeof header - peer.written};
+      const Amount done = std::max<Amount>(0, peer.written - Amount{sizeof header});
+      if (done < effect.bytes)
+        parts[n++] = {const_cast<byte*>(effect.source) + done,
+                      static_cast<std::size_t>(effect.bytes - done)};
+      msghdr message{};
+      message.msg_iov = parts;
+      message.msg_iovlen = n;
+      const ssize_t sent = sendmsg(peer.descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+      if (sent < 0) {
+        fail(number, std::strerror(errno));
+        return true;  // nothing more will leave
+      }
+      peer.written += sent;
+      if (peer.written < length) continue;
+      peer.written = 0;
+      has_left(receiver_, effect);
+      peer.waiting.pop_front();
+    }
+    return true;
+  }
+
+  void run() {
+    std::vector<pollfd> waits(peers_.size() + 1);
+    while (!ending_.load()) {
+      waits.back() = {bell_, POLLIN, 0};
+      for (std::size_t i = 0; i < peers_.size(); ++i) {
+        const std::lock_guard lock(peers_[i].mutex);
+        const short writes = peers_[i].waiting.empty() ? 0 : POLLOUT;
+        waits[i] = {peers_[i].closed ? -1 : peers_[i].descriptor,
+                    static_cast<short>(POLLIN | writes), 0};
+      }
+      if (poll(waits.data(), waits.size(), -1) < 0) continue;
+      std::uint64_t rung;
+      if (waits.back().revents) (void)!::read(bell_, &rung, sizeof rung);
+      for (std::size_t i = 0; i < peers_.size(); ++i) {
+        if (waits[i].revents & POLLOUT) {
+          const std::lock_guard lock(peers_[i].mutex);
+          write(i);
+        }
+        if (waits[i].revents & (POLLIN | POLLHUP | POLLERR)) read(i);
+      }
+    }
+  }
+
+  // Reads what is there; an end of the stream, or nonsense, closes the peer.
+  void read(int number) {
+    Peer& peer = peers_[number];
+    for (int turns = 0; turns < 16; ++turns) {  // then the others have their turn
+      const bool straight = peer.missing >= Amount{staged} && peer.begin == peer.end;
+      byte* const into = straight ? peer.target : peer.buffer.data();
+      const std::size_t room = straight ? peer.missing : staged;
+      const ssize_t got = recv(peer.descriptor, into, room, MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got <= 0) return close_peer(number, got ? std::strerror(errno) : "it closed the connection");
+      if (straight) {
+        peer.target += got;
+        peer.missing -= got;
+        if (!peer.missing && !finish(number)) return close_peer(number, nonsense);
+        continue;
+      }
+      peer.begin = 0;
+      peer.end = got;
+      if (!handle(number)) return close_peer(number, nonsense);
+      if (static_cast<std::size_t>(got) < room) return;
+    }
+  }
+
+  // Takes all whole headers and payloads out of the buffer; what is left of a header moves to its
+  // beginning, and is read on to.
+  bool handle(int number) {
+    Peer& peer = peers_[number];
+    while (peer.begin < peer.end) {
+      const std::size_t there = peer.end - peer.begin;
+      if (!peer.missing) {
+        const std::size_t rest = sizeof(Header) - peer.have;
+        const std::size_t n = std::min(rest, there);
+        std::memcpy(reinterpret_cast<byte*>(&peer.header) + peer.have, peer.buffer.data() + peer.begin, n);
+        peer.begin += n;
+        peer.have += n;
+        if (peer.have < sizeof(Header)) break;
+        peer.have = 0;
+        if (!begin(number)) return false;
+        continue;
+      }
+      const Amount n = std::min<Amount>(peer.missing, there);
+      std::memcpy(peer.target, peer.buffer.data() + peer.begin, n);
+      peer.begin += n;
+      peer.target += n;
+      peer.missing -= n;
+      if (!peer.missing && !finish(number)) return false;
+    }
+    return true;
+  }
+
+  static Effect effect_of(const Header& h) {
+    Effect effect;
+    effect.number = static_cast<Number>(h.number);
+    effect.object = h.object;
+    effect.value = h.value;
+    effect.place = h.place;
+    effect.bytes = h.bytes;
+    return effect;
+  }
+
+  // The header is whole.
+  bool begin(int number) {
+    Peer& peer = peers_[number];
+    const Effect effect = effect_of(peer.header);
+    peer.missing = effect.bytes;
+    if (effect.bytes == 0) return finish(number);
+    peer.target = receiver_.place(number, effect);
+    if (!peer.target) return false;
+    if (effect.number == Number::packets) {
+      if (effect.bytes % 8 || effect.place % 8) return false;
+      peer.packets.resize(effect.bytes);
+      peer.target = peer.packets.data();
+    }
+    return true;
+  }
+
+  // All bytes of the effect are there.
+  bool finish(int number) {
+    Peer& peer = peers_[number];
+    const Effect effect = effect_of(peer.header);
+    if (effect.number == Number::packets && effect.bytes)
+      store_words(receiver_.place(number, effect), peer.packets.data(), effect.bytes);
+    if (effect.number != Number::none && !receiver_.arrived(number, effect)) return false;
+    received_[number].fetch_add(1);
+    return true;
+  }
+
+  void close_peer(int number, const char* why) {
+    fail(number, why);
+    peers_[number].closed = true;
+  }
+
+  static constexpr const char* nonsense = "it sent what belongs to no plan of ours";
+
+  Receiver& receiver_;
+  std::vector<Peer> peers_;
+  const int bell_;
+  std::atomic<bool> ending_{false};
+  std::mutex failing_;
+  int failed_ = -1;
+  std::string reason_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Wire> make_sockets(Receiver& receiver, const std::vector<int>& descriptors) {
+  return std::make_unique<Sockets>(receiver, descriptors);
+}
+
+}  // namespace forestcoll

@@ -1,0 +1,178 @@
+// A wire for tests, between engines of one process: it does all that the rules of wire.hpp let it do.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "wire.hpp"
+
+namespace forestcoll {
+
+// All that is under way between the processes of a test.
+class Exchange {
+ public:
+  Exchange(int processes, std::uint64_t seed, bool lazy)
+      : receivers_(processes), pending_(processes * processes), random_(seed), lazy_(lazy) {}
+  ~Exchange() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    bell_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  struct End {
+    Receiver* receiver = nullptr;
+    Wire* wire = nullptr;
+    std::function<void(const Effect&)> left;
+    std::function<void(int)> received;
+  };
+
+  void join(int self, End end) {
+    const std::lock_guard lock(mutex_);
+    receivers_[self] = std::move(end);
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  }
+  void leave(int self) {  // what is under way to or from it is dropped
+    std::unique_lock lock(mutex_);
+    quiet_.wait(lock, [this] { return !delivering_; });
+    receivers_[self] = {};
+    for (int other = 0; other < processes(); ++other) {
+      pending_[self * processes() + other].clear();
+      pending_[other * processes() + self].clear();
+    }
+  }
+  void post(int from, int to, Effect effect) {
+    {
+      const std::lock_guard lock(mutex_);
+      pending_[from * processes() + to].push_back({std::move(effect), false});
+      ++posted_;
+    }
+    bell_.notify_all();
+  }
+  int processes() const { return receivers_.size(); }
+
+ private:
+  struct Pending {
+    Effect effect;
+    bool put = false;  // its bytes are there, its number is not yet
+  };
+  struct Choice {
+    int from, to;
+    std::size_t at;
+    bool number;
+  };
+
+  // Bytes may go at any time, a number once all bytes before it are there.
+  std::vector<Choice> choices() const {
+    std::vector<Choice> all;
+    for (int from = 0; from < processes(); ++from)
+      for (int to = 0; to < processes(); ++to) {
+        if (!receivers_[from].receiver || !receivers_[to].receiver) continue;
+        const auto& list = pending_[from * processes() + to];
+        bool ordered = true;
+        for (std::size_t at = 0; at < list.size(); ++at) {
+          const Pending& p = list[at];
+          const bool bytes = p.effect.bytes && !p.put;
+          if (bytes) all.push_back({from, to, at, false});
+          ordered = ordered && !bytes;
+          if (!bytes && ordered) all.push_back({from, to, at, true});
+        }
+      }
+    return all;
+  }
+
+  void deliver(const Choice& c) {
+    auto& list = pending_[c.from * processes() + c.to];
+    Effect effect = list[c.at].effect;
+    End &sender = receivers_[c.from], &receiver = receivers_[c.to];
+    if (!c.number) {
+      byte* const target = receiver.receiver->place(c.from, effect);
+      if (effect.number == Number::packets)
+        store_words(target, effect.source, effect.bytes);
+      else
+        std::memcpy(target, effect.source, effect.bytes);
+      list[c.at].put = true;
+      sender.left(effect);
+      return;
+    }
+    list.erase(list.begin() + c.at);
+    if (!effect.bytes) sender.left(effect);
+    if (effect.number != Number::none) receiver.receiver->arrived(c.from, effect);
+    receiver.received(c.from);
+  }
+
+  // Lazy: as long as somebody posts, nothing is delivered; then one at a time.
+  void run() {
+    using namespace std::chrono_literals;
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      const Count seen = posted_;
+      if (lazy_ && bell_.wait_for(lock, 300us, [&] { return ending_ || posted_ != seen; })) continue;
+      const std::vector<Choice> all = choices();
+      if (all.empty()) {
+        bell_.wait_for(lock, 1ms);
+        continue;
+      }
+      const Choice choice = all[random_() % all.size()];
+      delivering_ = true;
+      deliver(choice);
+      delivering_ = false;
+      quiet_.notify_all();
+      if (!lazy_ && random_() % 4 == 0) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(random_() % 100));
+        lock.lock();
+      }
+    }
+  }
+
+  std::recursive_mutex mutex_;  // who is told of an effect may post another one
+  std::condition_variable_any bell_, quiet_;
+  std::vector<End> receivers_;
+  std::vector<std::vector<Pending>> pending_;  // from * processes + to, in the order of their posts
+  std::mt19937_64 random_;
+  const bool lazy_;
+  bool ending_ = false, delivering_ = false;
+  Count posted_ = 0;
+  std::thread thread_;
+};
+
+namespace {
+
+class Unkind : public Wire {
+ public:
+  Unkind(Receiver& receiver, std::shared_ptr<Exchange> exchange, int self)
+      : Wire(exchange->processes()), exchange_(std::move(exchange)), self_(self) {
+    exchange_->join(self, {&receiver, this, [this, &receiver](const Effect& e) { has_left(receiver, e); },
+                           [this](int peer) { received_[peer].fetch_add(1); }});
+  }
+  ~Unkind() override { exchange_->leave(self_); }
+  void post(int peer, Effect effect) override {
+    sent_[peer].fetch_add(1);
+    under_way_.fetch_add(1);
+    exchange_->post(self_, peer, std::move(effect));
+  }
+  std::string failure(int&) override { return {}; }
+
+ private:
+  std::shared_ptr<Exchange> exchange_;
+  const int self_;
+};
+
+}  // namespace
+
+std::shared_ptr<Exchange> make_exchange(int processes, std::uint64_t seed, bool lazy) {
+  return std::make_shared<Exchange>(processes, seed, lazy);
+}
+
+std::unique_ptr<Wire> make_unkind(Receiver& receiver, std::shared_ptr<Exchange> exchange, int self) {
+  return std::make_unique<Unkind>(receiver, std::move(exchange), self);
+}
+
+}  // namespace forestcoll

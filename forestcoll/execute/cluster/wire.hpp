@@ -1,0 +1,90 @@
+// What goes to other processes: bytes into their memory, then a number that says so.
+//
+// Every wait of a plan is local already: what a thread block waits for lies with its process. So all
+// that a process ever does to another one is to write there, first data, then a number that only it
+// changes. A wire does that, by whatever transport. Its rules, which every kind of wire keeps:
+//
+// - `post` may be called by any thread; it never waits and never fails.
+// - An effect's number appears at the peer after its bytes, and after the bytes of all effects that
+//   were posted to this peer before it. Two effects without a number may happen in any order.
+// - The bytes may be read until the effect has left; then `Receiver::left` is called, once.
+// - Values of one number only grow; of several that are under way, the largest is what counts.
+//
+// Processes are numbered from 0; a peer is another process.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "interpreter.hpp"
+
+namespace forestcoll {
+
+// What a number belongs to. posted, taken: of a connection; raised: how often the sender has raised a
+// semaphore; packets: how often it has put packets for a rank. asked: a thread block of the sender wants
+// `value` bytes of this process's arena; fetched: here they are.
+enum class Number : std::uint32_t { none, posted, taken, raised, packets, asked, fetched };
+
+struct Effect {
+  Number number = Number::none;
+  Index object = 0;  // connection, semaphore, rank or thread block
+  Count value = 0;
+  Amount place = 0, bytes = 0;    // in the peer's arena; fetched: in the sender's
+  const byte* source = nullptr;   // the bytes, ...
+  std::shared_ptr<byte[]> kept;   // ... which this holds, unless they lie in the poster's arena
+  Index rank = -1;                // whose memory they are read from; -1: nobody's who would wait
+};
+
+// Where a wire delivers; it calls from its own thread, one call at a time, except for `left`, which
+// may come from within `post`.
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  // The bytes of an effect have a place here; nullptr: they do not, and the peer is at fault.
+  virtual byte* place(int peer, const Effect& effect) = 0;
+  // Its bytes are there. false: there is no such number.
+  virtual bool arrived(int peer, const Effect& effect) = 0;
+  virtual void left(const Effect& effect) = 0;
+};
+
+// Packets are words of eight bytes, which must never be seen half written.
+void store_words(byte* target, const byte* source, Amount bytes);
+
+class Wire {
+ public:
+  Wire(int processes) : sent_(processes), received_(processes) {}
+  virtual ~Wire() = default;
+  virtual void post(int peer, Effect effect) = 0;
+  // Empty as long as all is well; else why effects no longer arrive, and of which peer.
+  virtual std::string failure(int& peer) = 0;
+
+  Count sent(int peer) const { return sent_[peer].load(); }
+  Count received(int peer) const { return received_[peer].load(); }
+  Amount under_way() const { return under_way_.load(); }  // posted, not yet left
+  int processes() const { return sent_.size(); }
+
+ protected:
+  void has_left(Receiver& receiver, const Effect& effect) {
+    receiver.left(effect);
+    under_way_.fetch_sub(1);
+  }
+  std::vector<std::atomic<Count>> sent_, received_;  // effects, per peer
+  std::atomic<Amount> under_way_{0};
+};
+
+// Over connected stream sockets, one for each peer (-1: none), which it closes at its end.
+std::unique_ptr<Wire> make_sockets(Receiver& receiver, const std::vector<int>& descriptors);
+
+// --- a wire for tests: as late and as disorderly as the rules allow
+
+// All processes of a test are in this one. Effects lie in the exchange until its threads deliver them,
+// in random order, and it is then that their bytes are read.
+class Exchange;
+std::shared_ptr<Exchange> make_exchange(int processes, std::uint64_t seed, bool lazy);
+std::unique_ptr<Wire> make_unkind(Receiver& receiver, std::shared_ptr<Exchange> exchange, int self);
+
+}  // namespace forestcoll

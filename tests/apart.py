@@ -1,0 +1,141 @@
+"""Groups of processes within this one, by threads, over sockets or the wire of tests."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from forestcoll.common.errors import ExecutionError
+from forestcoll.execute import _engine, cpu
+from forestcoll.execute.result import RunResult
+from forestcoll.program import Program
+
+Activity = tuple[bool, bool, int, int, int]
+
+
+class Together:
+    """What the members of a group share."""
+
+    def __init__(
+        self, processes: int, seed: int, *, lazy: bool, strict: bool, sockets: bool
+    ) -> None:
+        self.sockets = sockets
+        self.barrier = threading.Barrier(processes, timeout=60)
+        self.exchange = _engine.Exchange(processes, seed, lazy)
+        self.descriptors: list[list[int]] = []
+        self.values: list[Any] = [None] * processes
+        self.members = [Member(self, process, strict) for process in range(processes)]
+
+    def connect(self) -> None:
+        """A socket for each two processes, for one mode of a run."""
+        numbers = range(len(self.values))
+        self.descriptors = [[-1] * len(numbers) for _ in numbers]
+        for a, b in itertools.combinations(numbers, 2):
+            for one, other, end in zip((a, b), (b, a), socket.socketpair(), strict=True):
+                end.setblocking(False)
+                self.descriptors[one][other] = end.detach()
+
+
+class Member:
+    """A process of the group: what `group.Group` is between real ones."""
+
+    def __init__(self, together: Together, process: int, strict: bool) -> None:
+        self.together, self.process, self.strict = together, process, strict
+        self.processes = len(together.values)
+        self.watched: tuple[Callable[[], Activity], Callable[[str], None]] | None = None
+        self.running = False
+
+    def gather(self, value: object) -> list[Any]:
+        self.together.values[self.process] = value
+        self.together.barrier.wait()
+        values = list(self.together.values)
+        self.together.barrier.wait()
+        return values
+
+    def check(self) -> None:
+        """Nobody dies here."""
+
+    def join(self, engine: Any, space: Any, division: Any) -> None:
+        if self.together.sockets:
+            if self.process == 0:
+                self.together.connect()
+            self.gather(None)
+            engine.join(space, division, self.together.descriptors[self.process])
+        else:
+            engine.join_unkind(space, division, self.together.exchange)
+        self.gather(None)
+
+    def watch(self, state: Any, end: Any = None) -> None:
+        self.watched = None if state is None else (state, end)
+
+    def begin(self) -> None:
+        self.gather(None)
+        self.running = True
+
+    def end(self, sent: Sequence[int]) -> list[int]:
+        counts = self.gather(list(sent))
+        self.running = False
+        return [own[self.process] for own in counts] if all(counts) else []
+
+
+def watch(together: Together, over: threading.Event) -> None:
+    """Ends launches in which all are idle and nothing is on its way, twice in a row."""
+    last: object = None
+    while not over.wait(0.02):
+        states = [m.watched[0]() for m in together.members if m.running and m.watched]
+        quiet = (
+            len(states) == len(together.members)
+            and all(state[0] for state in states)
+            and not all(state[1] for state in states)
+            and sum(state[2] for state in states) == sum(state[3] for state in states)
+        )
+        if quiet and states == last:
+            for member in together.members:
+                if member.watched:
+                    member.watched[1]("stuck")
+        last = states if quiet else None
+
+
+def run_apart(
+    program: Program,
+    size: int,
+    processes: int,
+    *,
+    seed: int = 0,
+    lazy: bool = False,
+    strict: bool = False,
+    sockets: bool = False,
+    **asked: Any,
+) -> RunResult:
+    """`cpu.run` by so many processes; what it raises at one of them.
+
+    Over the unkind wire, whose order `seed` and `lazy` decide, or over `sockets`.
+    """
+    together = Together(processes, seed, lazy=lazy, strict=strict, sockets=sockets)
+    answers: list[RunResult | BaseException | None] = [None] * processes
+
+    def live(member: Member) -> None:
+        try:
+            answers[member.process] = cpu.run(program, size, group=member, threads=1, **asked)  # type: ignore[arg-type]
+        except BaseException as error:
+            answers[member.process] = error
+            together.barrier.abort()
+
+    over = threading.Event()
+    threads = [threading.Thread(target=live, args=(member,)) for member in together.members]
+    threads.append(threading.Thread(target=watch, args=(together, over)))
+    for thread in threads:
+        thread.start()
+    for thread in threads[:-1]:
+        thread.join()
+    over.set()
+    threads[-1].join()
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    for error in sorted(errors, key=lambda e: not isinstance(e, ExecutionError)):
+        raise error
+    first = answers[0]
+    assert isinstance(first, RunResult)
+    return first
