@@ -375,6 +375,7 @@ def test_hosts_run_it_by_ssh(tmp_path: Path) -> None:
         ("RANK=1 WORLD_SIZE=4 MASTER_ADDR=a FORESTCOLL_PORT=777", "1 4 a 777"),
         ("RANK=0 WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=29500", "alone"),
         ("RANK=0", "alone"),
+        ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_NODELIST=n1,n2", "alone"),  # a batch script
         ("", "alone"),
         (
             "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4"
@@ -383,10 +384,14 @@ def test_hosts_run_it_by_ssh(tmp_path: Path) -> None:
         ),
         ("PMI_RANK=0 PMI_SIZE=2 MASTER_ADDR=b FORESTCOLL_PORT=9", "0 2 b 9"),
         (
-            "SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_STEP_NODELIST=gpu[008-015,20] FORESTCOLL_PORT=9",
+            "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NODELIST=gpu[008-015,20]"
+            " FORESTCOLL_PORT=9",
             "3 8 gpu008 9",
         ),
-        ("SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_JOB_NODELIST=n1,n2 FORESTCOLL_PORT=9", "3 8 n1 9"),
+        (
+            "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_JOB_NODELIST=n1,n2 FORESTCOLL_PORT=9",
+            "3 8 n1 9",
+        ),
     ],
 )
 def test_launchers_say_who_a_process_is(variables: str, place: str) -> None:

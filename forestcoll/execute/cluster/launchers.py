@@ -45,9 +45,12 @@ LAUNCHERS = (
     Launcher(
         "mpiexec (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "PMI_ID", here="MPI_LOCALNRANKS"
     ),
-    Launcher("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),
+    Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"),
 )
-"""In the order in which they are asked; the first whose variables are all there is believed."""
+"""In the order in which they are asked; the first whose variables are all there is believed.
+
+SLURM_NTASKS is of the whole job: a batch script has it as well, and there it stands alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
