@@ -74,7 +74,7 @@ class Coordinator(Thread):
         self.quiet: tuple[int, int] | None = None  # counts of the round before, if all were idle
         self.moved = (time.monotonic(), -1)  # when the sum of all ticks changed last
         self.ended = -1  # the launch that was ended early
-        self.said = time.monotonic()
+        self.said = self.looked = time.monotonic()
 
     def run(self) -> None:
         self.listener.setblocking(False)
@@ -177,6 +177,10 @@ class Coordinator(Thread):
 
     def _look(self) -> None:
         now = time.monotonic()
+        asleep = max(0.0, now - self.looked - BEAT)  # on a machine that is busy: nobody's silence
+        self.looked = now
+        for one in self.members.values():
+            one.heard += asleep
         if now - self.said > BEAT:
             self.said = now
             self._tell({"kind": "alive"})

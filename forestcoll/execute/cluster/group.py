@@ -149,7 +149,7 @@ class Group:
     # --- what this process hears
 
     def _listen(self) -> None:
-        said = heard = time.monotonic()
+        said = heard = looked = time.monotonic()
         last: object = None
         with selectors.DefaultSelector() as selector:
             selector.register(self._stream.socket, selectors.EVENT_READ)
@@ -165,6 +165,10 @@ class Group:
                         self._lose(f"process 0 is gone ({error})")
                         return
                 now = time.monotonic()
+                heard += max(
+                    0.0, now - looked - BEAT
+                )  # this process slept: no silence of the other
+                looked = now
                 if now - heard > SILENCE:
                     self._lose(
                         f"process 0 has not been heard of for {SILENCE:g} s: it is stopped, or its "
