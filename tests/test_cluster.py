@@ -66,7 +66,7 @@ class Job:
             for rank in range(count)
         ]
 
-    def wait(self, limit: float = 60) -> list[Done]:
+    def wait(self, limit: float = 120) -> list[Done]:
         """Exit codes and outputs of all."""
         done = []
         for child in self.children:
@@ -82,7 +82,7 @@ class Job:
         for child in self.children:
             child.kill()
 
-    def await_launches(self, seconds: float = 30) -> None:
+    def await_launches(self, seconds: float = 60) -> None:
         """Returns once all processes have threads of a launch."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -278,7 +278,7 @@ def test_a_plan_that_is_stuck_over_processes_is_seen_at_once(
         assert code == 1
         assert "these wait for each other:" in err
         assert "  rank 0, thread block 0, step 3 (send) waits until an earlier message" in err
-    assert time.monotonic() - jobs[0].started < 20
+    assert time.monotonic() - jobs[0].started < 40  # without a timeout: 60
 
 
 LONG = ["--size", "16M", "-n", "100000"]
@@ -295,8 +295,8 @@ def test_all_end_with_a_reason_when_one_is_gone_or_silent(
     begin = time.monotonic()
     job.children[victim].send_signal(number)
     others = [child for k, child in enumerate(job.children) if k != victim]
-    said = [child.communicate(timeout=30)[1] for child in others]
-    assert time.monotonic() - begin < 10
+    said = [child.communicate(timeout=90)[1] for child in others]
+    assert time.monotonic() - begin < 20  # 6 where nothing else runs
     why = "is gone" if number == signal.SIGKILL else "has not been heard of for 5 s"
     assert all(f"error: process {victim}" in text and why in text for text in said), said
     assert all(child.returncode == 1 for child in others)
@@ -306,7 +306,7 @@ def test_all_end_when_somebody_types_ctrl_c_at_one(jobs: list[Job], tmp_path: Pa
     jobs.append(Job(2, [write(pg.ring_allreduce(2), tmp_path), *LONG]))
     jobs[0].await_launches()
     jobs[0].children[1].send_signal(signal.SIGINT)
-    (code, _, err), other = jobs[0].wait(20)
+    (code, _, err), other = jobs[0].wait()
     assert code == 1
     assert "process 1 on" in err
     assert "was interrupted" in err
@@ -332,10 +332,10 @@ def test_different_plans_and_options_are_refused_at_all(jobs: list[Job], tmp_pat
             stderr=subprocess.PIPE,
             text=True,
         )
-        err = second.communicate(timeout=30)[1]
+        err = second.communicate(timeout=90)[1]
         assert second.returncode == 1
         assert f"has another {what} than" in err
-        assert f"has another {what} than" in job.wait(30)[0][2]
+        assert f"has another {what} than" in job.wait()[0][2]
 
 
 def test_a_port_that_is_taken_is_named(jobs: list[Job], tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_port_that_is_taken_is_named(jobs: list[Job], tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         jobs.append(Job(2, [plan, "--size", "4096", "--timeout", "3"], FORESTCOLL_PORT=port))
-        first, second = jobs[0].wait(30)
+        first, second = jobs[0].wait()
     assert first[0] == second[0] == 1
     assert f"process 0 cannot listen at port {port} (Address already in use)" in first[2]
     assert "does not reach process 0 at 127.0.0.1" in second[2]
@@ -357,7 +357,7 @@ def test_hosts_run_it_by_ssh(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "forestcoll", "run", plan, "--size", "4096"]
     words += ["--hosts", "127.0.0.1,localhost:2"]
     done = subprocess.run(
-        words, env=os.environ | {hosts.SSH: str(shell)}, capture_output=True, text=True, timeout=60
+        words, env=os.environ | {hosts.SSH: str(shell)}, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
