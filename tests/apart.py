@@ -133,6 +133,7 @@ def run_apart(
         thread.join()
     over.set()
     threads[-1].join()
+    together.members.clear()  # which refer to it: the exchange ends with this function
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     for error in sorted(errors, key=lambda e: not isinstance(e, ExecutionError)):
         raise error

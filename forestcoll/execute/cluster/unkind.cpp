@@ -36,6 +36,8 @@ class Exchange {
   void join(int self, End end) {
     const std::lock_guard lock(mutex_);
     receivers_[self] = std::move(end);
+    ++events_;
+    bell_.notify_all();
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
   void leave(int self) {  // what is under way to or from it is dropped
@@ -46,12 +48,13 @@ class Exchange {
       pending_[self * processes() + other].clear();
       pending_[other * processes() + self].clear();
     }
+    ++events_;
   }
   void post(int from, int to, Effect effect) {
     {
       const std::lock_guard lock(mutex_);
       pending_[from * processes() + to].push_back({std::move(effect), false});
-      ++posted_;
+      ++events_;
     }
     bell_.notify_all();
   }
@@ -112,13 +115,14 @@ class Exchange {
     using namespace std::chrono_literals;
     std::unique_lock lock(mutex_);
     while (!ending_) {
-      const Count seen = posted_;
-      if (lazy_ && bell_.wait_for(lock, 300us, [&] { return ending_ || posted_ != seen; })) continue;
+      const Count seen = events_;
+      const auto news = [&] { return ending_ || events_ != seen; };
       const std::vector<Choice> all = choices();
       if (all.empty()) {
-        bell_.wait_for(lock, 1ms);
+        bell_.wait(lock, news);
         continue;
       }
+      if (lazy_ && bell_.wait_for(lock, 300us, news)) continue;
       const Choice choice = all[random_() % all.size()];
       delivering_ = true;
       deliver(choice);
@@ -139,7 +143,7 @@ class Exchange {
   std::mt19937_64 random_;
   const bool lazy_;
   bool ending_ = false, delivering_ = false;
-  Count posted_ = 0;
+  Count events_ = 0;  // posts, and ends that have come or gone
   std::thread thread_;
 };
 
