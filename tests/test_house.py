@@ -197,7 +197,7 @@ BUDGETS: dict[str, int] = {
     "lower": 26_780,  # ways of routes by turns at neighbours
     "compile": 36_890,
     "study": 22_260,
-    "execute": 101_100,  # 18,500 for ranks in several processes: wire, group, launchers
+    "execute": 101_120,  # 18,550 for ranks in several processes: wire, group, launchers
     "ui": 94_300,
     ".": 400,
 }
