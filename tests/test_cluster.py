@@ -180,7 +180,6 @@ def test_a_source_waits_until_it_has_left(flushes: bool, strict: bool) -> None:
         ("0.0.6 = put s0:1 -> o1:1@1 over=0", REUSE),  # no signal
         ("1.0.1 -", REUSE),  # no wait
         ("0.0.6 = put_signal s0:1 -> o0:1@1 over=0", REUSE),  # another place
-        ("0.0.3 <> 0.0.2", REUSE),  # put before it is there
         ("0.0.6 + signal -> over=0", REUSE),  # a signal too many
     ],
 )

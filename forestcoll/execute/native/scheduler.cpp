@@ -77,11 +77,13 @@ void run_block(Machine& m, CpuLayer& layer, int worker, Index block) {
   const Block& code = m.plan.blocks[block];
   if (run_thread_block(layer, code, state.at) == Outcome::done) {
     state.phase.store(finished);
-    const bool last = control.active.fetch_sub(1) == 1;
-    if (control.unfinished.fetch_sub(1) == 1)
+    // In this order: whoever sees that nobody is active must see who has finished.
+    if (control.unfinished.fetch_sub(1) == 1) {
+      control.active.fetch_sub(1);
       stop(m, false);
-    else if (last)
+    } else if (control.active.fetch_sub(1) == 1) {
       stop_stuck(m);
+    }
     return;
   }
   if (control.abort.load()) return;  // `at` and `awaits` tell where it was
