@@ -225,6 +225,12 @@ def all_good() -> dict[str, Program]:
     return {name: base(*name.split()) for name in names}
 
 
+def samples() -> dict[str, Program]:
+    """Those, and some more of the rows': together they have every instruction."""
+    more = ("chain_reduce", "pushing_allreduce", "reading_pair", "swapping_allgather")
+    return all_good() | {name: base(name) for name in more}
+
+
 def write_random(seed: int, style: str) -> tuple[Program, str] | None:
     """A program with names, sizes and some steps changed at random, and its plan; None if refused.
 

@@ -35,10 +35,7 @@ from forestcoll.execute.cluster.messages import Stream, accept, greet
 from forestcoll.plans import dumps
 from forestcoll.program import Program
 
-SAMPLES = pg.all_good() | {
-    name: pg.base(name)
-    for name in ("chain_reduce", "pushing_allreduce", "reading_pair", "swapping_allgather")
-}
+SAMPLES = pg.samples()
 APART = {name: program for name, program in SAMPLES.items() if "fabric" not in name}
 """Those that need no switch between their ranks."""
 
@@ -105,9 +102,8 @@ def jobs() -> Iterator[list[Job]]:
 
 
 def write(program: Program, folder: Path) -> str:
-    form = "msccl-xml" if program.style == "fifo" else "mscclpp-json"
     path = folder / ("plan.xml" if program.style == "fifo" else "plan.json")
-    path.write_text(dumps(program, form), encoding="utf-8")
+    path.write_text(dumps(program, pg.format_of(program)), encoding="utf-8")
     return str(path)
 
 
@@ -335,6 +331,19 @@ def test_different_plans_and_options_are_refused_at_all(jobs: list[Job], tmp_pat
         assert second.returncode == 1
         assert f"has another {what} than" in err
         assert f"has another {what} than" in job.wait()[0][2]
+
+
+def test_a_file_that_is_there_is_refused_before_anybody_waits(
+    jobs: list[Job], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("mine")
+    plan = write(pg.ring_allreduce(2), tmp_path)
+    jobs.append(Job(2, [plan, "--size", "4096", "--csv", str(tmp_path / "rows.csv")]))
+    for code, _, err in jobs[0].wait():
+        assert code == 1
+        assert "rows.csv" in err
+        assert "process" not in err  # nobody has met the other
+    assert (tmp_path / "rows.csv").read_text() == "mine"
 
 
 def test_a_port_that_is_taken_is_named(jobs: list[Job], tmp_path: Path) -> None:

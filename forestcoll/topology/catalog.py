@@ -130,11 +130,12 @@ def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
     from forestcoll.topology import readers
 
     text = read_text(path)
-    form = None if is_topology_file(text) else readers.format_of(text)
+    own = is_topology_file(text)
+    form = None if own else readers.format_of(text)
     try:
         return loads_file(text, str(path), settings, form)
     except TopologyError as error:
-        if form or is_topology_file(text):
+        if form or own:
             raise
         raise TopologyError(
             f"{error} (other tools' files that are read: 'forestcoll topology import --help')"

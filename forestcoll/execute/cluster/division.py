@@ -64,7 +64,7 @@ class Arenas:
     """Where the buffers of all ranks lie, and the slots of connections between processes."""
 
     space: _engine.Space
-    buffers: list[Buffers]  # of other processes' ranks nobody may touch them
+    buffers: list[Buffers]  # of other processes' ranks: addresses, behind which their data is not
     slots: list[int]  # per connection: offset in its reader's arena, 0 where it has none
 
 

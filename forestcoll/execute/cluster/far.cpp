@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <new>
-#include <system_error>
 
 #include "cpu_layer.hpp"
 
@@ -52,8 +51,9 @@ Far::Far(Machine& machine, const Space& space, Division division)
     told_[peer].resize(machine.plan.semaphores.size() + machine.options.ranks);
     heard_[peer] = told_[peer];
   }
-  for (const Index block : local_blocks()) {
+  for (Index block = 0; block < machine.block_count(); ++block) {
     const Block& b = machine.plan.blocks[block];
+    if (!is_here(b.rank)) continue;
     for (Index pc = b.begin; pc < b.end; ++pc)
       if (machine.plan.instructions[pc].drains & drains_puts) {
         drainers_[b.rank].push_back(block);
@@ -64,13 +64,6 @@ Far::Far(Machine& machine, const Space& space, Division division)
 
 Far::~Far() = default;
 
-std::vector<Index> Far::local_blocks() const {
-  std::vector<Index> blocks;
-  for (Index i = 0; i < machine_.block_count(); ++i)
-    if (is_here(machine_.plan.blocks[i].rank)) blocks.push_back(i);
-  return blocks;
-}
-
 byte* Far::slot(Index connection, Count number) const {
   return slots_[connection] + number % machine_.options.slots * far_stride(machine_);
 }
@@ -80,24 +73,30 @@ void Far::post(int peer, Effect effect) {
   wire_->post(peer, std::move(effect));
 }
 
-void Far::put(Index rank, byte* target, const byte* source, Amount bytes) {
-  const int peer = space_.process_of(target);
+Effect Far::effect_at(const byte* address) const {
   Effect effect;
-  effect.place = target - space_.arena(peer);
+  effect.place = (address - space_.arena(0)) % space_.stride();
+  return effect;
+}
+
+void Far::put(Index rank, byte* target, const byte* source, Amount bytes) {
+  Effect effect = effect_at(target);
   effect.bytes = bytes;
   effect.source = source;
   effect.rank = rank;
-  post(peer, std::move(effect));
+  post(space_.process_of(target), std::move(effect));
 }
 
-void Far::put_kept(byte* target, std::shared_ptr<byte[]> bytes, Amount size) {
-  const int peer = space_.process_of(target);
-  Effect effect;
-  effect.place = target - space_.arena(peer);
+Effect Far::effect_of_kept(const byte* target, std::shared_ptr<byte[]> bytes, Amount size) const {
+  Effect effect = effect_at(target);
   effect.bytes = size;
   effect.source = bytes.get();
   effect.kept = std::move(bytes);
-  post(peer, std::move(effect));
+  return effect;
+}
+
+void Far::put_kept(byte* target, std::shared_ptr<byte[]> bytes, Amount size) {
+  post(space_.process_of(target), effect_of_kept(target, std::move(bytes), size));
 }
 
 // Several thread blocks count one number up: the wire gets its values in their order.
@@ -112,12 +111,7 @@ void Far::count_up(int peer, Number number, Index object, Effect effect) {
 
 void Far::put_packets(Index rank, byte* target, std::shared_ptr<byte[]> packets, Amount bytes) {
   const int peer = space_.process_of(target);
-  Effect effect;
-  effect.place = target - space_.arena(peer);
-  effect.bytes = bytes;
-  effect.source = packets.get();
-  effect.kept = std::move(packets);
-  count_up(peer, Number::packets, rank, std::move(effect));
+  count_up(peer, Number::packets, rank, effect_of_kept(target, std::move(packets), bytes));
 }
 
 void Far::raise(Index semaphore) {
@@ -147,14 +141,12 @@ void Far::take(Index connection, Count taken) {
 }
 
 void Far::fetch(Index block, const byte* address, Amount bytes) {
-  const int peer = space_.process_of(address);
   fetches_[block].fetch_add(1);
-  Effect effect;
+  Effect effect = effect_at(address);
   effect.number = Number::asked;
   effect.object = block;
-  effect.place = address - space_.arena(peer);
   effect.value = bytes;
-  post(peer, std::move(effect));
+  post(space_.process_of(address), std::move(effect));
 }
 
 byte* Far::place(int peer, const Effect& effect) {

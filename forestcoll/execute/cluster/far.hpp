@@ -2,8 +2,8 @@
 //
 // A process has an arena for all that others write: buffers of its ranks, and slots for the messages
 // that come from elsewhere. Every process knows how each arena is laid out, and keeps as much address
-// space for those of the others, side by side, which nobody may touch: an address in there names a
-// place. What a thread block does to such an address, to a semaphore or to a connection's other end
+// space for those of the others, side by side: an address in there names a place, and memory is there
+// only of what thread blocks here have fetched to read it. What a thread block does to such an address, to a semaphore or to a connection's other end
 // becomes an effect on the wire (wire.hpp); what arrives changes the same numbers that thread blocks of
 // this process change, and wakes those who wait for them.
 
@@ -84,7 +84,6 @@ class Far : public Receiver {
 
   Wire& wire() { return *wire_; }
   Ticks& ticks() { return *ticks_; }
-  std::vector<Index> local_blocks() const;
 
   // --- for the wire
 
@@ -93,6 +92,8 @@ class Far : public Receiver {
   void left(const Effect& effect) override;
 
  private:
+  Effect effect_at(const byte* address) const;  // on the place that an address here stands for
+  Effect effect_of_kept(const byte* target, std::shared_ptr<byte[]> bytes, Amount size) const;
   void post(int peer, Effect effect);
   void count_up(int peer, Number number, Index object, Effect effect);
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock, Thread
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from forestcoll.common.errors import ExecutionError, ForestCollError
 from forestcoll.execute import _engine
@@ -116,11 +116,6 @@ class Group:
         if self.failed:
             raise ExecutionError(self.failed)
 
-    def fail(self, error: BaseException) -> NoReturn:
-        """Tells all processes of an error at this one, and raises it."""
-        self._say({"kind": "failed", "text": f"{self.name}: {error}"})
-        raise error
-
     # --- a launch (`_engine.Engine.launch` calls these)
 
     def watch(
@@ -165,10 +160,8 @@ class Group:
                         self._lose(f"process 0 is gone ({error})")
                         return
                 now = time.monotonic()
-                heard += max(
-                    0.0, now - looked - BEAT
-                )  # this process slept: no silence of the other
-                looked = now
+                # While this process slept, nobody was silent.
+                heard, looked = heard + max(0.0, now - looked - BEAT), now
                 if now - heard > SILENCE:
                     self._lose(
                         f"process 0 has not been heard of for {SILENCE:g} s: it is stopped, or its "
@@ -253,7 +246,7 @@ class Group:
             except (OSError, ValueError) as error:
                 for descriptor in others.values():
                     os.close(descriptor)
-                self.fail(ExecutionError(f"no connection with the other processes: {error}"))
+                raise ExecutionError(f"no connection with the other processes: {error}") from error
         return [others.get(process, -1) for process in range(self.processes)]
 
     def _accept(self, listener: socket.socket, others: dict[int, int]) -> None:

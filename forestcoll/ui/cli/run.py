@@ -151,11 +151,14 @@ def run(
     Every rank has real buffers; the table and its options are those of nccl-tests: -b 8 -e 1G -f 2.
     Of a plan set (the folder that synthesize --sizes wrote) each size runs the plan that serves it.
     """
-    options = locals()  # by name, for what runs at each size
+    options = locals() | {"group": None}  # by name, for what runs at each size
+    if hosts and engine != "cpu":
+        raise click.UsageError("--hosts is for --engine cpu")
+    # At every process, before it waits for others: one that is refused would leave them waiting.
+    sizes = _sizes(options)
+    rows = None if csv is None else Sink.of(csv, force)
     if engine != "cpu":
-        if hosts:
-            raise click.UsageError("--hosts is for --engine cpu")
-        return _run(options, engine != "torch" or _join(options))
+        return _run(options, sizes, rows, engine != "torch" or _join(options))
     if hosts:
         from forestcoll.execute.cluster import hosts as machines
 
@@ -164,11 +167,11 @@ def run(
 
     place = find()
     if place is None:
-        return _run(options | {"group": None}, True)
+        return _run(options, sizes, rows, True)
     from forestcoll.execute.cluster.group import Group
 
     with Group(place, timeout=timeout, join=timeout) as group:
-        return _run(options | {"group": group}, group.process == 0)
+        return _run(options | {"group": group}, sizes, rows, group.process == 0)
 
 
 def _without_hosts(words: list[str]) -> list[str]:
@@ -181,18 +184,12 @@ def _without_hosts(words: list[str]) -> list[str]:
     return kept
 
 
-def _run(options: dict[str, Any], first: bool) -> int:
+def _run(options: dict[str, Any], sizes: list[int], rows: Sink | None, first: bool) -> int:
     """All sizes of the plan or plans; `first`: whether this process speaks for all."""
     plan, op, as_json = (options[name] for name in ("plan", "op", "as_json"))
-    sizes = _sizes(options)
-    rows = (
-        None
-        if options["csv"] is None
-        else Sink.of(options["csv"] if first else None, options["force"])
-    )
     with show_progress(f"reading {plan}"):
         jobs = _jobs(Path(plan), sizes, options)
-    if options.get("group") is not None:
+    if options["group"] is not None:
         _agree(options["group"], jobs, options)
     some = jobs[0].program
     if some.style == "onesided" and op != "sum" and some.collective.reduces:
@@ -229,10 +226,11 @@ def _run(options: dict[str, Any], first: bool) -> int:
 
 def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
     """ExecutionError, at all, unless all processes run the same plans in the same way."""
-    from hashlib import sha256
     from importlib.metadata import version
 
-    plans = [sha256(Path(job.plan).read_bytes()).hexdigest()[:16] for job in jobs]
+    from forestcoll.common.text_file import digest
+
+    plans = [digest(Path(job.plan).read_bytes()) for job in jobs]
     asked = ("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high")
     mine = [
         version("forestcoll"),
@@ -331,7 +329,7 @@ def _run_sizes(job: _Job, options: dict[str, Any]) -> None:
     with _engine(job.program, options) as engine:
         for size in job.sizes:
             # ranks that torchrun started share a terminal: none of them draws on it
-            alone = options["engine"] != "torch" and options.get("group") is None
+            alone = options["engine"] != "torch" and options["group"] is None
             with show_progress(f"running {words.size(size)}") if alone else nullcontext():
                 result = engine(size, check=bool(options["check"]), **asked)
             job.results.append(result.with_predictions(predicted) if predicted else result)
