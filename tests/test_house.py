@@ -194,10 +194,10 @@ BUDGETS: dict[str, int] = {
     "solver": 88_560,
     "verify": 55_345,  # the order of what a rank sends alone, a limit of plays
     "plans": 38_800,
-    "lower": 26_780,  # ways of routes by turns at neighbours
-    "compile": 36_890,
+    "lower": 26_895,  # ways of routes by turns at neighbours; slice_pipelines, from compile
+    "compile": 36_785,
     "study": 22_260,
-    "execute": 101_120,  # 18,550 for ranks in several processes: wire, group, launchers
+    "execute": 101_790,  # 19,220 for ranks in several processes: wire, group, launchers, lab
     "ui": 94_300,
     ".": 400,
 }

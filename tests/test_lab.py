@@ -340,13 +340,14 @@ def links() -> Iterator[None]:
 @fabric
 @pytest.mark.slow
 @pytest.mark.usefixtures("links")
-def test_measured_on_a_fabric() -> None:
+@pytest.mark.parametrize("engine", ["cpu", "torch"])
+def test_measured_on_a_fabric(engine: str) -> None:
     """Right data over the right links, at a speed that is theirs."""
-    words = ["-t", "rail", *SET, "--rate", "40", "--seconds", "2", "--json"]
+    words = ["-t", "rail", *SET, "--rate", "40", "--seconds", "2", "--json", "--engine", engine]
     run = start(*words, "--against", "ring", "--against", "gloo")
     run.watch(4)
-    # One for each GPU, box and switch of the fabric, besides its own.
-    assert len(spaces_of(run.process.pid)) == 4 + 2 + 3 + 1
+    # One for each GPU, box and switch of the fabric, one for the ranks' control, and its own.
+    assert len(spaces_of(run.process.pid)) == 4 + 2 + 3 + 1 + 1
     out, err = run.process.communicate(timeout=120)
     assert run.process.returncode == 0, err
     assert run.left() == (set(), set())

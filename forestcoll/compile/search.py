@@ -19,14 +19,13 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower import UNIT_BYTES, Usage, lower, usage
+from forestcoll.lower import UNIT_BYTES, Usage, lower, slice_pipelines, usage
 from forestcoll.lower.instances import Work, hardest, most_instances, shortage
 from forestcoll.lower.layout import layout
 from forestcoll.lower.limits import bulk_protocol
 from forestcoll.lower.onesided import TOGETHER, Spread, forks
 from forestcoll.lower.schedule import ORDERS, Partners
-from forestcoll.program import Pipeline, Program, ThreadBlock
-from forestcoll.program.check import accept
+from forestcoll.program import Pipeline, Program
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target, message_slots, runtime_on
 from forestcoll.schedule.forest import Forest
@@ -467,19 +466,6 @@ def _reason(judge: Judge, one: Candidate) -> str:
     if judge.blocks(one) * 2 > judge.target.thread_blocks > judge.facts(one)[0].blocks:
         return "with more, parts of trees share thread blocks and wait for each other"
     return idle
-
-
-def slice_pipelines(program: Program, unit: int) -> Program:
-    """The program whose pipelines all move so many bytes at a time."""
-
-    def block(old: ThreadBlock) -> ThreadBlock:
-        steps = (
-            Pipeline(s.body, s.chunks, unit) if isinstance(s, Pipeline) else s for s in old.steps
-        )
-        return replace(old, steps=tuple(steps))
-
-    ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
-    return accept(replace(program, ranks=tuple(ranks)))
 
 
 def counts_rounds(program: Program, unit: int) -> bool:

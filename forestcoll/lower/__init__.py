@@ -54,10 +54,12 @@ from forestcoll.program import (
     Collective,
     Instruction,
     Op,
+    Pipeline,
     Program,
     Protocol,
     RankProgram,
     Ref,
+    ThreadBlock,
 )
 from forestcoll.program.check import accept
 from forestcoll.program.targets import Target, most_bytes, runtime_of
@@ -70,6 +72,7 @@ __all__ = [
     "lower",
     "program_of",
     "serve",
+    "slice_pipelines",
     "usage",
 ]
 
@@ -176,6 +179,19 @@ def program_of(
     if not packets and next(program.misplacements(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
     return accept(program)
+
+
+def slice_pipelines(program: Program, unit: int) -> Program:
+    """The program whose pipelines all move so many bytes at a time."""
+
+    def block(old: ThreadBlock) -> ThreadBlock:
+        steps = (
+            Pipeline(s.body, s.chunks, unit) if isinstance(s, Pipeline) else s for s in old.steps
+        )
+        return replace(old, steps=tuple(steps))
+
+    ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
+    return accept(replace(program, ranks=tuple(ranks)))
 
 
 def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock, Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from forestcoll.common.errors import ExecutionError, ForestCollError
 from forestcoll.execute import _engine
@@ -277,7 +277,7 @@ class Group:
             self._coordinator.join()  # until all others have parted, or are lost
         self._stream.close()
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

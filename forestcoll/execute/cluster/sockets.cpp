@@ -37,6 +37,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
+constexpr std::size_t together = 16;  // effects written at once
 constexpr std::size_t staged = 1 << 16;  // bytes read at once; larger payloads go straight to their place
 
 // A peer's end: what is still to be written, and what has been read.
@@ -108,26 +109,34 @@ class Sockets : public Wire {
     reason_ = reason;
   }
 
-  // With the peer's mutex. Writes what the socket takes; false: there is more.
+  // With the peer's mutex. Writes what the socket takes, several effects at once; false: there is
+  // more. Bytes without a number wait for one (200 ms at most), so that they share its packet.
   bool write(int number) {
     Peer& peer = peers_[number];
     while (!peer.waiting.empty()) {
-      const Effect& effect = peer.waiting.front();
-      const Header header = header_of(effect);
-      const Amount length = sizeof header + effect.bytes;
-      iovec parts[2];
-      int n = 0;
-      if (peer.written < Amount{sizeof header})
-        parts[n++] = {reinterpret_cast<byte*>(const_cast<Header*>(&header)) + peer.written,
-                      sizeof header - peer.written};
-      const Amount done = std::max<Amount>(0, peer.written - Amount{sizeof header});
-      if (done < effect.bytes)
-        parts[n++] = {const_cast<byte*>(effect.source) + done,
-                      static_cast<std::size_t>(effect.bytes - done)};
+      const std::size_t n = std::min(peer.waiting.size(), together);
+      Header headers[together];
+      iovec parts[2 * together];
+      int used = 0;
+      Amount skip = peer.written;
+      const auto add = [&](const void* bytes, Amount length) {
+        const Amount done = std::min(skip, length);
+        skip -= done;
+        if (done < length)
+          parts[used++] = {static_cast<byte*>(const_cast<void*>(bytes)) + done,
+                           static_cast<std::size_t>(length - done)};
+      };
+      for (std::size_t i = 0; i < n; ++i) {
+        headers[i] = header_of(peer.waiting[i]);
+        add(&headers[i], sizeof(Header));
+        add(peer.waiting[i].source, peer.waiting[i].bytes);
+      }
+      const bool more = n < peer.waiting.size() || peer.waiting.back().number == Number::none;
       msghdr message{};
       message.msg_iov = parts;
-      message.msg_iovlen = n;
-      const ssize_t sent = sendmsg(peer.descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      message.msg_iovlen = used;
+      const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0);
+      const ssize_t sent = sendmsg(peer.descriptor, &message, flags);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
       if (sent < 0) {
@@ -135,10 +144,13 @@ class Sockets : public Wire {
         return true;  // nothing more will leave
       }
       peer.written += sent;
-      if (peer.written < length) continue;
-      peer.written = 0;
-      has_left(receiver_, effect);
-      peer.waiting.pop_front();
+      while (!peer.waiting.empty()) {
+        const Amount length = Amount{sizeof(Header)} + peer.waiting.front().bytes;
+        if (peer.written < length) break;
+        peer.written -= length;
+        has_left(receiver_, peer.waiting.front());
+        peer.waiting.pop_front();
+      }
     }
     return true;
   }

@@ -15,7 +15,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute.lab.network import Network
 from forestcoll.execute.lab.ranks import Trial, run
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import lower
+from forestcoll.lower import UNIT_BYTES, lower, slice_pipelines
 from forestcoll.lower.alltoall import lowering as alltoall
 from forestcoll.program import Collective, Program
 from forestcoll.program.targets import MSCCLPP
@@ -54,6 +54,10 @@ LEAD = 2
 """Steps of the engine under way at a time."""
 STEP_SECONDS = 0.02
 """What a step of the engine costs besides the transfers, here where ranks share processors."""
+REAL_SIZE = 10**9
+"""Bytes that the data of a run stand for: what a plan moves at a time shrinks as they do, ..."""
+LEAST_SLICE = 4096
+"""... to so many bytes, which take few packets."""
 PATIENCE = 20.0
 """How many times the predicted time a run may take."""
 
@@ -121,12 +125,14 @@ class Entry:
 class Wishes:
     """How to measure. `rate`: Mbit/s that all ranks together can take in (0: DEFAULT_RATE a
     processor). Every schedule gets the data that take it `seconds` by prediction, or `size` bytes.
+    `engine`: "cpu" or "torch", what runs programs where all blocks are alike.
     """
 
     rate: float = 0.0
     seconds: float = 20.0
     size: int | None = None
     iterations: int = 1
+    engine: str = "cpu"
     progress: Callable[[str, float], None] | None = None
 
 
@@ -402,10 +408,13 @@ def _measure(
         timeout=max(60.0, PATIENCE * expected),
         blocks=None if matrix is None else _blocks(matrix, wanted),
     )
+    if wishes.engine == "cpu" and entry.program is not None and matrix is None:
+        unit = max(LEAST_SLICE, UNIT_BYTES * wanted // REAL_SIZE // 16 * 16)
+        trial = replace(trial, program=slice_pipelines(entry.program, unit), slice_bytes=unit)
     before = network.counters()
     spaces = [network.space(rank) for rank in range(len(network.graph.ranks))]
     try:
-        outcome = run(trial, spaces, 60.0 + iterations * PATIENCE * expected)
+        outcome = run(trial, spaces, network.control, 60.0 + iterations * PATIENCE * expected)
     except ExecutionError as error:
         raise ExecutionError(f"{entry.name}: {error}") from error
     after = network.counters()

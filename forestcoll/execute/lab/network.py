@@ -160,7 +160,7 @@ class Network:
             )
         least, most = PACKETS
         self.packet = max(least, min(most, int(slowest * PACKET_SECONDS / 8)))
-        self.fds: list[int] = []  # of each node's namespace
+        self.fds: list[int] = []  # of each node's namespace, and of `control`
         self._rank = graph.rank_of
 
     def __enter__(self) -> Network:
@@ -176,7 +176,15 @@ class Network:
 
     def space(self, rank: int) -> str:
         """A path by which a process of root can enter a rank's namespace."""
-        return f"/proc/{os.getpid()}/fd/{self.fds[self.graph.ranks[rank]]}"
+        return self._path(self.graph.ranks[rank])
+
+    @property
+    def control(self) -> str:
+        """The same of a namespace besides the fabric, where ranks tell each other how they are."""
+        return self._path(self.graph.n)
+
+    def _path(self, number: int) -> str:
+        return f"/proc/{os.getpid()}/fd/{self.fds[number]}"
 
     def route(self, routes: Routes) -> None:
         """Let packets between any two ranks take these ways; earlier ones are forgotten."""
@@ -202,10 +210,10 @@ class Network:
         return counters
 
     def _build(self) -> None:
-        for _ in range(self.graph.n):
+        for _ in range(self.graph.n + 1):
             self.fds.append(_new_space())
         for wire in self.wires:
-            there = f"/proc/{os.getpid()}/fd/{self.fds[wire.b]}"
+            there = self._path(wire.b)
             with inside(self.fds[wire.a]):
                 _batch(
                     "ip",
@@ -227,7 +235,9 @@ class Network:
             path = Path("/proc/sys") / name
             if path.exists():
                 path.write_text(value)
-        lines, queues = ["link set lo up", "addr flush dev lo"], []
+        lines, queues = ["link set lo up"], []
+        if node < self.graph.n:
+            lines.append("addr flush dev lo")
         if node in self._rank:
             lines.append(f"addr add {address(self._rank[node])}/32 dev lo")
         for wire in self.wires:

@@ -1,7 +1,8 @@
-"""The ranks of a lab: a process in each GPU's namespace, joined by gloo over the fabric.
+"""The ranks of a lab: a process in each GPU's namespace, which reach each other over the fabric.
 
-Processes are forked from one that has imported PyTorch, which ends with the last of them; they end
-with the lab.
+A plan is run by the CPU engine, whose processes write to each other's memory as the plan says, or
+in rounds by the torch engine over gloo. Processes are forked from one that has imported PyTorch,
+which ends with the last of them; they end with the lab.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.common.errors import ExecutionError
+from forestcoll.execute.cluster.group import Group
+from forestcoll.execute.cluster.launchers import ADDRESS, FIRST_PORT, LOCAL, Place
 from forestcoll.execute.lab.fork_server import ForkServer
-from forestcoll.execute.lab.network import enter
+from forestcoll.execute.lab.network import address, enter
 from forestcoll.program import Collective, Program
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ Mode = Literal["in-place", "out-of-place"]
 
 FORK_SERVER = ForkServer(
     "forestcoll.execute.lab.ranks",
+    "forestcoll.execute.cpu",
     "forestcoll.execute.torch.measure",
 )
 
@@ -43,6 +47,11 @@ class Trial:
     iterations: int
     timeout: float  # seconds after which a transfer fails
     blocks: tuple[tuple[int, ...], ...] | None = None  # elements from rank to rank, if they differ
+    slice_bytes: int | None = None  # at a time, by the CPU engine; None: by the torch engine
+
+    @property
+    def mode(self) -> Mode:
+        return "out-of-place" if self.collective.transposes else "in-place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +65,11 @@ class Outcome:
     texts: tuple[str, ...]
 
 
-def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
+def run(trial: Trial, spaces: Sequence[str], control: str, patience: float) -> Outcome:
     """Carry out a trial with a rank in each of these namespaces.
+
+    `control`: the namespace in which ranks of the CPU engine tell each other how they are: on the
+    fabric's links that would wait behind seconds of data.
 
     Raises ExecutionError with what a rank said, or where `patience` seconds were not enough.
     """
@@ -67,7 +79,7 @@ def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
     pipes: list[Connection] = []
     try:
         for rank in range(len(spaces)):
-            pipes.append(FORK_SERVER.fork(_rank, rank, spaces, store, trial))
+            pipes.append(FORK_SERVER.fork(_rank, rank, spaces, control, store, trial))
         return _collect(pipes, patience)
     finally:
         FORK_SERVER.end()
@@ -102,22 +114,32 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
     )
 
 
-def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Connection) -> None:
+def _rank(
+    rank: int, spaces: Sequence[str], control: str, store: str, trial: Trial, pipe: Connection
+) -> None:
     # Ctrl-C is for the lab itself, which ends its ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_die_with, args=(pipe,), daemon=True).start()
     # What else runs on the machine should not show in the figures; gloo's threads inherit this.
     _urgent(True)
     try:
-        space = os.open(spaces[rank], os.O_RDONLY)
-        enter(space)
-        os.close(space)
-        said: Any = _measure(rank, len(spaces), store, trial)
+        if trial.slice_bytes is not None:
+            said: Any = _measure_writes(rank, spaces, control, store, trial)
+        else:
+            _move(spaces[rank])
+            said = _measure_rounds(rank, len(spaces), store, trial)
     except BaseException as error:
         # Its words go to the lab; a traceback on everybody's terminal would only hide them.
         pipe.send(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         raise SystemExit(1) from None
     pipe.send(said)
+
+
+def _move(space: str) -> None:
+    """Takes this thread, and those that it starts, to a namespace."""
+    file = os.open(space, os.O_RDONLY)
+    enter(file)
+    os.close(file)
 
 
 def _die_with(lab: Connection) -> None:
@@ -129,7 +151,62 @@ def _die_with(lab: Connection) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
+class _Rank(Group):
+    """A rank's place among the others. `processor`: seconds of processor time in launches."""
+
+    processor = 0.0
+
+    def join(self, *what: Any) -> None:
+        _urgent(True)  # the wire's thread, which begins here, stays so
+        super().join(*what)
+        _urgent(False)
+
+    def begin(self) -> None:
+        _urgent(True)
+        super().begin()
+        self.processor -= time.process_time()
+
+    def end(self, sent: Sequence[int]) -> list[int]:
+        self.processor += time.process_time()
+        _urgent(False)
+        return super().end(sent)
+
+
+def _measure_writes(
+    rank: int, spaces: Sequence[str], control: str, store: str, trial: Trial
+) -> Outcome:
+    """By the CPU engine."""
+    from forestcoll.execute import cpu
+
+    assert trial.program is not None
+    _urgent(False)
+    os.environ[ADDRESS] = address(rank)
+    place = Place(rank, len(spaces), LOCAL, FIRST_PORT, store, "lab")
+    _move(control)
+    with _Rank(place, timeout=trial.timeout) as group:
+        _move(spaces[rank])
+        results = [
+            cpu.run(
+                trial.program,
+                trial.size,
+                threads=1,
+                slice_bytes=trial.slice_bytes,
+                group=group,
+                warmup=0,
+                modes=(trial.mode,),
+                timeout=trial.timeout,
+            )
+            for _ in range(trial.iterations)
+        ]
+    rows = [result.rows[0] for result in results]
+    texts = next((result.mismatches for result in results if result.wrong), ())
+    seconds = tuple(row.time_us / 1e6 for row in rows)
+    wrong = max(row.wrong or 0 for row in rows)
+    return Outcome(seconds, rows[0].size, group.processor, wrong, texts[:4])
+
+
+def _measure_rounds(rank: int, n: int, store: str, trial: Trial) -> Outcome:
+    """By the torch engine over gloo, or gloo by itself."""
     from datetime import timedelta
 
     import torch
@@ -148,8 +225,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     )
     parts = trial.collective.parts(n)
     part = max(1, trial.size // 4 // parts)
-    mode: Mode = "out-of-place" if trial.collective.transposes else "in-place"
-    act, root = _act(trial, rank, part, mode)
+    act, root = _act(trial, rank, part)
     seconds, processor = list[float](), 0.0
 
     def time_call(input_: torch.Tensor, output: torch.Tensor) -> None:
@@ -169,7 +245,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
         if trial.blocks is not None:
             timing, words = run_alltoallv(time_call, trial.blocks)
         else:
-            _, timing, words = time_it(what, part, mode, 1, 0, True)
+            _, timing, words = time_it(what, part, trial.mode, 1, 0, True)
         wrong, texts = max(wrong, timing), texts or words
     dist.barrier()
     dist.destroy_process_group()
@@ -179,7 +255,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     return Outcome(tuple(seconds), size, processor, wrong, tuple(texts[:4]))
 
 
-def _act(trial: Trial, rank: int, part: int, mode: Mode) -> tuple[Act, int]:
+def _act(trial: Trial, rank: int, part: int) -> tuple[Act, int]:
     """What does the collective, and the root's rank (-1: none)."""
     import torch
     import torch.distributed as dist
@@ -200,7 +276,7 @@ def _act(trial: Trial, rank: int, part: int, mode: Mode) -> tuple[Act, int]:
         return by_splits(plan, trial.blocks, rank), -1
     if plan is None:
         return gloos, -1
-    plan.job(rank, part, 4, in_place=mode == "in-place")  # before the clock runs: it is kept
+    plan.job(rank, part, 4, in_place=trial.mode == "in-place")  # before the clock runs: it is kept
     return by_plan(plan, "sum"), plan.root
 
 

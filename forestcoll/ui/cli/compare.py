@@ -481,12 +481,18 @@ def lab(
     ),
     size: int | None = option("size", "Or: every schedule gets these bytes."),
     iterations: int = option(range(1, 1001), "Best of so many runs.", 1, names="--iterations -n"),
+    engine: str = option(
+        ("cpu", "torch"),
+        "What runs plans, rings and trees. cpu: every transfer by itself, as the plan says. torch: "
+        "in rounds, over gloo; alltoallv is always run so.",
+        "cpu",
+    ),
     as_json: bool = JSON,
 ) -> int:
     """Measure a plan on a scaled copy of a fabric, beside rings, trees, direct sending and gloo.
 
-    A network namespace for each GPU and switch, links shaped to the topology's bandwidths, ranks
-    over gloo. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
+    A network namespace for each GPU and switch, links shaped to the topology's bandwidths, a
+    process for each rank. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
     """
     names = _names(against)
     text = None if matrix is None else files.read_text(matrix)
@@ -513,7 +519,7 @@ def lab(
         def tell(name: str, done: float) -> None:
             progress(f"measuring {name}", done)
 
-        wishes = Wishes(rate or 0.0, seconds, size, iterations, tell)
+        wishes = Wishes(rate or 0.0, seconds, size, iterations, engine, tell)
         blocks: Matrix | None = None
         if text is not None:
             blocks = demand.check_matrix(demand.parse(text, "--matrix"), len(graph.ranks))
