@@ -64,6 +64,8 @@ from forestcoll.program import (
 from forestcoll.program.check import accept
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
+from forestcoll.verify._machine import Columns
+from forestcoll.verify.columns import columns_of, is_misplaced
 
 __all__ = [
     "UNIT_BYTES",
@@ -122,6 +124,7 @@ def lower(
     extra = {"instances": str(instances)} if instances > 1 else {}
     in_place = True
     sent: Protocol = "LL"
+    columns = None
     if not fifo and protocol == "LL":
         check_bytes(chunks, limits, "fewer trees (--trees 1) make fewer chunks")
         ranks, in_place = lower_packets(chunks, limits, boxes)
@@ -131,14 +134,15 @@ def lower(
             links = None
             if sent == bulk_protocol(forest, target):  # for much data, on a schedule
                 links = links_of(forest, block_rate(forest, sent), partners)
-            ranks = lower_fifo(chunks, limits, links, adders)
+            ranks, columns = lower_fifo(chunks, limits, links, adders)
         else:
             ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
             if halves:
                 extra["halves"] = halves
     return program_of(
-        ranks, limits, forest.name, chunks, in_place, protocol=sent, root=forest.root, extra=extra
-    )
+        ranks, limits, forest.name, chunks, in_place,
+        protocol=sent, root=forest.root, extra=extra, columns=columns,
+    )  # fmt: skip
 
 
 def program_of(
@@ -151,11 +155,14 @@ def program_of(
     protocol: Protocol,
     root: int = -1,
     extra: dict[str, str] | None = None,
+    columns: Columns | None = None,
 ) -> Program:
     """Returns the program of all ranks; raises PlanError where it breaks a limit.
 
-    `in_place`: whether it is right so as well, as far as ports find what they read.
+    `in_place`: whether it is right so as well, as far as ports find what they read. `columns`: of
+    ranks that break none.
     """
+    columns = columns or check_ranks(ranks, limits)
     style = limits.target.style
     packets = style == "onesided" and protocol == "LL"
     program = Program(
@@ -174,10 +181,11 @@ def program_of(
     )
     if style == "fifo":  # of the runtimes that can run it, the narrowest
         most = most_bytes(runtime_of(program), protocol, chunks.chunks)
-        return accept(replace(program, max_bytes=most))
-    check_ranks(ranks, limits)
-    if not packets and next(program.misplacements(), None) is not None:
+        program = replace(program, max_bytes=most)
+    columns_of.keep(program, columns)
+    if not packets and is_misplaced(program):
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
+        columns_of.keep(program, columns)
     return accept(program)
 
 
@@ -228,7 +236,7 @@ def serve(program: Program, *, in_place: bool) -> Program:
     """
     if program.in_place if in_place else program.out_of_place:
         return program
-    if not in_place or next(program.misplacements(), None) is None:
+    if not in_place or not is_misplaced(program):
         raise PlanError(
             f"{program.collective} on {program.name}, {program.protocol}: the plan is right for "
             f"calls {'out of' if in_place else 'in'} place only"

@@ -41,11 +41,14 @@ from forestcoll.lower.schedule import MOST_UNIT, Channels, Links, schedule
 from forestcoll.lower.transfers import Connection, Transfer, by_levels, early_copies
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 from forestcoll.program.targets import Target
+from forestcoll.verify._machine import Columns
 
 Sum = tuple[int, bool, int]
 """A sum: the rank, whether it lies in scratch there, and where."""
 LATE = 4
 """Parts of a sum at most that the block adds up that sends it on."""
+Checked = tuple[tuple[RankProgram, ...], Columns]
+"""What ranks do, and its columns, which break no limit."""
 Pairs = list[tuple[int, int]]
 """The connections, by their numbers, and the channels that they use."""
 _WORDS: Final = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
@@ -54,7 +57,7 @@ _WORDS: Final = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE
 
 def lower_fifo(
     layout: Layout, limits: Limits, links: Links | None = None, adders: bool = False
-) -> tuple[RankProgram, ...]:
+) -> Checked:
     """Returns what every rank does; raises PlanError where a limit cannot be kept.
 
     With `links` for much data: in the order of a schedule on them, as far as the limits allow.
@@ -93,7 +96,7 @@ def write_fifo(
     early: frozenset[int] = frozenset(),
     *,
     recycles: bool = False,
-) -> tuple[RankProgram, ...]:
+) -> Checked:
     """Returns what every rank does for transfers in an order as the head of this file asks.
 
     `scratch`: chunks of it that they use, per rank; `recycles`: more than once. `early`: ranks that
@@ -232,7 +235,7 @@ def _work(
     return _Work(layout, scratch, early, blocks, blocks.connections)
 
 
-def _write(work: _Work, widths: Channels, limits: Limits) -> tuple[RankProgram, ...]:
+def _write(work: _Work, widths: Channels, limits: Limits) -> Checked:
     """Returns the thread blocks, `widths` of them for a connection, or more where they must."""
     target = limits.target
     check_steps(work.blocks.steps_of_ranks(), limits)
@@ -253,8 +256,7 @@ def _write(work: _Work, widths: Channels, limits: Limits) -> tuple[RankProgram, 
         if not work.arrivals or longest > target.steps:
             _emit(work, pairs, paired, target)
     programs = tuple(_program(work, r, ports, target) for r, ports in enumerate(paired))
-    check_ranks(programs, limits)
-    return programs
+    return programs, check_ranks(programs, limits)
 
 
 def _least_blocks(work: _Work, widths: Channels, target: Target) -> int:

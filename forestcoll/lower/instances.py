@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.lower.channels import kind_of
-from forestcoll.lower.limits import steps, usage
-from forestcoll.program import (
-    RECEIVES,
-    SENDS,
-    Program,
-    Protocol,
-    RankProgram,
-)
+from forestcoll.lower.limits import operations, usage
+from forestcoll.program import Program, Protocol
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
 from forestcoll.schedule.forest import Forest
+from forestcoll.verify import _machine
+from forestcoll.verify.columns import columns_of
 
 BLOCK: Final = TREE_RATE
 """GB/s that a thread block moves, while it sends as much as it receives in fifo style.
@@ -99,42 +94,17 @@ def hardest(forest: Forest, program: Program) -> Work:
     algbw = forest.plain_algbw
     block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
-    moved = _chunks_fifo if program.style == "fifo" else _chunks_onesided
+    numbers = [boxes.index(box) for box in boxes]
     most = (
         Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
-        for number, rank in enumerate(program.ranks)
+        for rank, ways in zip(
+            program.ranks, _machine.loads(columns_of(program), numbers), strict=True
+        )
         for total in (max(rank.input_chunks, rank.output_chunks),)
-        for chunks in moved(number, rank, boxes)
+        for chunks in ways
         if chunks
     )
     return max(most, key=lambda work: work.ratio, default=IDLE)
-
-
-def _chunks_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
-    """Chunks of each thread block that moves any over memory channels."""
-    near = {r for r in range(len(boxes)) if r != number and kind_of(number, r, boxes) == "memory"}
-    chunks = [
-        sum(
-            ref.count
-            for _, i in block.instructions()
-            for ref in (*i.src, *i.dst)
-            if ref.rank in near
-        )
-        for block in rank.thread_blocks
-    ]
-    return [[count for count in chunks if count]]
-
-
-def _chunks_fifo(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
-    """Chunks of each thread block that receives, and of each that sends."""
-    ways = []
-    for some in (RECEIVES, SENDS):
-        chunks = [
-            sum((*i.src, *i.dst)[0].count for _, i in block.instructions() if i.op in some)
-            for block in rank.thread_blocks
-        ]
-        ways.append([count for count in chunks if count])
-    return ways
 
 
 def most_instances(program: Program, target: Target) -> tuple[int, str]:
@@ -142,13 +112,15 @@ def most_instances(program: Program, target: Target) -> tuple[int, str]:
     served, used = Sizes.of(program), usage(program)
     chunks = served.chunks
     most = most_chunks(program.n) if served.powers else RARE
-    operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
     limits = [
         (
             most // chunks,
             f"with more, sizes are multiples of more than {most} elements",
         ),
-        (OPERATIONS // operations, f"with more, the plan has more than {OPERATIONS} operations"),
+        (
+            OPERATIONS // operations(program),
+            f"with more, the plan has more than {OPERATIONS} operations",
+        ),
     ]
     if program.style == "fifo":
         words = f"with more, it takes more than the {target.channels} channels of {target.name}"

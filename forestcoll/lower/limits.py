@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from forestcoll.common.errors import PlanError
-from forestcoll.program import (
-    Instruction,
-    Op,
-    Pipeline,
-    Program,
-    Protocol,
-    RankProgram,
-    ThreadBlock,
-)
+from forestcoll.program import Pipeline, Program, Protocol, RankProgram, ThreadBlock
 from forestcoll.program.program import Once
 from forestcoll.program.targets import Target
 from forestcoll.schedule.forest import Forest
+from forestcoll.verify import _machine
+from forestcoll.verify.columns import columns_of, read_ranks
 
 # --- protocols
 
@@ -71,22 +65,22 @@ class Usage:
 @Once
 def usage(program: Program) -> Usage:
     """What the fullest rank or thread block of the program takes, figure by figure."""
-    ranks = program.ranks
-    lengths = [[*map(steps, r.thread_blocks)] for r in ranks]
+    ranks = _machine.takes(columns_of(program))
+    lengths = [[block[0] for block in rank] for rank in ranks]
     return Usage(
-        thread_blocks=max(map(len, lengths), default=0),
+        thread_blocks=max(map(len, ranks), default=0),
         steps=max((length for rank in lengths for length in rank), default=0),
-        channels=max((_channels(b) for r in ranks for b in r.thread_blocks), default=0),
+        channels=max((block[1] for rank in ranks for block in rank), default=0),
         operations=max(map(sum, lengths), default=0),
-        busy=max((sum(map(_busy, r.thread_blocks)) for r in ranks), default=0),
-        scratch=max((_scratch(r) for r in ranks), default=Fraction(0)) * program.scratch_factor,
+        busy=max((sum(block[-1] for block in rank) for rank in ranks), default=0),
+        scratch=max(map(_scratch, program.ranks), default=Fraction(0)) * program.scratch_factor,
         instances=int(program.extra.get("instances", "1")),
     )
 
 
-def _busy(block: ThreadBlock) -> bool:
-    """Whether the block moves data, and not only lets others know that they may."""
-    return any(i.src or i.dst for _, i in block.instructions())
+def operations(program: Program) -> int:
+    """Steps of all thread blocks of all ranks, as targets count them."""
+    return sum(block[0] for rank in _machine.takes(columns_of(program)) for block in rank)
 
 
 def _scratch(rank: RankProgram) -> Fraction:
@@ -149,71 +143,35 @@ def most_steps(n: int, target: Target) -> int:
     return min(target.thread_blocks * target.steps, nodes)
 
 
-def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> None:
-    """Raises PlanError with the first limit that a rank breaks."""
-    for number, rank in enumerate(ranks):
-        _check_rank(rank, len(ranks), limits, limits.rank(number))
-
-
-def _check_rank(rank: RankProgram, n: int, limits: Limits, where: str) -> None:
+def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> _machine.Columns:
+    """Returns the columns of what ranks do; PlanError with the first limit that one breaks."""
     target = limits.target
-    blocks = rank.thread_blocks
-    lengths = [steps(block) for block in blocks]
-    operations = sum(lengths)
-    chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
-    depended = max((b for block in blocks for b in _waits_for(block)), default=-1) + 1
-    for what, figure, limit in (
-        ("thread blocks", len(blocks), target.thread_blocks),
-        ("chunks in a buffer", chunks, target.chunks),
-        ("thread blocks that others wait for", depended, target.dependency_blocks),
-        (
-            "XML elements (algo, gpus, thread blocks, steps)",
-            1 + n + len(blocks) + operations,
-            target.nodes,
-        ),
-    ):
-        if figure > limit:
-            raise limits.refuse(where, what, figure, limit)
-    for number, (block, length) in enumerate(zip(blocks, lengths, strict=True)):
-        _check_block(block, length, limits, f"{where}, thread block {number}")
-
-
-def _check_block(block: ThreadBlock, length: int, limits: Limits, where: str) -> None:
-    target = limits.target
-    instructions = [i for _, i in block.instructions()]
-    count = max([r.count for i in instructions for r in (*i.src, *i.dst)], default=0)
-    # no operation is wider than it has channels and operands; fifo blocks have a peer each way
-    wide = [i for i in instructions if len(i.channels) + len(i.src) + len(i.dst) > target.peers]
-    peers = max(map(_width, wide), default=0) if target.style == "onesided" else 0
-    what = "channels of one kind" if target.style == "onesided" else "channels"
-    for words, figure, limit in (
-        ("steps", length, target.steps),
-        (what, _channels(block), target.channels),
-        ("chunks in one step", count, target.count),
-        ("peers in one operation", peers, target.peers),
-    ):
-        if figure > limit:
-            raise limits.refuse(where, words, figure, limit)
-
-
-def _waits_for(block: ThreadBlock) -> list[int]:
-    return [b for s in block.steps if isinstance(s, Instruction) and s.after for b, _ in s.after]
-
-
-def _width(instruction: Instruction) -> int:
-    """Channels or remote operands of one operation; local sums take two operands more."""
-    if instruction.op is Op.REDUCE_TO:
-        return len(instruction.src) - 2
-    if not instruction.dst:
-        return len(instruction.channels)
-    remote = max(
-        sum(r.rank is not None for r in refs) for refs in (instruction.src, instruction.dst)
-    )
-    return max(len(instruction.channels), remote)
-
-
-def _channels(block: ThreadBlock) -> int:
-    if not block.channels:
-        return block.channel + 1 if block.recv >= 0 or block.send >= 0 else 0
-    kinds = [c.kind for c in block.channels]
-    return max(kinds.count("memory"), kinds.count("port"))
+    columns = read_ranks(target.style, ranks)
+    for number, (rank, blocks) in enumerate(zip(ranks, _machine.takes(columns), strict=True)):
+        where = limits.rank(number)
+        chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
+        elements = 1 + len(ranks) + len(blocks) + sum(block[0] for block in blocks)
+        for what, figure, limit in (
+            ("thread blocks", len(blocks), target.thread_blocks),
+            ("chunks in a buffer", chunks, target.chunks),
+            (
+                "thread blocks that others wait for",
+                max((block[4] for block in blocks), default=0),
+                target.dependency_blocks,
+            ),
+            ("XML elements (algo, gpus, thread blocks, steps)", elements, target.nodes),
+        ):
+            if figure > limit:
+                raise limits.refuse(where, what, figure, limit)
+        what = "channels of one kind" if target.style == "onesided" else "channels"
+        bounds = (
+            ("steps", target.steps),
+            (what, target.channels),
+            ("chunks in one step", target.count),
+            ("peers in one operation", target.peers),
+        )
+        for block, figures in enumerate(blocks):
+            for (words, limit), figure in zip(bounds, figures, strict=False):
+                if figure > limit:
+                    raise limits.refuse(f"{where}, thread block {block}", words, figure, limit)
+    return columns

@@ -25,7 +25,7 @@ from operator import mul
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import program_of
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.limits import Limits, check_ranks
+from forestcoll.lower.limits import Limits
 from forestcoll.lower.packets import Groups, sum_packets
 from forestcoll.program import (
     Buffer,
@@ -112,7 +112,6 @@ def lower_rounds(rounds: Rounds, target: Target) -> Program:
     layout = Layout(Collective.ALLREDUCE, n, chunks, (0,) * n + (chunks,), ())
     if fifo:
         ranks = tuple(_program(rank, groups, limits) for rank in range(n))
-        check_ranks(ranks, limits)
     else:
         boxes = tuple(graph.box(node) for node in graph.ranks)
         ranks = sum_packets(layout, groups, boxes, limits)

@@ -6,11 +6,12 @@ hold; whoever needs more than the wiring has the structure checked before (progr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from forestcoll.program import OPERATIONS, Buffer, Pipeline, Program
+from forestcoll.program import OPERATIONS, Buffer, Pipeline, Program, RankProgram
 from forestcoll.program.chunks import ChunkCounts
-from forestcoll.program.program import Once
+from forestcoll.program.program import Once, Style
 from forestcoll.verify import _machine
 
 BUFFERS: Final = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
@@ -22,7 +23,19 @@ _WORDS: Final = _machine.Words(OPERATIONS, list(BUFFERS), Pipeline)
 @Once
 def columns_of(program: Program) -> _machine.Columns:
     """Returns the columns of a program."""
-    return _machine.columns(program, _WORDS)
+    return read_ranks(program.style, program.ranks)
+
+
+def read_ranks(style: Style, ranks: Sequence[RankProgram]) -> _machine.Columns:
+    """Returns the columns of what ranks do, before it is a program."""
+    return _machine.columns(style, ranks, _WORDS)
+
+
+def is_misplaced(program: Program) -> bool:
+    """Whether the program has `misplacements`."""
+    if program.style == "fifo" or program.shorter is None:
+        return False
+    return _machine.misplaced(columns_of(program), BUFFERS.index(program.shorter))
 
 
 def shape_of(program: Program, sizes: ChunkCounts, grain: int) -> _machine.Shape:

@@ -19,7 +19,7 @@ from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
 from forestcoll.lower.channels import kind_of
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
-from forestcoll.lower.limits import steps
+from forestcoll.lower.limits import operations
 from forestcoll.program import Program, Protocol
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target
@@ -124,11 +124,10 @@ def _room(program: Program, most_operations: int = OPERATIONS) -> tuple[int, str
     """The most parts to try, a power of two, and what keeps it from more."""
     served = Sizes.of(program)
     most = most_chunks(program.n) if served.powers else RARE
-    operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
     parts, why = min(
         (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
         (
-            most_operations // operations,
+            most_operations // operations(program),
             f"with more, the plan has more than {most_operations} operations",
         ),
     )

@@ -106,15 +106,18 @@ def lower_flows(
     turns = 0 if packets else LOCAL_TURNS if fifo else TURNS
     transfers, scratch = transfers_of(flows, n, units, target.count, lanes, turns)
     boxes = tuple(graph.box(node) for node in graph.ranks)
+    columns = None
     if fifo:
-        ranks = write_fifo(chunks, transfers, scratch, limits, recycles=True)
+        ranks, columns = write_fifo(chunks, transfers, scratch, limits, recycles=True)
     elif packets:
         ranks = write_packets(chunks, transfers, scratch, boxes, limits)
     else:
         if protocol not in (None, "Simple"):
             raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
         ranks = write_onesided(chunks, transfers, scratch, boxes, limits)
-    return program_of(ranks, limits, name, chunks, False, protocol=protocol or "Simple")
+    return program_of(
+        ranks, limits, name, chunks, False, protocol=protocol or "Simple", columns=columns
+    )
 
 
 def write_out(routes: Routes) -> Iterator[Flow]:

@@ -69,8 +69,8 @@ class Reader {
  public:
   Reader(Columns& out, const Words& words) : out_(out), words_(words) {}
 
-  void program(nb::handle program) {
-    each(get<"ranks">(program), [&](nb::handle rank) {
+  void read(nb::handle ranks) {
+    each(ranks, [&](nb::handle rank) {
       close();
       const nb::object semaphores = get<"semaphores">(rank);
       each(semaphores, [&](nb::handle value) { out_.semaphores.push_back(narrow(value)); });
@@ -197,12 +197,12 @@ Words::Words(nb::dict rows, nb::sequence buffer_words, nb::object loop_class) : 
         of("put_packets"), of("forward_packets"), of("fabric_store"), of("fabric_reduce_store")};
 }
 
-Columns read_program(nb::handle program, const Words& words) {
+Columns read_program(nb::str style, nb::handle ranks, const Words& words) {
   Columns columns;
   columns.table = words.table;
   columns.op = words.op;
-  columns.fifo = get<"style">(program).equal(nb::str("fifo"));
-  Reader(columns, words).program(program);
+  columns.fifo = style.equal(nb::str("fifo"));
+  Reader(columns, words).read(ranks);
   return columns;
 }
 

@@ -111,6 +111,6 @@ struct Columns {
 
 // Numbers that 32 bits do not hold become the next that they do: whoever needs more of a program than its
 // wiring has it checked before.
-Columns read_program(nanobind::handle program, const Words& words);
+Columns read_program(nanobind::str style, nanobind::handle ranks, const Words& words);
 
 }  // namespace forestcoll::verify

@@ -48,7 +48,7 @@ namespace forestcoll::onesided {
 namespace {
 
 void unite(Ints& set, const Ints& more) {
-  if (more.empty()) return;
+  if (std::includes(set.begin(), set.end(), more.begin(), more.end())) return;
   Ints both;
   both.reserve(set.size() + more.size());
   std::set_union(set.begin(), set.end(), more.begin(), more.end(), std::back_inserter(both));
