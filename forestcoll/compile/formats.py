@@ -110,7 +110,7 @@ def write_plan(
 ) -> str:
     """The plan's text, after it was read back, compared and verified."""
     from forestcoll import plans
-    from forestcoll.solver.alltoall.routes import Routes
+    from forestcoll.schedule.forest import Forest
     from forestcoll.verify import link_loads, verify
 
     with clock.stage("write"):
@@ -120,12 +120,11 @@ def write_plan(
         back = plans.loads(text, source=f"<{form}>", format=form)
         if back != program:
             raise PlanError(f"the {form} plan does not read back as it was written (a defect)")
-        if isinstance(made_from, Routes):
-            check_routes(made_from, verify(back))
-        else:
-            verify(back)
-            if made_from is not None:
-                link_loads(back, made_from)
+        verified = verify(back)
+        if isinstance(made_from, Forest):
+            link_loads(back, made_from)
+        elif made_from is not None:
+            check_routes(made_from, verified)
     return text
 
 

@@ -65,7 +65,7 @@ from forestcoll.program.check import accept
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
 from forestcoll.verify._machine import Columns
-from forestcoll.verify.columns import columns_of, is_misplaced
+from forestcoll.verify.columns import columns_of
 
 __all__ = [
     "UNIT_BYTES",
@@ -183,7 +183,7 @@ def program_of(
         most = most_bytes(runtime_of(program), protocol, chunks.chunks)
         program = replace(program, max_bytes=most)
     columns_of.keep(program, columns)
-    if not packets and is_misplaced(program):
+    if not packets and next(program.misplacements(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
         columns_of.keep(program, columns)
     return accept(program)
@@ -236,7 +236,7 @@ def serve(program: Program, *, in_place: bool) -> Program:
     """
     if program.in_place if in_place else program.out_of_place:
         return program
-    if not in_place or not is_misplaced(program):
+    if not in_place or next(program.misplacements(), None) is None:
         raise PlanError(
             f"{program.collective} on {program.name}, {program.protocol}: the plan is right for "
             f"calls {'out of' if in_place else 'in'} place only"

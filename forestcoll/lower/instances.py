@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.lower.limits import operations, usage
+from forestcoll.lower.limits import operations, takes, usage
 from forestcoll.program import Program, Protocol
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
 from forestcoll.schedule.forest import Forest
-from forestcoll.verify import _machine
 from forestcoll.verify.columns import columns_of
 
 BLOCK: Final = TREE_RATE
@@ -95,14 +94,13 @@ def hardest(forest: Forest, program: Program) -> Work:
     block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     numbers = [boxes.index(box) for box in boxes]
+    moved = takes(program.ranks, columns_of(program), numbers)
     most = (
         Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
-        for rank, ways in zip(
-            program.ranks, _machine.loads(columns_of(program), numbers), strict=True
-        )
+        for rank, blocks in zip(program.ranks, moved, strict=True)
         for total in (max(rank.input_chunks, rank.output_chunks),)
-        for chunks in ways
-        if chunks
+        for way in (5, 6)  # in, and out
+        if (chunks := [one[way] for one in blocks if one[way]])
     )
     return max(most, key=lambda work: work.ratio, default=IDLE)
 

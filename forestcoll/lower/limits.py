@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice, repeat
+from typing import Any, Final
 
 from forestcoll.common.errors import PlanError
-from forestcoll.program import Pipeline, Program, Protocol, RankProgram, ThreadBlock
+from forestcoll.program import (
+    FABRIC,
+    OPERATIONS,
+    RECEIVES,
+    SENDS,
+    Op,
+    Pipeline,
+    Program,
+    Protocol,
+    RankProgram,
+    ThreadBlock,
+)
 from forestcoll.program.program import Once
 from forestcoll.program.targets import Target
 from forestcoll.schedule.forest import Forest
-from forestcoll.verify import _machine
-from forestcoll.verify.columns import columns_of, read_ranks
+from forestcoll.verify._machine import Columns
+from forestcoll.verify.columns import columns_of, read_ranks, rows_of
 
 # --- protocols
 
@@ -62,17 +75,72 @@ class Usage:
     instances: int = 1  # equal parts into which lowering cut every tree
 
 
+_OPS: Final = list(OPERATIONS)
+"""The operations by their numbers in columns."""
+
+
+def takes(
+    ranks: Sequence[RankProgram], columns: Columns, boxes: Sequence[int] = ()
+) -> list[list[list[int]]]:
+    """Per rank and thread block what it takes of a target, and moves; `boxes`: of the ranks.
+
+    Steps, as targets count them; channels of one kind; chunks in one step; peers in one operation
+    (onesided); thread blocks up to the last that it waits for; chunks that it receives or,
+    onesided, moves inside its box; chunks that it sends.
+    """
+    import numpy as np
+
+    blocks, steps, operands, channels, after = rows_of(columns)
+    count, many = len(blocks), steps["sources"] + steps["targets"]
+
+    def owners(counts: Any) -> Any:
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def most(where: Any, values: Any) -> Any:
+        np.maximum.at(largest := np.zeros(count, np.int64), where, values)
+        return largest
+
+    def some(*ops: Op) -> Any:
+        return np.isin(steps["op"], [*map(_OPS.index, ops)])
+
+    block, of = owners(blocks["end"] - blocks["begin"]), owners(many)
+    here, peer, chunks = block[of], operands["rank"], operands["count"]
+    place = np.arange(len(of)) - steps["operands"][of]
+    far, source = (peer >= 0) & ~some(*FABRIC)[of], place < steps["sources"][of]
+    sides = (np.bincount(of, far & side, len(many)) for side in (source, ~source))
+    wide = np.maximum(steps["channels"], np.maximum(*sides) * (steps["targets"] > 0))
+    # local sums have two operands more than they may have peers
+    wide = np.where(some(Op.REDUCE_TO), steps["sources"] - 2, wide)
+    ports = np.bincount(owners(blocks["channel_count"]), channels["port"] > 0, count)
+    box, rank = np.array(boxes or [0] * len(ranks)), blocks["rank"][here]
+    near = far & (peer != rank) & (box[peer] == box[rank])
+    loops = 1 + (steps["at"] == 0)
+    figures = (
+        np.bincount(
+            block, np.where(steps["loop"] < 0, np.maximum(1, steps["afters"]), loops), count
+        ),
+        np.maximum.reduce([blocks["channel"] + 1, ports, blocks["channel_count"] - ports]),
+        most(here, chunks),
+        most(block, wide.astype(int)),
+        most(block[owners(steps["afters"])], after["block"] + 1),
+        np.bincount(here, chunks * (near | (place == 0) & some(*RECEIVES)[of]), count),
+        np.bincount(here, chunks * ((place == 0) & some(*SENDS)[of]), count),
+    )
+    rows = iter(np.stack(figures, 1).astype(np.int64).tolist())
+    return [[*islice(rows, len(rank.thread_blocks))] for rank in ranks]
+
+
 @Once
 def usage(program: Program) -> Usage:
     """What the fullest rank or thread block of the program takes, figure by figure."""
-    ranks = _machine.takes(columns_of(program))
+    ranks = takes(program.ranks, columns_of(program))
     lengths = [[block[0] for block in rank] for rank in ranks]
     return Usage(
         thread_blocks=max(map(len, ranks), default=0),
         steps=max((length for rank in lengths for length in rank), default=0),
         channels=max((block[1] for rank in ranks for block in rank), default=0),
         operations=max(map(sum, lengths), default=0),
-        busy=max((sum(block[-1] for block in rank) for rank in ranks), default=0),
+        busy=max((sum(block[2] > 0 for block in rank) for rank in ranks), default=0),
         scratch=max(map(_scratch, program.ranks), default=Fraction(0)) * program.scratch_factor,
         instances=int(program.extra.get("instances", "1")),
     )
@@ -80,7 +148,7 @@ def usage(program: Program) -> Usage:
 
 def operations(program: Program) -> int:
     """Steps of all thread blocks of all ranks, as targets count them."""
-    return sum(block[0] for rank in _machine.takes(columns_of(program)) for block in rank)
+    return sum(block[0] for rank in takes(program.ranks, columns_of(program)) for block in rank)
 
 
 def _scratch(rank: RankProgram) -> Fraction:
@@ -143,35 +211,27 @@ def most_steps(n: int, target: Target) -> int:
     return min(target.thread_blocks * target.steps, nodes)
 
 
-def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> _machine.Columns:
+def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> Columns:
     """Returns the columns of what ranks do; PlanError with the first limit that one breaks."""
     target = limits.target
     columns = read_ranks(target.style, ranks)
-    for number, (rank, blocks) in enumerate(zip(ranks, _machine.takes(columns), strict=True)):
+    what = "channels of one kind" if target.style == "onesided" else "channels"
+    words = "steps", what, "chunks in one step", "peers in one operation"
+    bounds = target.steps, target.channels, target.count, target.peers
+    for number, (rank, blocks) in enumerate(zip(ranks, takes(ranks, columns), strict=True)):
         where = limits.rank(number)
         chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
+        waited = max((block[4] for block in blocks), default=0)
         elements = 1 + len(ranks) + len(blocks) + sum(block[0] for block in blocks)
-        for what, figure, limit in (
-            ("thread blocks", len(blocks), target.thread_blocks),
-            ("chunks in a buffer", chunks, target.chunks),
-            (
-                "thread blocks that others wait for",
-                max((block[4] for block in blocks), default=0),
-                target.dependency_blocks,
-            ),
-            ("XML elements (algo, gpus, thread blocks, steps)", elements, target.nodes),
-        ):
-            if figure > limit:
-                raise limits.refuse(where, what, figure, limit)
-        what = "channels of one kind" if target.style == "onesided" else "channels"
-        bounds = (
-            ("steps", target.steps),
-            (what, target.channels),
-            ("chunks in one step", target.count),
-            ("peers in one operation", target.peers),
-        )
-        for block, figures in enumerate(blocks):
-            for (words, limit), figure in zip(bounds, figures, strict=False):
-                if figure > limit:
-                    raise limits.refuse(f"{where}, thread block {block}", words, figure, limit)
+        checks = [
+            (where, "thread blocks", len(blocks), target.thread_blocks),
+            (where, "chunks in a buffer", chunks, target.chunks),
+            (where, "thread blocks that others wait for", waited, target.dependency_blocks),
+            (where, "XML elements (algo, gpus, thread blocks, steps)", elements, target.nodes),
+        ]
+        for b, block in enumerate(blocks):
+            checks += zip(repeat(f"{where}, thread block {b}"), words, block, bounds, strict=False)
+        for check in checks:
+            if check[2] > check[3]:
+                raise limits.refuse(*check)
     return columns

@@ -7,16 +7,27 @@ hold; whoever needs more than the wiring has the structure checked before (progr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from forestcoll.program import OPERATIONS, Buffer, Pipeline, Program, RankProgram
 from forestcoll.program.chunks import ChunkCounts
 from forestcoll.program.program import Once, Style
 from forestcoll.verify import _machine
 
+if TYPE_CHECKING:
+    import numpy as np
+
 BUFFERS: Final = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
 """The buffers by their numbers in columns."""
 _ROOTS: Final = {"none": 0, "source": 1, "target": 2}
+_FIELDS: Final = (
+    "rank number begin end recv send channel channels channel_count steps",
+    "op step at operands sources targets after afters names channels semaphores ident group part "
+    "parts loop",
+    "rank buffer offset count",
+    "peer port index",
+    "block step",
+)
 _WORDS: Final = _machine.Words(OPERATIONS, list(BUFFERS), Pipeline)
 
 
@@ -31,11 +42,14 @@ def read_ranks(style: Style, ranks: Sequence[RankProgram]) -> _machine.Columns:
     return _machine.columns(style, ranks, _WORDS)
 
 
-def is_misplaced(program: Program) -> bool:
-    """Whether the program has `misplacements`."""
-    if program.style == "fifo" or program.shorter is None:
-        return False
-    return _machine.misplaced(columns_of(program), BUFFERS.index(program.shorter))
+def rows_of(columns: _machine.Columns) -> tuple[np.ndarray, ...]:
+    """Blocks, instructions, operands, channels and dependencies, with the fields of columns.hpp."""
+    import numpy as np
+
+    rows = zip(_machine.rows(columns), _FIELDS, strict=True)
+    return tuple(
+        np.frombuffer(raw, [(name, "i4") for name in names.split()]) for raw, names in rows
+    )
 
 
 def shape_of(program: Program, sizes: ChunkCounts, grain: int) -> _machine.Shape:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.program import (
@@ -170,10 +171,14 @@ def _uses(program: Program) -> list[_Table]:
     for rows in _machine.uses(columns_of(program)):
         tables.append({})
         for rank, block, index, times in rows:
-            often = [(n, None if unit < 0 else Fraction(c, unit)) for _, n, c, unit in times]
+            often = [(n, None if unit < 0 else _length(c, unit)) for _, n, c, unit in times]
             use = Use(rank, block, tuple([row[0] for row in times]), tuple(often))
             tables[-1].setdefault((rank, block), []).append((index, use))
     return tables
+
+
+_length = lru_cache(4096)(Fraction)
+"""There are few different ones."""
 
 
 def _parting(use: Use, other: Use | None) -> tuple[int, int, int]:
@@ -215,7 +220,9 @@ def _check_channels(program: Program, signalled: _Table, awaited: _Table) -> Fau
                             at=use.at,
                         )
     for end in sorted(signals.keys() | {other_end(end) for end in waits}):
-        yield from _check_balance(ends, end, signals.get(end), waits.get(other_end(end)))
+        signal, wait = signals.get(end), waits.get(other_end(end))
+        if not (signal and wait and signal.times == wait.times):
+            yield from _check_balance(ends, end, signal, wait)
 
 
 def _channel(end: End) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from functools import cache, lru_cache
-from itertools import groupby
+from itertools import groupby, islice, repeat
 from typing import Any, Final
 
 from forestcoll.common.errors import PlanError
@@ -51,6 +50,7 @@ WIDTH = 100  # of a line; what does not fit is broken up
 
 _KINDS = ("memory", "port")
 _BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+_TYPES = {buffer: f'"type": "{buffer.value}"' for buffer in _BUFFERS}
 
 
 def dumps(program: Program, target: Target | None = None, *, in_place: bool | None = None) -> str:
@@ -212,6 +212,12 @@ class Line(str):
     __slots__ = ()
 
 
+class Fields(tuple[str, ...]):
+    """JSON texts of an object's fields, each on one line."""
+
+    __slots__ = ()
+
+
 class _Writer:
     """Writes one thread block and numbers its own channels and remote buffers."""
 
@@ -254,7 +260,7 @@ class _Writer:
         ids = [self.switches.index(switch) for switch in self.block.switches]
         return [{"channel_type": "switch", "channel_ids": ids}]
 
-    def step(self, step: Step) -> dict[str, Any] | Line:
+    def step(self, step: Step) -> dict[str, Any] | Line | Fields:
         if isinstance(step, Pipeline):
             return {
                 "name": "pipeline",
@@ -263,54 +269,36 @@ class _Writer:
             }
         return self.operation(step)
 
-    def operation(self, step: Instruction) -> dict[str, Any] | Line:
+    def operation(self, step: Instruction) -> Line | Fields:
         kind = kind_of(self.block, step)
         ids = tuple([self.own_ids[c] for c in step.channels])
         if step.op not in DATA:
             return _synchronisation(step.op, kind, ids, step.semaphores, step.ident, step.group)
-        out: dict[str, Any] = {"name": OPERATIONS[step.op].json}
-        if step.switches:
-            return out | self.switch_entries(step)
-        if any(ref.rank is not None for ref in step.src + step.dst):
-            out["channel_type"] = kind
+        out = [f'"name": "{OPERATIONS[step.op].json}"']
+        if step.switches or any(ref.rank is not None for ref in step.src + step.dst):
+            out.append(f'"channel_type": "{"switch" if step.switches else kind}"')
         if ids:
-            out["channel_ids"] = Line(list(ids))
+            out.append(f'"channel_ids": {list(ids)}')
         # The kernel takes the i-th source for the i-th destination and never repeats one.
         puts = step.op in SPREADS
-        repeat = len(step.dst) if puts and len(step.src) == 1 else 1
-        out["src_buff"] = self.operands(step.src * repeat, kind)
-        out["dst_buff"] = self.operands(step.dst, kind)
+        src = step.src * (len(step.dst) if puts and len(step.src) == 1 else 1)
+        plain = [-1] * (len(src) + len(step.dst) - len(step.switches))
+        refs = map(self.operand, (*src, *step.dst), repeat(kind), (*plain, *step.switches))
+        out.append(f'"src_buff": [{", ".join(islice(refs, len(src)))}]')
+        out.append(f'"dst_buff": [{", ".join(refs)}]')
         if step.part != (0, 1):
-            out["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
-        return out
+            out.append(f'"tbg_info": {{"tb_id": {step.part[0]}, "tbg_size": {step.part[1]}}}')
+        return Fields(out)
 
-    def switch_entries(self, step: Instruction) -> dict[str, Any]:
-        """What an operation through switches has besides its name."""
-        *first, last = [
-            Line(f'{{"switch_channel_id": {number}, "index": {ref.offset}, "size": {ref.count}}}')
-            for number, ref in zip(
-                step.switches, (*step.src, *step.dst)[-len(step.switches) :], strict=True
-            )
-        ]
-        fields: dict[str, Any] = {
-            "channel_type": "switch",
-            "src_buff": first or self.operands(step.src, "none"),
-            "dst_buff": [last],
-        }
-        if step.part != (0, 1):
-            fields["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
-        return fields
-
-    def operands(self, refs: Iterable[Ref], kind: str) -> list[Line]:
-        return [self.operand(ref, kind) for ref in refs]
-
-    def operand(self, ref: Ref, kind: str) -> Line:
-        if ref.rank is None:
-            where = f'"type": "{ref.buffer.value}"'
+    def operand(self, ref: Ref, kind: str, switch: int) -> str:
+        if switch >= 0:
+            where = f'"switch_channel_id": {switch}'
+        elif ref.rank is None:
+            where = _TYPES[ref.buffer]
         else:
             refs = self.refs.setdefault(kind, {})
             where = f'"buffer_id": {refs.setdefault((ref.rank, ref.buffer), len(refs))}'
-        return Line(f'{{{where}, "index": {ref.offset}, "size": {ref.count}}}')
+        return f'{{{where}, "index": {ref.offset}, "size": {ref.count}}}'
 
 
 def _line(value: dict[str, Any]) -> Line:
@@ -338,18 +326,20 @@ def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
     """JSON text of plain values; a list or object stands on one line where it fits `room`."""
     if isinstance(value, Line):
         return value if len(value) <= room else render(json.loads(value), indent, room)
-    if not isinstance(value, (dict, list)) or not value:
+    wide = WIDTH - indent - 3
+    if isinstance(value, Fields) and max(map(len, value)) > wide:
+        value = json.loads(f"{{{', '.join(value)}}}")
+    if not isinstance(value, (dict, list, Fields)) or not value:
         return json.dumps(value)
     pad = " " * (indent + 2)
-    wide = WIDTH - indent - 3
+    left, right, items = "{", "}", value
     if isinstance(value, dict):
-        left, right = "{", "}"
         labels = map(_label, value)
         items = [
             label + render(item, indent + 2, wide - len(label))
             for label, item in zip(labels, value.values(), strict=True)
         ]
-    else:
+    elif isinstance(value, list):
         left, right = "[", "]"
         items = [render(item, indent + 2, wide) for item in value]
     line = left + ", ".join(items) + right

@@ -10,7 +10,6 @@
 #include <memory>
 #include <numeric>
 #include <tuple>
-#include <utility>
 
 #include "memory.hpp"
 
@@ -56,81 +55,9 @@ std::vector<std::tuple<int, int, int, std::int64_t>> moves(const Columns& column
   return found;
 }
 
-// --- what thread blocks take, and move
-
-// Of a thread block: steps, as targets count them; channels of one kind; chunks in one step; peers in one operation
-// (onesided); thread blocks up to the last that it waits for; whether it moves data.
-using Take = std::tuple<int, int, int, int, int, bool>;
-
-// Peers that an operation names at once; local sums have two operands more than they may have peers.
-int width(const Columns& columns, const Instruction& i) {
-  if (i.op == columns.op.reduce_to) return i.sources - 2;
-  int peers[2] = {0, 0};
-  const bool switched = i.op == columns.op.fabric_store || i.op == columns.op.fabric_reduce_store;
-  for (int o = 0; !switched && o < i.sources + i.targets; ++o) peers[o >= i.sources] += columns.sources(i)[o].rank != own_rank;
-  return i.targets ? std::max({i.channels, peers[0], peers[1]}) : i.channels;
-}
-
-Take take(const Columns& columns, const Block& block) {
-  int steps = 0, memory = 0, count = 0, peers = 0, waited = 0, last = -1;
-  bool moves = false;
-  for (int k = block.begin; k < block.end; ++k) {
-    const Instruction& i = columns.instructions[k];
-    steps += i.loop < 0 ? std::max(1, i.afters) : 1 + (i.step != std::exchange(last, i.step));
-    for (int o = 0; o < i.sources + i.targets; ++o) count = std::max(count, columns.sources(i)[o].count);
-    for (int a = 0; a < i.afters; ++a) waited = std::max(waited, columns.after[i.after + a].block + 1);
-    if (!columns.fifo) peers = std::max(peers, width(columns, i));
-    moves = moves || i.sources + i.targets;
-  }
-  for (int c = 0; c < block.channel_count; ++c) memory += columns.channels[block.channels + c].port == 0;
-  const int one = block.recv >= 0 || block.send >= 0 ? block.channel + 1 : 0;
-  return {steps, block.channel_count ? std::max(memory, block.channel_count - memory) : one, count, peers, waited, moves};
-}
-
-// Per rank, of its thread blocks.
-std::vector<std::vector<Take>> takes(const Columns& columns) {
-  std::vector<std::vector<Take>> all(columns.rank_count());
-  for (const Block& block : columns.blocks) all[block.rank].push_back(take(columns, block));
-  return all;
-}
-
-// Per rank and way, chunks of each thread block that moves any: received, and sent; or, onesided, over memory from
-// and to others of the rank's box.
-std::vector<std::vector<std::vector<std::int64_t>>> loads(const Columns& columns, const std::vector<int>& boxes) {
-  std::vector<std::vector<std::vector<std::int64_t>>> all(columns.rank_count());
-  for (auto& ways : all) ways.resize(columns.fifo ? 2 : 1);
-  for (const Block& block : columns.blocks) {
-    std::int64_t moved[2] = {0, 0};
-    for (int k = block.begin; k < block.end; ++k) {
-      const Instruction& i = columns.instructions[k];
-      const Operand* operands = columns.sources(i);
-      if (columns.row(i).receives) moved[0] += operands->count;
-      if (columns.row(i).sends) moved[1] += operands->count;
-      for (int o = 0; !columns.fifo && o < i.sources + i.targets; ++o) {
-        const int peer = operands[o].rank == own_rank ? block.rank : operands[o].rank;
-        if (peer != block.rank && boxes.at(peer) == boxes.at(block.rank)) moved[0] += operands[o].count;
-      }
-    }
-    for (std::size_t way = 0; way < all[block.rank].size(); ++way)
-      if (moved[way]) all[block.rank][way].push_back(moved[way]);
-  }
-  return all;
-}
-
-// Whether in place some operand in the buffer that is part of another is not where it says (program.py: misplacements).
-bool misplaced(const Columns& columns, int shorter) {
-  for (const Block& block : columns.blocks)
-    for (int k = block.begin; k < block.end; ++k) {
-      const Instruction& i = columns.instructions[k];
-      const bool by_port = columns.reads_by_port(block, i);
-      for (int o = 0; o < i.sources + i.targets; ++o) {
-        const Operand& operand = columns.sources(i)[o];
-        const int owner = operand.rank == own_rank ? block.rank : operand.rank;
-        const int part = by_port && o < i.sources && owner == block.rank ? 0 : block.rank;
-        if (operand.buffer == shorter && part != owner) return true;
-      }
-    }
-  return false;
+template <class Row>
+nb::bytes raw(const std::vector<Row>& rows) {
+  return nb::bytes(rows.data(), rows.size() * sizeof(Row));
 }
 
 // --- how often something is done in a launch
@@ -382,9 +309,9 @@ NB_MODULE(_machine, m) {
   m.def("columns", &read_program);
   m.def("scale", &scale);
   m.def("moves", &moves);
-  m.def("takes", &takes);
-  m.def("loads", &loads);
-  m.def("misplaced", &misplaced);
+  m.def("rows", [](const Columns& all) {
+    return nb::make_tuple(raw(all.blocks), raw(all.instructions), raw(all.operands), raw(all.channels), raw(all.after));
+  });
   m.def("uses", &uses);
   m.def("prove", [](const Columns& columns, const Shape& shape, int rounds, int launches, std::int64_t piece,
                     std::int64_t queue, const std::vector<bool>& modes, int root, int most, bool finest) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <structmember.h>
 
 #include <initializer_list>
 #include <vector>
@@ -32,7 +33,8 @@ class Factory {
   // `blank`: one of its objects, whose fields those have that are not told.
   explicit Factory(nanobind::object blank) : type_(nanobind::borrow(blank.type())) {
     for (nanobind::handle name : blank.attr("__slots__")) {
-      names_.push_back(nanobind::borrow(name));
+      const nanobind::object slot = get(type_, name);
+      offsets_.push_back(reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member->offset);
       blanks_.push_back(get(blank, name));
     }
   }
@@ -42,17 +44,18 @@ class Factory {
     auto* const type = reinterpret_cast<PyTypeObject*>(type_.ptr());
     nanobind::object fresh = nanobind::steal(type->tp_alloc(type, 0));
     if (!fresh.is_valid()) throw nanobind::python_error();
-    for (std::size_t k = 0; k < names_.size(); ++k) {
+    for (std::size_t k = 0; k < offsets_.size(); ++k) {
       const nanobind::object* field = k < fields.size() ? fields.begin()[k] : nullptr;
-      if (PyObject_GenericSetAttr(fresh.ptr(), names_[k].ptr(), (field ? *field : blanks_[k]).ptr()))
-        throw nanobind::python_error();
+      auto* const place = reinterpret_cast<char*>(fresh.ptr()) + offsets_[k];
+      *reinterpret_cast<PyObject**>(place) = nanobind::object(field ? *field : blanks_[k]).release().ptr();
     }
     return fresh;
   }
 
  private:
   nanobind::object type_;
-  std::vector<nanobind::object> names_, blanks_;
+  std::vector<Py_ssize_t> offsets_;  // of the slots, which are empty in a fresh object
+  std::vector<nanobind::object> blanks_;
 };
 
 }  // namespace forestcoll

@@ -133,8 +133,8 @@ class OnesidedBlocks {
       std::erase_if(classes_, [](const Class& works) { return works.empty(); });
       std::size_t longest = 0;
       at_.assign(2 * problem_.ranks(), {});
-      for (std::size_t k = 0; k < classes_.size(); ++k)
-        for (auto& [place, work] : classes_[k]) at_[place].emplace_back(static_cast<int>(k), &work);
+      for (int k = 0; k < static_cast<int>(classes_.size()); ++k)
+        for (const auto& [place, work] : classes_[k]) at_[place].emplace_back(k, &work);
       for (int rank = 0; rank < problem_.ranks(); ++rank) longest = std::max(longest, blocks_.emplace_back(own(rank)).size());
       if (longest <= static_cast<std::size_t>(problem_.limits.thread_blocks)) break;
       if (classes_.size() == 1) {
@@ -247,32 +247,22 @@ class OnesidedBlocks {
     return steps;
   }
 
-  // What one thread block for both breaks, if anything; their sizes tell that most break nothing.
-  Obstacle obstacle(int rank, const Work& own, const Work& work) const {
-    const onesided::Limits& limits = problem_.limits;
-    Chunks most = own.steps + work.steps + 2;
-    for (std::size_t kind = 0; kind < own.shakes.size(); ++kind) most += own.shakes[kind].size() + work.shakes[kind].size();
-    if (most > limits.steps) {
-      const Chunks steps = this->steps(rank, own, work);
-      if (steps > limits.steps) return std::tuple(rank, 0, steps, limits.steps);
-    }
-    if (own.lanes.size() + work.lanes.size() > static_cast<std::size_t>(limits.channels)) {
-      const auto [inside, outside] = count(problem_, rank, own.lanes, work.lanes, 2);
-      if (std::max(inside, outside) > limits.channels) return std::tuple(rank, 1, std::max(inside, outside), limits.channels);
-    }
-    if (own.remote.size() + work.remote.size() > static_cast<std::size_t>(limits.remote_buffers)) {
-      const auto [near, far] = count(problem_, rank, own.remote, work.remote, 3);
-      if (std::max(near, far) > limits.remote_buffers) return std::tuple(rank, 2, std::max(near, far), limits.remote_buffers);
-    }
-    return {};
-  }
-
   Obstacle obstacle(const Unit& unit, const Class& others) const {
     static const Work idle;
+    const onesided::Limits& limits = problem_.limits;
     for (const auto& [place, own] : unit.works) {
       const auto other = others.find(place);
-      const Obstacle some = obstacle(place / 2, own, other == others.end() ? idle : other->second);
-      if (some) return some;
+      const Work& work = other == others.end() ? idle : other->second;
+      const Chunks lanes = own.lanes.size() + work.lanes.size(), remote = own.remote.size() + work.remote.size();
+      const Chunks most = own.steps + work.steps + 4 * lanes + 2;  // as if none were the same
+      if (most <= limits.steps && lanes <= limits.channels && remote <= limits.remote_buffers) continue;
+      const int rank = place / 2;
+      const Chunks steps = this->steps(rank, own, work);
+      if (steps > limits.steps) return std::tuple(rank, 0, steps, limits.steps);
+      const auto [inside, outside] = count(problem_, rank, own.lanes, work.lanes, 2);
+      if (std::max(inside, outside) > limits.channels) return std::tuple(rank, 1, std::max(inside, outside), limits.channels);
+      const auto [near, far] = count(problem_, rank, own.remote, work.remote, 3);
+      if (std::max(near, far) > limits.remote_buffers) return std::tuple(rank, 2, std::max(near, far), limits.remote_buffers);
     }
     return {};
   }
@@ -301,14 +291,10 @@ class OnesidedBlocks {
     static const Work none;
     const onesided::Limits& limits = problem_.limits;
     std::vector<Some> busy, idle;
-    const auto waits = [&](int place) {
-      return std::any_of(at_[place].begin(), at_[place].end(), [](const auto& entry) { return entry.second->pipes.empty(); });
-    };
-    const bool hosts = waits(2 * rank) || waits(2 * rank + 1);  // else nobody asks for room
     for (const int place : {2 * rank, 2 * rank + 1})
       for (const auto& [number, work] : at_[place]) {
-        const auto [near, far] = hosts ? count(problem_, rank, work->lanes, {}, 2) : Counts{};
-        (work->pipes.empty() ? idle : busy).push_back({{{number, place}}, hosts ? steps(rank, *work, none) : 0, near, far});
+        const auto [near, far] = count(problem_, rank, work->lanes, {}, 2);
+        (work->pipes.empty() ? idle : busy).push_back({{{number, place}}, steps(rank, *work, none), near, far});
       }
     for (Some& one : idle) {
       const auto host = std::find_if(busy.begin(), busy.end(), [&](const Some& other) {
@@ -448,7 +434,7 @@ class OnesidedBlocks {
   Factory instruction_, ref_, pipeline_;
   std::optional<Pipelines> pipelines_;
   std::vector<Class> classes_;
-  std::vector<std::vector<std::pair<int, const Work*>>> at_;  // by 2 * rank + half: what each class has there
+  std::vector<std::vector<std::pair<int, const Work*>>> at_;  // by 2 * rank + half, of classes that have any
   std::vector<std::vector<Block>> blocks_;  // per rank
   std::vector<Ends> ends_;                  // of all channels, ascending
   std::map<std::tuple<bool, int, int>, nb::object> channels_;
