@@ -154,12 +154,13 @@ class _Search:
         """The weights, or None where the search does not find any."""
         if self._hopeless():
             return None
+        scale = np.maximum(1, self.caps)
         tabu: dict[tuple[int, int], int] = {}  # (from, to) -> move before which it is not made
         for move in range(MOVES):
             excess = self.loads - self.caps
             if excess.max() <= 0:
                 return self.weights
-            worst = int((excess / np.maximum(1, self.caps)).argmax())
+            worst = int((excess / scale).argmax())
             pairs = [pair for pair in self._pairs(worst) if tabu.get(pair, 0) <= move]
             if not pairs:
                 return None
@@ -195,9 +196,10 @@ class _Search:
     def _best(self, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """The move after which all links together are over their caps by the least."""
         sources, sinks = (list(side) for side in zip(*pairs, strict=True))
-        near = np.flatnonzero(self.loads + self.most >= self.caps)  # the others have room
-        moved = self.crossings[np.ix_(sinks, near)] - self.crossings[np.ix_(sources, near)]
-        over = np.maximum(0, moved + (self.loads - self.caps)[near])
+        excess = self.loads - self.caps
+        near = np.flatnonzero(excess >= -self.most)  # the others have room
+        moved = self.crossings.take(sinks, 0) - self.crossings.take(sources, 0)
+        over = np.maximum(0, moved.take(near, 1) + excess[near])
         return pairs[int(over.sum(axis=1).argmin())]
 
     def _first(self, total: int) -> list[int]:

@@ -329,8 +329,10 @@ def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
     wide = WIDTH - indent - 3
     if isinstance(value, Fields) and max(map(len, value)) > wide:
         value = json.loads(f"{{{', '.join(value)}}}")
-    if not isinstance(value, (dict, list, Fields)) or not value:
-        return json.dumps(value)
+    if not isinstance(value, (dict, list, Fields)):
+        return _plain(value)
+    if not value:
+        return str(value)
     pad = " " * (indent + 2)
     left, right, items = "{", "}", value
     if isinstance(value, dict):
@@ -347,6 +349,9 @@ def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
         return line
     body = f",\n{pad}".join(items)
     return f"{left}\n{pad}{body}\n{' ' * indent}{right}"
+
+
+_plain = lru_cache(4096, typed=True)(json.dumps)
 
 
 @cache
