@@ -43,6 +43,7 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
+from forestcoll.program.check import check
 from forestcoll.program.rank_placement import places
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import MSCCLPP, Target, host_of
@@ -68,7 +69,8 @@ def loads(text: str, source: str) -> Program:
     # unless the file adds that the number is meant.
     limited = program.max_bytes < largest_size(program)
     if not limited and reader.own.get("max_bytes") != program.max_bytes:
-        program = replace(program, max_bytes=0)
+        counts = check(program)
+        check.keep(program := replace(program, max_bytes=0), counts)
     return out.sign(program)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import groupby, islice, repeat
 from typing import Any, Final
 
@@ -215,8 +215,6 @@ class Line(str):
 class Fields(tuple[str, ...]):
     """JSON texts of an object's fields, each on one line."""
 
-    __slots__ = ()
-
 
 class _Writer:
     """Writes one thread block and numbers its own channels and remote buffers."""
@@ -336,7 +334,7 @@ def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
     pad = " " * (indent + 2)
     left, right, items = "{", "}", value
     if isinstance(value, dict):
-        labels = map(_label, value)
+        labels = [f"{_plain(key)}: " for key in value]
         items = [
             label + render(item, indent + 2, wide - len(label))
             for label, item in zip(labels, value.values(), strict=True)
@@ -352,8 +350,3 @@ def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
 
 
 _plain = lru_cache(4096, typed=True)(json.dumps)
-
-
-@cache
-def _label(key: str) -> str:
-    return json.dumps(key) + ": "
