@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.lower.limits import operations, takes, usage
+from forestcoll.lower.limits import takes, usage
 from forestcoll.program import Program, Protocol
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
@@ -116,7 +116,7 @@ def most_instances(program: Program, target: Target) -> tuple[int, str]:
             f"with more, sizes are multiples of more than {most} elements",
         ),
         (
-            OPERATIONS // operations(program),
+            OPERATIONS // used.total,
             f"with more, the plan has more than {OPERATIONS} operations",
         ),
     ]

@@ -329,7 +329,10 @@ def _place(trees: list[RankTree], start: list[int], instances: int) -> Iterator[
             chunk = start[root]
             for instance in range(instances):
                 for tree in phase:
-                    yield replace(tree, first=chunk, instance=instance)
+                    yield RankTree(
+                        tree.root, tree.phase, chunk, tree.count, tree.parent, tree.order,
+                        tree.parities, instance,
+                    )  # fmt: skip
                     chunk += tree.count
             if phase and chunk != start[root + 1]:
                 raise PlanError(

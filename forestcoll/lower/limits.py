@@ -73,6 +73,7 @@ class Usage:
     busy: int = 0  # thread blocks of a rank that move data
     scratch: Fraction = Fraction(0)  # of a rank, in sizes of its input
     instances: int = 1  # equal parts into which lowering cut every tree
+    total: int = 0  # steps of all thread blocks of all ranks
 
 
 _OPS: Final = list(OPERATIONS)
@@ -143,12 +144,8 @@ def usage(program: Program) -> Usage:
         busy=max((sum(block[2] > 0 for block in rank) for rank in ranks), default=0),
         scratch=max(map(_scratch, program.ranks), default=Fraction(0)) * program.scratch_factor,
         instances=int(program.extra.get("instances", "1")),
+        total=sum(map(sum, lengths)),
     )
-
-
-def operations(program: Program) -> int:
-    """Steps of all thread blocks of all ranks, as targets count them."""
-    return sum(block[0] for rank in takes(program.ranks, columns_of(program)) for block in rank)
 
 
 def _scratch(rank: RankProgram) -> Fraction:

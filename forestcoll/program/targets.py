@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from forestcoll.program import FUSED, Instruction, Program, Protocol, RankProgram, Style
+from forestcoll.program import FUSED, Instruction, Program, Protocol, Style
+from forestcoll.program.program import Once
 
 PlanFormat = Literal["msccl-xml", "mscclpp-json"]
 """The formats of plans; what each is stands in `plans.FORMATS`."""
@@ -223,21 +224,16 @@ def runtimes(target: TargetName) -> dict[PlanFormat, Target]:
     return NARROWEST if target == "any" else {TARGETS[target].format: TARGETS[target]}
 
 
+@Once
 def runtime_of(program: Program) -> Target:
     """The runtime for which a fifo program is checked where nobody says which.
 
     RCCL if it runs there: what it runs, msccl-executor-nccl runs too, and its messages are longer.
     """
-    blocks = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
-    fits = blocks <= RCCL.loader_blocks
-    return RCCL if fits and not any(map(_has_fused, program.ranks)) else MSCCL
-
-
-def _has_fused(rank: RankProgram) -> bool:
-    return any(
-        not FUSED.isdisjoint([s.op for s in block.steps if isinstance(s, Instruction)])
-        for block in rank.thread_blocks
-    )
+    ranks = [rank.thread_blocks for rank in program.ranks]
+    steps = (step for blocks in ranks for block in blocks for step in block.steps)
+    fused = any(step.op in FUSED for step in steps if isinstance(step, Instruction))
+    return RCCL if max(map(len, ranks), default=0) <= RCCL.loader_blocks and not fused else MSCCL
 
 
 def runtime_on(program: Program, topology: str) -> Target:

@@ -19,7 +19,7 @@ from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
 from forestcoll.lower.channels import kind_of
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
-from forestcoll.lower.limits import operations
+from forestcoll.lower.limits import usage
 from forestcoll.program import Program, Protocol
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target
@@ -127,7 +127,7 @@ def _room(program: Program, most_operations: int = OPERATIONS) -> tuple[int, str
     parts, why = min(
         (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
         (
-            most_operations // operations(program),
+            most_operations // usage(program).total,
             f"with more, the plan has more than {most_operations} operations",
         ),
     )
