@@ -130,6 +130,9 @@ class Coder:
         A link of which no transfer can fill more than half, for all come over narrower ones,
         carries several at once, packet by packet, where else it would serve them one by one.
         """
+        fair, fifo = RULES.index("fair"), RULES.index("fifo")
+        if fifo not in self.fabric.rules:
+            return self.fabric.rules
         bandwidth, filled = self.fabric.bandwidth, [False] * len(self.fabric.bandwidth)
         for way in self._routes:
             before = float("inf")
@@ -137,7 +140,6 @@ class Coder:
                 for link in links:
                     filled[link] |= bandwidth[link] < 2 * before
                 before = min([before, *(bandwidth[link] for link in links)])
-        fair, fifo = RULES.index("fair"), RULES.index("fifo")
         return [
             fair if rule == fifo and not alone else rule
             for rule, alone in zip(self.fabric.rules, filled, strict=True)
@@ -153,7 +155,7 @@ class Coder:
         time, moved, rows, stuck, transfers = _machine.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),
-            [(w.lead, w.latency, [list(links) for links in w.stages]) for w in self._routes],
+            [(w.lead, w.latency, w.stages) for w in self._routes],
             self.threads,
             self.options.switching == "cut-through",
             self.options.seed,

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <deque>
 #include <functional>
-#include <tuple>
+#include <span>
 
 namespace forestcoll::simulate {
 
@@ -16,11 +15,22 @@ constexpr double kSameTime = 1e-7;  // microseconds; what is nearer happens at o
 
 enum class What : std::int32_t { link_is_free, sets_off, arrives, paced, posts, wakes };
 
+// A number for an item: a free one, or one more.
+template <class Item>
+std::int32_t take(std::vector<Item>& items, std::vector<std::int32_t>& free) {
+  if (free.empty()) {
+    items.emplace_back();
+    return verify::count_of(items) - 1;
+  }
+  const std::int32_t number = free.back();
+  free.pop_back();
+  return number;
+}
+
 struct Event {
   std::uint64_t number;  // of two at one time the smaller goes first
   What what;
   std::int32_t object;
-  std::int64_t detail;
   std::int32_t next;  // at its time
 };
 
@@ -34,9 +44,9 @@ class Events {
   double time() const { return heap_.front().time; }
   const Event& first() const { return events_[lists_[heap_.front().list].first]; }
 
-  void push(double time, std::uint64_t number, What what, std::int32_t object, std::int64_t detail) {
+  void push(double time, std::uint64_t number, What what, std::int32_t object) {
     const std::int32_t event = take(events_, free_events_);
-    events_[event] = {number, what, object, detail, -1};
+    events_[event] = {number, what, object, -1};
     Recent& recent = recent_at(time);
     if (recent.list >= 0 && recent.time == time) {
       std::int32_t& last = lists_[recent.list].last;
@@ -82,17 +92,6 @@ class Events {
     std::int32_t list;
   };
 
-  template <class Item>
-  static std::int32_t take(std::vector<Item>& items, std::vector<std::int32_t>& free) {
-    if (free.empty()) {
-      items.emplace_back();
-      return verify::count_of(items) - 1;
-    }
-    const std::int32_t number = free.back();
-    free.pop_back();
-    return number;
-  }
-
   Recent& recent_at(double time) {
     return recent_[std::bit_cast<std::uint64_t>(time) * 0x9e3779b97f4a7c15ull >> 56];
   }
@@ -114,19 +113,31 @@ struct Transfer {
 };
 
 struct Progress {  // of a transfer at a stage
-  std::int32_t open;    // links and flows that are not done with it
-  std::int32_t queued;  // links whose queue it waits in
+  std::int16_t open;    // links and flows that are not done with it
+  std::int16_t queued;  // links whose queue it waits in
+};
+
+struct Waiting {  // in a link's queue
+  double bytes;
+  std::int32_t transfer, stage, next;
 };
 
 struct Line {
-  std::deque<std::pair<std::int32_t, std::int32_t>> waiting;  // transfer, stage
+  std::int32_t first = -1, last = -1;  // who waits
   std::int32_t transfer = -1, stage = -1;
 };
 
-struct State {  // of a thread
+struct Counter {
+  std::int64_t posted, taken = 0;
+  std::int32_t first = -1, last = -1;  // threads that sleep until more is posted
+};
+
+struct alignas(64) State {  // of a thread
   const Thread* code;
-  std::int32_t segment = 0, operation = 0, round = 0;
+  const Operation *at = nullptr, *end = nullptr;  // the next, and the end of its segment
+  std::int32_t segment = -1, round = 0, rounds = 0;
   std::int32_t under_way = 0;  // transfers that it has started
+  std::int32_t next = -1;      // sleeps after it
   bool waits = false, joins = false, ready = false;
 };
 
@@ -186,21 +197,19 @@ class Alarms {
 
 class Engine {
  public:
-  Engine(const Network& network, const std::vector<Route>& routes, const Threads& threads,
-         bool cut_through, std::uint64_t seed, bool timeline)
+  Engine(const Network& network, const Threads& threads, bool cut_through, std::uint64_t seed,
+         bool timeline)
       : network_(network),
-        routes_(routes),
         cut_through_(cut_through),
         seed_(seed),
         timeline_(timeline),
         sharing_(network.capacity),
-        lines_(network.capacity.size()),
-        posted_(threads.counters),
-        taken_(threads.counters.size()),
-        sleepers_(threads.counters.size()) {
+        bundles_(network.stages.size()),
+        lines_(network.capacity.size()) {
     outcome_.bytes.resize(network.capacity.size());
+    for (const std::int64_t value : threads.counters) counters_.push_back({value});
     for (const Thread& thread : threads.threads) threads_.push_back({&thread});
-    for (const Route& route : routes) stages_ = std::max(stages_, route.stages.size());
+    for (const Route& route : network.routes) stages_ = std::max(stages_, route.end - route.first);
   }
 
   Outcome run(double until, void (*poll)()) {
@@ -208,7 +217,7 @@ class Engine {
       if (threads_[t].code->count()) wake(t);
     std::uint64_t seen = 0;
     while (true) {
-      while (!ready_.empty()) advance(next_ready());
+      while (next_ < ready_.size()) advance(next_ready());
       for (int bundle : sharing_.settle(now_)) set_alarm(bundle);
       if (events_.empty() && flow_ends_.empty()) break;
       now_ = std::max(now_, flow_is_next() ? flow_ends_.first().time : events_.time());
@@ -222,7 +231,7 @@ class Engine {
     for (std::int32_t t = 0; t < verify::count_of(threads_); ++t) {
       const State& thread = threads_[t];
       if (thread.code->count() && thread.segment < verify::count_of(thread.code->segments))
-        outcome_.stuck.push_back({t, thread.operation});
+        outcome_.stuck.push_back({t, number_of(thread)});
     }
     return std::move(outcome_);
   }
@@ -261,10 +270,10 @@ class Engine {
   std::int32_t next_ready() {
     if (seed_) {  // xorshift64*
       seed_ ^= seed_ >> 12, seed_ ^= seed_ << 25, seed_ ^= seed_ >> 27;
-      std::swap(ready_.front(), ready_[(seed_ * 2685821657736338717ull >> 33) % ready_.size()]);
+      std::swap(ready_[next_], ready_[next_ + (seed_ * 2685821657736338717ull >> 33) % (ready_.size() - next_)]);
     }
-    const std::int32_t t = ready_.front();
-    ready_.pop_front();
+    const std::int32_t t = ready_[next_++];
+    if (next_ == ready_.size()) ready_.clear(), next_ = 0;
     threads_[t].ready = false;
     return t;
   }
@@ -272,50 +281,61 @@ class Engine {
   void wake(std::int32_t t) {
     if (!threads_[t].ready) ready_.push_back(t);
     threads_[t].ready = true;
+    __builtin_prefetch(threads_[t].at);
   }
 
-  void at(double time, What what, std::int32_t object, std::int64_t detail = 0) {
-    events_.push(time, number_++, what, object, detail);
-  }
+  void at(double time, What what, std::int32_t object) { events_.push(time, number_++, what, object); }
 
   // Lets a thread do what it can.
   void advance(std::int32_t t) {
     State& thread = threads_[t];
-    const auto& segments = thread.code->segments;
-    while (thread.segment < verify::count_of(segments)) {
-      const auto [first, rounds] = segments[thread.segment];
-      const std::int32_t end = thread.code->end(thread.segment);
-      for (; rounds && thread.operation < end; ++thread.operation)
-        if (!execute(t, thread, rounds)) return;
-      if (++thread.round < rounds) {
-        thread.operation = first;
-      } else {
-        thread.round = 0;
-        thread.operation = end;
-        ++thread.segment;
-      }
-    }
+    do {
+      for (; thread.at != thread.end; ++thread.at)
+        if (!execute(t, thread)) return;
+    } while (repeats(thread));
     outcome_.time = std::max(outcome_.time, now_);
   }
 
+  // Whether there is a next round, or segment: the thread begins it.
+  static bool repeats(State& thread) {
+    const Thread& code = *thread.code;
+    if (++thread.round >= thread.rounds) {
+      thread.round = 0;
+      do {
+        if (++thread.segment == verify::count_of(code.segments)) return false;
+        thread.rounds = code.segments[thread.segment].second;
+      } while (!thread.rounds);
+    }
+    thread.at = code.operations.data() + code.segments[thread.segment].first;
+    thread.end = code.operations.data() + code.end(thread.segment);
+    return true;
+  }
+
+  static std::int32_t number_of(const State& thread) {
+    return static_cast<std::int32_t>(thread.at - thread.code->operations.data());
+  }
+
   // Does a thread's operation; false while that has to wait.
-  bool execute(std::int32_t t, State& thread, std::int32_t rounds) {
-    const Operation& o = thread.code->operations[thread.operation];
-    const double size = thread.round + 1 < rounds ? o.full : o.last;
+  bool execute(std::int32_t t, State& thread) {
+    const Operation& o = *thread.at;
+    const double size = thread.round + 1 < thread.rounds ? o.full : o.last;
     switch (o.kind) {
       case Kind::take:
-        if (posted_[o.object] - taken_[o.object] < o.amount) return sleep(t, o.object);
-        taken_[o.object] += o.amount;
+        if (Counter& counter = counters_[o.object]; counter.posted - counter.taken < o.amount)
+          return sleep(t, counter);
+        else
+          counter.taken += o.amount;
         return true;
       case Kind::reach:
-        if (posted_[o.object] < o.amount + static_cast<std::int64_t>(o.stride) * thread.round)
-          return sleep(t, o.object);
+        if (Counter& counter = counters_[o.object];
+            counter.posted < o.amount + static_cast<std::int64_t>(o.stride) * thread.round)
+          return sleep(t, counter);
         return true;
       case Kind::post:
         if (o.full > 0)
-          at(now_ + o.full, What::posts, o.object, o.amount);
+          at(now_ + o.full, What::posts, o.object);
         else
-          post(o.object, o.amount);
+          post(o.object);
         return true;
       case Kind::join:
         thread.joins = thread.under_way > 0;
@@ -347,21 +367,23 @@ class Engine {
     return false;
   }
 
-  bool sleep(std::int32_t t, std::int32_t counter) {
-    sleepers_[counter].push_back(t);
+  bool sleep(std::int32_t t, Counter& counter) {
+    (counter.first < 0 ? counter.first : threads_[counter.last].next) = t;
+    counter.last = t;
+    threads_[t].next = -1;
     return false;
   }
 
-  void post(std::int32_t counter, std::int64_t amount) {
-    posted_[counter] += amount;
-    if (sleepers_[counter].empty()) return;
-    for (std::int32_t t : sleepers_[counter]) wake(t);
-    sleepers_[counter].clear();
+  void post(std::int32_t number) {
+    Counter& counter = counters_[number];
+    ++counter.posted;
+    for (std::int32_t t = counter.first; t >= 0; t = threads_[t].next) wake(t);
+    counter.first = -1;
   }
 
   std::int32_t note(std::int32_t t, const State& thread, double end) {
     if (!timeline_) return -1;
-    outcome_.spans.push_back({t, thread.operation, thread.round, now_, end});
+    outcome_.spans.push_back({t, number_of(thread), thread.round, now_, end});
     return static_cast<std::int32_t>(outcome_.spans.size()) - 1;
   }
 
@@ -370,17 +392,10 @@ class Engine {
   // --- transfers ---------------------------------------------------------------------------------
 
   void start(std::int32_t t, const State& thread, const Operation& o, double bytes) {
-    std::int32_t number;
-    if (free_.empty()) {
-      number = static_cast<std::int32_t>(transfers_.size());
-      transfers_.emplace_back();
-      progress_.resize(progress_.size() + stages_);
-    } else {
-      number = free_.back();
-      free_.pop_back();
-    }
+    const std::int32_t number = take(transfers_, free_);
+    progress_.resize(transfers_.size() * stages_);
     ++outcome_.transfers;
-    const Route& route = routes_[o.object];
+    const Route& route = network_.routes[o.object];
     Transfer& transfer = transfers_[number];
     transfer.route = o.object;
     transfer.thread = t;
@@ -391,10 +406,9 @@ class Engine {
     transfer.waits = o.kind != Kind::start;
     transfer.here = o.kind == Kind::fetch;
     transfer.begun = transfer.over = 0;
-    for (const Stage& stage : route.stages) {
-      for (int link : stage.shared) outcome_.bytes[link] += bytes;
-      for (int link : stage.queued) outcome_.bytes[link] += bytes;
-    }
+    if (route.first < route.end)
+      for (int link : links(network_.stages[route.first].first, network_.stages[route.end - 1].end))
+        outcome_.bytes[link] += bytes;
     if (route.lead > 0)
       at(now_ + route.lead, What::sets_off, number);
     else
@@ -403,17 +417,15 @@ class Engine {
 
   void set_off(std::int32_t number) {
     Transfer& transfer = transfers_[number];
-    const Route& route = routes_[transfer.route];
+    const Route& route = network_.routes[transfer.route];
     const double bytes = transfer.bytes;
     transfer.paced = true;
-    const bool waits_in_queues = std::any_of(route.stages.begin(), route.stages.end(),
-                                             [](const Stage& s) { return !s.queued.empty(); });
-    if (waits_in_queues && transfer.cap < kUnlimited && bytes > 0) {
+    if (route.queues && transfer.cap < kUnlimited && bytes > 0) {
       transfer.paced = false;
       at(now_ + bytes / transfer.cap, What::paced, number);
     }
     if (bytes <= 0) {
-      transfer.begun = transfer.over = static_cast<std::int32_t>(route.stages.size());
+      transfer.begun = transfer.over = route.end - route.first;
       leave(number);
       return;
     }
@@ -422,39 +434,59 @@ class Engine {
 
   // The head of the transfer has come to its next stage.
   void begin_stage(std::int32_t number) {
-    const Route& route = routes_[transfers_[number].route];
+    const Route& route = network_.routes[transfers_[number].route];
     while (true) {
       Transfer& transfer = transfers_[number];
-      if (transfer.begun == static_cast<std::int32_t>(route.stages.size())) return;
+      if (transfer.begun == route.end - route.first) return;
       const std::int32_t s = transfer.begun++;
-      const Stage& stage = route.stages[s];
-      const auto queued = static_cast<std::int32_t>(stage.queued.size());
-      progress(number, s) = {queued + !stage.shared.empty(), queued};
-      if (!stage.shared.empty()) {
-        const double weight = route.weighted ? transfer.bytes : 1;
-        const double cap = std::min(transfer.cap, route.narrowest);
-        sharing_.add(stage.shared, transfer.bytes, weight, cap, number, s, now_);
-      }
-      for (int link : stage.queued) {
-        lines_[link].waiting.emplace_back(number, s);
-        if (lines_[link].transfer < 0) serve(link);
+      const Stage& stage = network_.stages[route.first + s];
+      const auto queued = static_cast<std::int16_t>(stage.end - stage.queued);
+      progress(number, s) = {static_cast<std::int16_t>(queued + (stage.first < stage.queued)), queued};
+      if (stage.first < stage.queued)
+        sharing_.add(bundle(route, route.first + s, transfer), transfer.bytes, number, s, now_);
+      for (int link : links(stage.queued, stage.end)) {
+        Line& line = lines_[link];
+        const std::int32_t place = take(waiting_, free_places_);
+        waiting_[place] = {transfer.bytes, number, s, -1};
+        (line.first < 0 ? line.first : waiting_[line.last].next) = place;
+        line.last = place;
+        if (line.transfer < 0) serve(link);
       }
       // Served at once everywhere? Then the head is at the next stage.
       if (!cut_through_ || progress(number, s).queued || transfers_[number].begun != s + 1) return;
     }
   }
 
+  std::span<const int> links(std::int32_t first, std::int32_t end) const {
+    return {network_.links.data() + first, network_.links.data() + end};
+  }
+
+  // The bundle that a transfer's flow over the shared links of a stage belongs to.
+  int bundle(const Route& route, std::int32_t number, const Transfer& transfer) {
+    const double weight = route.weighted ? transfer.bytes : 1;
+    const double cap = std::min(transfer.cap, route.narrowest);
+    std::vector<int>& bundles = bundles_[number];
+    for (int one : bundles)
+      if (sharing_[one].weight == weight && sharing_[one].cap == cap) return one;
+    const Stage& stage = network_.stages[number];
+    bundles.push_back(sharing_.bundle(links(stage.first, stage.queued), weight, cap));
+    return bundles.back();
+  }
+
   // The link takes the next transfer that waits for it, if there is one.
   void serve(int link) {
     Line& line = lines_[link];
-    if (line.waiting.empty()) {
+    if (line.first < 0) {
       line.transfer = -1;
       return;
     }
-    std::tie(line.transfer, line.stage) = line.waiting.front();
-    line.waiting.pop_front();
+    const Waiting& next = waiting_[line.first];
+    free_places_.push_back(line.first);
+    line.first = next.next;
+    line.transfer = next.transfer;
+    line.stage = next.stage;
     --progress(line.transfer, line.stage).queued;
-    at(now_ + transfers_[line.transfer].bytes / network_.capacity[link], What::link_is_free, link);
+    at(now_ + next.bytes / network_.capacity[link], What::link_is_free, link);
   }
 
   void part_done(std::int32_t number, std::int32_t s) {
@@ -464,19 +496,19 @@ class Engine {
 
   // Moves on what says how far all of the transfer's bytes are.
   void pass(std::int32_t number) {
-    const auto stages = static_cast<std::int32_t>(routes_[transfers_[number].route].stages.size());
+    const Route& route = network_.routes[transfers_[number].route];
     while (transfers_[number].over < transfers_[number].begun &&
            progress(number, transfers_[number].over).open == 0) {
       ++transfers_[number].over;
       if (transfers_[number].over == transfers_[number].begun) begin_stage(number);
     }
-    if (transfers_[number].over == stages && transfers_[number].paced) leave(number);
+    if (transfers_[number].over == route.end - route.first && transfers_[number].paced) leave(number);
   }
 
   // The last byte has left the last link.
   void leave(std::int32_t number) {
     Transfer& transfer = transfers_[number];
-    const double latency = routes_[transfer.route].latency;
+    const double latency = network_.routes[transfer.route].latency;
     if (transfer.span >= 0) outcome_.spans[transfer.span].end = now_;
     if (transfer.waits && !transfer.here) wake(transfer.thread);
     if (latency > 0)
@@ -494,7 +526,7 @@ class Engine {
       wake(transfer.thread);
     }
     outcome_.time = std::max(outcome_.time, now_);
-    if (transfer.post >= 0) post(transfer.post, 1);
+    if (transfer.post >= 0) post(transfer.post);
     free_.push_back(number);
   }
 
@@ -517,7 +549,7 @@ class Engine {
         transfers_[event.object].paced = true;
         return pass(event.object);
       case What::posts:
-        return post(event.object, event.detail);
+        return post(event.object);
       case What::wakes:
         return wake(event.object);
     }
@@ -529,20 +561,21 @@ class Engine {
   }
 
   const Network& network_;
-  const std::vector<Route>& routes_;
   const bool cut_through_;
   std::uint64_t seed_;
   const bool timeline_;
   Sharing sharing_;
+  std::vector<std::vector<int>> bundles_;  // per stage, of each weight and cap
   std::vector<Line> lines_;
+  std::vector<Waiting> waiting_;
   std::vector<Transfer> transfers_;
-  std::size_t stages_ = 0;  // of a route, at most
+  std::int32_t stages_ = 0;  // of a route, at most
   std::vector<Progress> progress_;  // so many for each transfer
-  std::vector<std::int32_t> free_;
-  std::vector<std::int64_t> posted_, taken_;
-  std::vector<std::vector<std::int32_t>> sleepers_;
+  std::vector<std::int32_t> free_, free_places_;
+  std::vector<Counter> counters_;
   std::vector<State> threads_;
-  std::deque<std::int32_t> ready_;
+  std::vector<std::int32_t> ready_;  // from `next_` on
+  std::size_t next_ = 0;
   Events events_;
   Alarms flow_ends_;
   std::uint64_t number_ = 0;
@@ -552,9 +585,9 @@ class Engine {
 
 }  // namespace
 
-Outcome run(const Network& network, const std::vector<Route>& routes, const Threads& threads,
-            bool cut_through, std::uint64_t seed, bool timeline, double until, void (*poll)()) {
-  return Engine(network, routes, threads, cut_through, seed, timeline).run(until, poll);
+Outcome run(const Network& network, const Threads& threads, bool cut_through, std::uint64_t seed,
+            bool timeline, double until, void (*poll)()) {
+  return Engine(network, threads, cut_through, seed, timeline).run(until, poll);
 }
 
 }  // namespace forestcoll::simulate

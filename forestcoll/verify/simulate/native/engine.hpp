@@ -13,22 +13,26 @@ namespace forestcoll::simulate {
 
 enum class Rule : std::int32_t { fair, fifo, weighted };
 
-struct Network {
-  std::vector<double> capacity;  // per link
-  std::vector<Rule> rule;
-};
-
-// The links that a transfer crosses one stage after the other; those of a stage all at once.
+// The links that a transfer crosses one stage after the other; those of a stage all at once: in
+// `Network::links` first those that it shares, then those where it waits in a queue.
 struct Stage {
-  std::vector<int> shared, queued;
+  std::int32_t first, queued, end;
 };
 
 struct Route {
-  std::vector<Stage> stages;
+  std::int32_t first = 0, end = 0;  // its stages
   double lead = 0;  // microseconds before the first byte sets off: a read's request is on its way
   double latency = 0;
-  bool weighted = false;
   double narrowest = kUnlimited;  // bytes a microsecond of the links with queues
+  bool weighted = false, queues = false;
+};
+
+struct Network {
+  std::vector<double> capacity;  // per link
+  std::vector<Rule> rule;
+  std::vector<Route> routes{};
+  std::vector<Stage> stages{};
+  std::vector<int> links{};
 };
 
 // A transfer or delay of a thread; `operation`: which one of its.
@@ -52,7 +56,7 @@ struct Outcome {
 // `seed`: 0 lets threads that could go on at one time do so in the order in which they came to wait;
 // others draw it. What takes more than `until` microseconds is left there: its time is infinite.
 // `poll` is called now and then, and may throw.
-Outcome run(const Network& network, const std::vector<Route>& routes, const Threads& threads,
-            bool cut_through, std::uint64_t seed, bool timeline, double until, void (*poll)());
+Outcome run(const Network& network, const Threads& threads, bool cut_through,
+            std::uint64_t seed, bool timeline, double until, void (*poll)());
 
 }  // namespace forestcoll::simulate

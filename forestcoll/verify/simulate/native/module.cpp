@@ -15,6 +15,7 @@
 
 namespace nb = nanobind;
 using namespace forestcoll::simulate;
+namespace verify = forestcoll::verify;
 
 namespace {
 
@@ -24,30 +25,34 @@ using At = std::tuple<int, int, bool, int, int, int>;
 using SpanRow = std::tuple<At, double, double, int, double>;  // start, end, route or -1, bytes
 using Result = std::tuple<double, std::vector<double>, std::vector<SpanRow>, std::vector<At>, std::int64_t>;
 
-Route route_of(const Network& network, const Stages& stages, double lead, double latency,
-               bool cut_through) {
-  Route route;
-  route.lead = lead;
-  route.latency = latency;
+void add_route(Network& network, const Stages& stages, double lead, double latency, bool cut_through) {
+  Route route{.first = verify::count_of(network.stages), .lead = lead, .latency = latency};
+  Stages shared, queued;
   for (const std::vector<int>& links : stages) {
-    Stage stage;
-    for (int link : links) {
-      const Rule rule = network.rule[link];
-      route.weighted |= rule == Rule::weighted;
-      if (rule == Rule::fifo) route.narrowest = std::min(route.narrowest, network.capacity[link]);
-      (rule == Rule::fifo ? stage.queued : stage.shared).push_back(link);
-    }
+    const auto waits = [&network](int link) { return network.rule[link] == Rule::fifo; };
     // What is shared, hop after hop, is one flow.
-    const bool joins = cut_through && !route.stages.empty() && stage.queued.empty() &&
-                       route.stages.back().queued.empty();
-    if (joins)
-      for (int link : stage.shared) route.stages.back().shared.push_back(link);
-    else
-      route.stages.push_back(std::move(stage));
+    const bool joins = cut_through && !queued.empty() && queued.back().empty() &&
+                       std::none_of(links.begin(), links.end(), waits);
+    if (!joins) shared.emplace_back(), queued.emplace_back();
+    for (int link : links) {
+      route.weighted |= network.rule[link] == Rule::weighted;
+      route.queues |= waits(link);
+      if (waits(link)) route.narrowest = std::min(route.narrowest, network.capacity[link]);
+      (waits(link) ? queued : shared).back().push_back(link);
+    }
   }
-  for (Stage& stage : route.stages)
-    for (std::vector<int>* links : {&stage.shared, &stage.queued}) std::sort(links->begin(), links->end());
-  return route;
+  for (std::size_t s = 0; s < shared.size(); ++s) {
+    Stage& stage = network.stages.emplace_back();
+    stage.first = verify::count_of(network.links);
+    for (std::vector<int>* links : {&shared[s], &queued[s]}) {
+      std::sort(links->begin(), links->end());
+      stage.queued = verify::count_of(network.links);
+      network.links.insert(network.links.end(), links->begin(), links->end());
+    }
+    stage.end = verify::count_of(network.links);
+  }
+  route.end = verify::count_of(network.stages);
+  network.routes.push_back(route);
 }
 
 void poll() {
@@ -75,13 +80,11 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
   Network network;
   network.capacity = capacity;
   for (int rule : rules) network.rule.push_back(static_cast<Rule>(rule));
-  std::vector<Route> routes;
-  for (const auto& [lead, latency, stages] : ways)
-    routes.push_back(route_of(network, stages, lead, latency, cut_through));
+  for (const auto& [lead, latency, stages] : ways) add_route(network, stages, lead, latency, cut_through);
   Outcome found;
   {
     nb::gil_scoped_release free;
-    found = run(network, routes, threads, cut_through, seed, timeline, until, poll);
+    found = run(network, threads, cut_through, seed, timeline, until, poll);
   }
   std::vector<SpanRow> spans;
   for (const Span& s : found.spans) spans.push_back(span_row(threads.threads[s.thread], s));

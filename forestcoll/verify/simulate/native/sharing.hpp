@@ -1,12 +1,9 @@
 // Max-min fair rates of flows over links, kept up to date as flows come and go.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <tuple>
-#include <unordered_map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,23 +23,24 @@ struct Flow {
 
 // The flows over the same links with the same weight and cap (bytes a microsecond): all have the same
 // rate at all times, so one rate stands for all, and they end in the order of `Flow::served`.
-struct Bundle {
-  const std::vector<int>* links = nullptr;
-  double weight = 1, cap = kUnlimited;
+struct alignas(64) Bundle {
+  double weight, cap;
   double rate = 0, served = 0, since = 0;  // of each flow: rate, and bytes served until `since`
-  std::vector<Flow> flows;  // a heap, what ends first on top
-  std::size_t settled = 0;  // flows that the rates of today are for
-  std::vector<std::int32_t> place;  // in the lists of its links
+  std::int32_t first, end;  // its links: in `seats_`
+  std::int32_t count = 0, settled = 0;  // flows; those that the rates of today are for
   bool touched = false, seen = false, frozen = false;
 };
 
 class Sharing {
  public:
-  explicit Sharing(std::vector<double> capacity);
+  explicit Sharing(const std::vector<double>& capacity);
 
-  // A new flow; it has no rate of its own until `settle`.
-  void add(const std::vector<int>& links, double bytes, double weight, double cap,
-           std::int32_t transfer, std::int32_t stage, double now);
+  // A bundle without flows over these links.
+  int bundle(std::span<const int> links, double weight, double cap);
+  const Bundle& operator[](int bundle) const { return bundles_[bundle]; }
+
+  // A new flow of a bundle; it has no rate of its own until `settle`.
+  void add(int bundle, double bytes, std::int32_t transfer, std::int32_t stage, double now);
 
   // Takes the flow that ends first out of its bundle.
   Flow end(int bundle, double now);
@@ -60,23 +58,19 @@ class Sharing {
   const std::vector<int>& settle(double now);
 
  private:
+  struct Seat {  // of a bundle on a link
+    std::int32_t link, place;  // `place`: in the link's list
+  };
   struct Member {
-    std::int32_t bundle, slot;  // `slot`: which of the bundle's links this is
+    std::int32_t bundle, seat;
   };
-  struct Key {
-    const void* links;
-    double weight, cap;
-    bool operator==(const Key& other) const {
-      return links == other.links && weight == other.weight && cap == other.cap;
-    }
+  struct alignas(64) Link {
+    double capacity, room = 0, weight = 0;  // what is left for the flows that are not frozen yet,
+    std::int32_t open = 0;                  // their weight, and how many bundles they are
+    bool dirty = false, seen = false;
+    std::vector<Member> members{};
   };
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      const std::hash<double> number;
-      return std::hash<const void*>()(key.links) * 31 + number(key.weight) * 17 + number(key.cap);
-    }
-  };
-  int bundle_of(const std::vector<int>& links, double weight, double cap);
+  std::span<Seat> seats(const Bundle& bundle) { return {&seats_[bundle.first], &seats_[bundle.end]}; }
   void touch(int bundle);
   void join(int bundle);
   void leave(int bundle);
@@ -85,13 +79,10 @@ class Sharing {
   void freeze(int bundle, double rate, double now);
 
   std::vector<Bundle> bundles_;
-  std::unordered_map<Key, int, Hash> numbers_;
-  std::vector<double> capacity_;
-  std::vector<double> room_, weight_;  // per link: what is left for the flows that are not frozen yet,
-  std::vector<int> open_;  // their weight, and how many bundles they are
-  std::vector<std::vector<Member>> members_;
-  std::vector<char> dirty_, seen_;
-  std::vector<int> changed_links_, links_, found_, touched_, changed_;
+  std::vector<std::vector<Flow>> flows_;  // of each bundle: a heap, what ends first on top
+  std::vector<Seat> seats_;
+  std::vector<Link> links_;
+  std::vector<int> changed_links_, near_links_, near_, touched_, changed_;
   std::vector<std::pair<double, int>> levels_;
   std::uint64_t number_ = 0;
 };
