@@ -10,6 +10,7 @@ from typing import Any
 
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import _engine, cpu
+from forestcoll.execute.cluster import ucx
 from forestcoll.execute.result import RunResult
 from forestcoll.program import Program
 
@@ -19,10 +20,9 @@ Activity = tuple[bool, bool, int, int, int]
 class Together:
     """What the members of a group share."""
 
-    def __init__(
-        self, processes: int, seed: int, *, lazy: bool, strict: bool, sockets: bool
-    ) -> None:
-        self.sockets = sockets
+    def __init__(self, processes: int, seed: int, *, lazy: bool, strict: bool, wire: str) -> None:
+        self.wire = wire
+        self.libraries = ucx.libraries() if wire == "ucx" else []
         self.barrier = threading.Barrier(processes, timeout=60)
         self.exchange = _engine.Exchange(processes, seed, lazy)
         self.descriptors: list[list[int]] = []
@@ -59,7 +59,10 @@ class Member:
         """Nobody dies here."""
 
     def join(self, engine: Any, space: Any, division: Any) -> None:
-        if self.together.sockets:
+        if self.together.wire == "ucx":
+            wire = _engine.Loaded(self.together.libraries, self.processes, self.process)
+            engine.join_loaded(space, division, wire, self.gather(wire.address()))
+        elif self.together.wire == "sockets":
             if self.process == 0:
                 self.together.connect()
             self.gather(None)
@@ -107,14 +110,14 @@ def run_apart(
     seed: int = 0,
     lazy: bool = False,
     strict: bool = False,
-    sockets: bool = False,
+    wire: str = "unkind",
     **asked: Any,
 ) -> RunResult:
     """`cpu.run` by so many processes; what it raises at one of them.
 
-    Over the unkind wire, whose order `seed` and `lazy` decide, or over `sockets`.
+    Over the unkind wire, whose order `seed` and `lazy` decide, over "sockets" or "ucx".
     """
-    together = Together(processes, seed, lazy=lazy, strict=strict, sockets=sockets)
+    together = Together(processes, seed, lazy=lazy, strict=strict, wire=wire)
     answers: list[RunResult | BaseException | None] = [None] * processes
 
     def live(member: Member) -> None:

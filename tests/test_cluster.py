@@ -29,13 +29,16 @@ from forestcoll.common.errors import (
     UnsupportedError,
 )
 from forestcoll.execute import cpu
-from forestcoll.execute.cluster import division, hosts, launchers
+from forestcoll.execute.cluster import division, hosts, launchers, ucx
 from forestcoll.execute.cluster.division import deal
 from forestcoll.execute.cluster.messages import Stream, accept, greet
 from forestcoll.plans import dumps
 from forestcoll.program import Program
 
 SAMPLES = pg.samples()
+LACKING = "" if ucx.find_library() and ucx.find_headers() else "no UCX (Debian: libucx-dev)"
+REQUIRED = os.environ.get("FORESTCOLL_UCX_TESTS") == "required"
+over_ucx = pytest.mark.skipif(bool(LACKING) and not REQUIRED, reason=LACKING or "it runs")
 APART = {name: program for name, program in SAMPLES.items() if "fabric" not in name}
 """Those that need no switch between their ranks."""
 
@@ -237,25 +240,51 @@ def test_a_switch_needs_its_ranks_in_one_process() -> None:
         run_apart(pg.base("fabric_allreduce"), 4096, 3)
 
 
+WIRES = ["sockets", pytest.param("ucx", marks=over_ucx)]
+
+
+@pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", APART)
-def test_samples_are_right_over_sockets(name: str) -> None:
+def test_samples_are_right_over_every_wire(name: str, wire: str) -> None:
     program = APART[name]
     for size in (7, 300_000):
-        result = run_apart(program, size, program.n, sockets=True, iterations=3)
+        result = run_apart(program, size, program.n, wire=wire, iterations=3)
         assert result.wrong == 0, result.mismatches
+
+
+def test_without_ucx_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORESTCOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(ucx.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(ucx, "wheel", lambda: None)
+    monkeypatch.delenv(ucx.LIBRARY, raising=False)
+    with pytest.raises(UnsupportedError, match=r"^UCX is not here: install it .*--wire sockets"):
+        ucx.libraries()
+    monkeypatch.setenv(ucx.LIBRARY, str(tmp_path / "lib" / "libucp.so"))
+    with pytest.raises(UnsupportedError, match=r"^UCX cannot be loaded: .*libucp\.so"):
+        ucx.libraries()
+
+
+@over_ucx
+def test_headers_of_ucx_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ucx, "HEADER", Path("ucp/api/none.h"))
+    with pytest.raises(UnsupportedError, match=r"compiled on first use, and the header ucp/api/n"):
+        ucx.libraries()
 
 
 # --- real processes
 
 
+@pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("name", ["ring_allreduce", "reading_allreduce", "packet_allreduce"])
 def test_processes_run_a_plan_together(
-    name: str, processes: int, jobs: list[Job], tmp_path: Path
+    name: str, processes: int, wire: str, jobs: list[Job], tmp_path: Path
 ) -> None:
     plan = write(SAMPLES[name], tmp_path)
     words = [plan, "--size", "100K", "--size", "7", "-d", "int32", "-o", "max", "-n", "3", "--json"]
-    jobs.append(Job(processes, words))
+    jobs.append(Job(processes, [*words, "--wire", wire]))
     first, *others = jobs[0].wait()
     assert first[0] == 0, first[2]
     rows = json.loads(first[1])["rows"]

@@ -13,6 +13,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.execute.builds import cache_folder
+
 if TYPE_CHECKING:
     from forestcoll.execute.gpu.compiler import Platform
 
@@ -45,6 +48,7 @@ def examine() -> list[Finding]:
         _gpu_compiler("hipcc", "hip", "AMD GPUs"),
         _gpu(),
         _torch(),
+        _ucx(),
         _lab(),
         _machine(),
     ]
@@ -107,6 +111,23 @@ def _gpu_compiler(name: str, kind: Platform, purpose: str) -> Finding:
     return Finding(name, OK, _version_words(compiler_there.path, compiler_there.version))
 
 
+def _ucx() -> Finding:
+    """Whether processes can reach each other over UCX."""
+    from forestcoll.execute.cluster import ucx
+
+    library = ucx.find_library()
+    if library is None:
+        return Finding("UCX", ABSENT, "not found (only for run --wire ucx)")
+    try:
+        words = f"{ucx.version(library)} ({library})"
+    except UnsupportedError as error:
+        return Finding("UCX", ABSENT, str(error))
+    headers = ucx.find_headers()
+    if headers is None:
+        return Finding("UCX", ABSENT, f"{words}, but its headers are missing: it is compiled here")
+    return Finding("UCX", OK, f"{words}, headers in {headers}")
+
+
 def _version_words(path: str, version: str) -> str:
     """A path, with the telling line of what its `--version` prints."""
     lines = [line.strip() for line in version.splitlines() if line.strip()]
@@ -128,9 +149,7 @@ def _gpu() -> Finding:
         return Finding(
             "GPU engine", ABSENT, f"{names}, but {lacks} is missing: it is compiled here"
         )
-    return Finding(
-        "GPU engine", OK, f"{names}; compiled on first use into {compiler.cache_folder()}"
-    )
+    return Finding("GPU engine", OK, f"{names}; compiled on first use into {cache_folder()}")
 
 
 def _torch() -> Finding:

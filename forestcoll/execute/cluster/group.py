@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from forestcoll.common.errors import ExecutionError, ForestCollError
 from forestcoll.execute import _engine
+from forestcoll.execute.cluster import ucx
 from forestcoll.execute.cluster.coordinator import BEAT, SILENCE, Coordinator
 from forestcoll.execute.cluster.hosts import secret_of
 from forestcoll.execute.cluster.launchers import ADDRESS, PORT, Place
@@ -30,12 +31,16 @@ class Group:
 
     All processes call `gather` equally often, in one order. What fails at one raises ExecutionError
     at all; leaving the `with` by an error tells them that error. `timeout`: seconds without
-    progress; `join`: seconds that processes may come apart.
+    progress; `join`: seconds that processes may come apart; `wire`: what carries data ("ucx" raises
+    UnsupportedError where it is not).
     """
 
-    def __init__(self, place: Place, *, timeout: float = 60.0, join: float = 60.0) -> None:
+    def __init__(
+        self, place: Place, *, timeout: float = 60.0, join: float = 60.0, wire: str = "sockets"
+    ) -> None:
         self.process, self.processes = place.process, place.processes
         self.secret, self.timeout = secret_of(place.secret), timeout
+        self._libraries = ucx.libraries() if wire == "ucx" else []
         self.name = f"process {self.process} on {socket.gethostname()}"
         self.failed = ""
         self.launch = self._round = 0
@@ -219,7 +224,15 @@ class Group:
         self, engine: _engine.Engine, space: _engine.Space, division: _engine.Division
     ) -> None:
         """Gives an engine the way to all other processes, which join theirs."""
-        engine.join(space, division, self._connect(time.monotonic() + self.timeout))
+        if not self._libraries:
+            engine.join(space, division, self._connect(time.monotonic() + self.timeout))
+            return
+        try:
+            wire = _engine.Loaded(self._libraries, self.processes, self.process)
+            addresses = self.gather(wire.address().hex())
+            engine.join_loaded(space, division, wire, [*map(bytes.fromhex, addresses)])
+        except RuntimeError as error:
+            raise ExecutionError(f"the wire over UCX: {error}") from error
 
     def _connect(self, until: float) -> list[int]:
         """A connected socket with every other process, by its number; -1 for this one."""
@@ -246,6 +259,9 @@ class Group:
             except (OSError, ValueError) as error:
                 for descriptor in others.values():
                     os.close(descriptor)
+                with self._news:  # process 0 may know more
+                    self._news.wait_for(lambda: self.failed, 2 * BEAT)
+                self.check()
                 raise ExecutionError(f"no connection with the other processes: {error}") from error
         return [others.get(process, -1) for process in range(self.processes)]
 

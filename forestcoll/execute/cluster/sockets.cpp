@@ -17,15 +17,6 @@
 
 namespace forestcoll {
 
-void store_words(byte* target, const byte* source, Amount bytes) {
-  for (Amount done = 0; done < bytes; done += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, source + done, sizeof word);
-    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(target + done))
-        .store(word, std::memory_order_release);
-  }
-}
-
 namespace {
 
 // What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).

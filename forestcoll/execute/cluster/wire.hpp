@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,7 +53,14 @@ class Receiver {
 };
 
 // Packets are words of eight bytes, which must never be seen half written.
-void store_words(byte* target, const byte* source, Amount bytes);
+inline void store_words(byte* target, const byte* source, Amount bytes) {
+  for (Amount done = 0; done < bytes; done += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, source + done, sizeof word);
+    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(target + done))
+        .store(word, std::memory_order_release);
+  }
+}
 
 class Wire {
  public:
@@ -78,6 +86,20 @@ class Wire {
 
 // Over connected stream sockets, one for each peer (-1: none), which it closes at its end.
 std::unique_ptr<Wire> make_sockets(Receiver& receiver, const std::vector<int>& descriptors);
+
+// One of a library of its own (ucx.cpp), which is loaded after those that it needs. It has an address,
+// and begins once those of all processes are known. Throws std::runtime_error with the reason.
+class Loaded {
+ public:
+  Loaded(const std::vector<std::string>& libraries, int processes, int self);
+  const std::string& address() const { return address_; }
+  std::unique_ptr<Wire> begin(Receiver& receiver, const std::vector<std::string>& addresses);
+
+ private:
+  std::string address_;
+  std::unique_ptr<Wire> wire_;
+  void (*begin_)(Wire*, Receiver*, const std::vector<std::string>*, std::string*) = nullptr;
+};
 
 // --- a wire for tests: as late and as disorderly as the rules allow
 

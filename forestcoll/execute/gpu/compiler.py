@@ -1,23 +1,21 @@
 """The native half of the GPU engine, compiled on first use and kept.
 
-The library lies in a cache folder under a key of all that went into it: sources, architecture,
-compiler and flags. `FORESTCOLL_CACHE` names another folder, `NVCC` and `HIPCC` other compilers.
+`NVCC` and `HIPCC` name other compilers.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from forestcoll.common.errors import ExecutionError, UnsupportedError
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.execute.builds import build, cache_folder
 
 Platform = Literal["cuda", "hip"]
 SOURCE = Path(__file__).parent / "engine.cu"
@@ -28,7 +26,6 @@ HEADERS = (
     Path(__file__).parents[1] / "native" / "tables.hpp",
     Path(__file__).parents[1] / "native" / "elements.hpp",
 )
-PATIENCE = 900  # seconds for the compiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,39 +98,14 @@ def library(platform: Platform, architectures: Sequence[str]) -> Path:
 
 def compile_library(compiler: Compiler, architectures: Sequence[str], folder: Path) -> Path:
     """As `library`, with this compiler and cache. Several processes may do so at once."""
-    digest = hashlib.sha256()
-    for part in (compiler.version, *compiler.command(architectures, Path("library"))):
-        digest.update(part.encode() + b"\0")
-    for path in (SOURCE, *HEADERS):
-        digest.update(path.read_bytes() + b"\0")
-    target = folder / f"{digest.hexdigest()[:32]}.so"
-    if target.exists():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        built = Path(scratch) / "library.so"
-        command = compiler.command(architectures, built)
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=PATIENCE, env=_environment()
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ExecutionError(f"compiling the GPU engine: {error}") from None
-        if done.returncode:
-            words = (done.stderr or done.stdout).strip().splitlines()[:20]
-            failed = ExecutionError("compiling the GPU engine failed")
-            failed.add_note("\n".join(words))
-            raise failed
-        built.rename(target)
-    return target
-
-
-def cache_folder() -> Path:
-    """Where built libraries are kept."""
-    own = os.environ.get("FORESTCOLL_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forestcoll"
+    return build(
+        "the GPU engine",
+        compiler.version,
+        partial(compiler.command, architectures),
+        (SOURCE, *HEADERS),
+        folder,
+        _environment(),
+    )
 
 
 @cache

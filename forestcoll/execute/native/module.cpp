@@ -135,6 +135,15 @@ void join(Engine& engine, const Space& space, const Homes& division, const std::
               [&](Receiver& receiver) { return make_sockets(receiver, descriptors); });
 }
 
+// Other processes by a library's wire, whose addresses all know.
+void join_loaded(Engine& engine, const Space& space, const Homes& division, Loaded& wire,
+                 const std::vector<nb::bytes>& addresses) {
+  std::vector<std::string> all;
+  for (const nb::bytes& address : addresses) all.emplace_back(address.c_str(), address.size());
+  engine.join(space, division_of(division),
+              [&](Receiver& receiver) { return wire.begin(receiver, all); });
+}
+
 struct Unkindness {
   std::shared_ptr<Exchange> exchange;
 };
@@ -191,6 +200,7 @@ NB_MODULE(_engine, m) {
       .def("rest", &Engine::rest)
       .def("join", &join, nb::keep_alive<1, 2>())
       .def("join_unkind", &join_unkind, nb::keep_alive<1, 2>())
+      .def("join_loaded", &join_loaded, nb::keep_alive<1, 2>())
       .def("activity", [](const Engine& engine) {
         const Activity a = engine.activity();
         return nb::make_tuple(a.idle, a.finished, a.sent, a.received, a.ticks);
@@ -204,6 +214,11 @@ NB_MODULE(_engine, m) {
   nb::class_<Space>(m, "Space")
       .def(nb::init<int, int, Amount>())
       .def("arena", [](const Space& s, int p) { return reinterpret_cast<std::uintptr_t>(s.arena(p)); });
+  nb::class_<Loaded>(m, "Loaded")
+      .def(nb::init<const std::vector<std::string>&, int, int>())
+      .def("address", [](const Loaded& wire) {
+        return nb::bytes(wire.address().data(), wire.address().size());
+      });
   nb::class_<Unkindness>(m, "Exchange").def(
       "__init__", [](Unkindness* self, int processes, std::uint64_t seed, bool lazy) {
         new (self) Unkindness{make_exchange(processes, seed, lazy)};

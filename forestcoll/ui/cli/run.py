@@ -115,6 +115,12 @@ def run(
         None,
         "HOST[:PROCESSES],...",
     ),
+    wire: str = option(
+        ("sockets", "ucx"),
+        "What carries data between the processes of --engine cpu. ucx: RDMA, shared memory or TCP, "
+        "as UCX finds them; compiled on first use.",
+        "sockets",
+    ),
     gpus: list[int] | None = option(
         "gpus",
         "GPUs that the ranks are dealt out to; several ranks may share one. Default: the GPU that "
@@ -170,7 +176,7 @@ def run(
         return _run(options, sizes, rows, True)
     from forestcoll.execute.cluster.group import Group
 
-    with Group(place, timeout=timeout, join=timeout) as group:
+    with Group(place, timeout=timeout, join=timeout, wire=wire) as group:
         return _run(options | {"group": group}, sizes, rows, group.process == 0)
 
 
@@ -231,7 +237,7 @@ def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
     from forestcoll.common.text_file import digest
 
     plans = [digest(Path(job.plan).read_bytes()) for job in jobs]
-    asked = ("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high")
+    asked = ("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high", "wire")
     mine = [
         version("forestcoll"),
         plans,

@@ -1,0 +1,307 @@
+// The wire over UCX (active messages of UCP): RDMA, shared memory and TCP, as it finds them. Compiled
+// on first use, against the headers that are there, and loaded beside the library itself (ucx.py).
+//
+// One thread has the worker to itself: it sends what was posted, and makes progress all the time,
+// because even what the peer writes by itself is often answered by this end's software. Messages of
+// different lengths may overtake each other, so each bears a number, and effects count in that order.
+
+#include <ucp/api/ucp.h>
+
+#include <time.h>
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "wire.hpp"
+
+namespace forestcoll {
+namespace {
+
+// Goes before the bytes of an effect.
+struct Header {
+  std::uint32_t number;
+  Index object;
+  Count value;
+  Amount place, bytes;
+  std::int64_t process, sequence;
+};
+
+void check(ucs_status_t status, const char* what) {
+  if (status != UCS_OK) throw std::runtime_error(std::string(what) + ": " + ucs_status_string(status));
+}
+
+class Ucx : public Wire {
+ public:
+  Ucx(int processes, int self) : Wire(processes), self_(self), ends_(processes), next_(processes) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES;
+    params.features = UCP_FEATURE_AM;
+    check(ucp_init(&params, nullptr, &context_), "no context of UCX");
+    ucp_worker_params_t own{};
+    own.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    own.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    check(ucp_worker_create(context_, &own, &worker_), "no worker of UCX");
+    ucp_am_handler_param_t handler{};
+    handler.field_mask =
+        UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    handler.id = 0;
+    handler.cb = &Ucx::on_message;
+    handler.arg = this;
+    check(ucp_worker_set_am_recv_handler(worker_, &handler), "no active messages of UCX");
+  }
+
+  ~Ucx() override {
+    ending_.store(true);
+    if (thread_.joinable()) thread_.join();
+    for (const auto end : ends_)
+      if (end) close(end);
+    if (worker_) ucp_worker_destroy(worker_);
+    if (context_) ucp_cleanup(context_);
+  }
+
+  std::string address() {
+    ucp_address_t* bytes = nullptr;
+    std::size_t length = 0;
+    check(ucp_worker_get_address(worker_, &bytes, &length), "no address of UCX");
+    const std::string copy(reinterpret_cast<const char*>(bytes), length);
+    ucp_worker_release_address(worker_, bytes);
+    return copy;
+  }
+
+  // Every peer's address is there. Nothing arrives before.
+  void begin(Receiver& receiver, const std::vector<std::string>& addresses) {
+    receiver_ = &receiver;
+    for (int peer = 0; peer < processes(); ++peer) {
+      if (peer == self_) continue;
+      ucp_ep_params_t params{};
+      params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                          UCP_EP_PARAM_FIELD_ERR_HANDLER;
+      params.address = reinterpret_cast<const ucp_address_t*>(addresses[peer].data());
+      params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+      params.err_handler = {&Ucx::on_error, this};
+      check(ucp_ep_create(worker_, &params, &ends_[peer]), "no connection of UCX");
+    }
+    thread_ = std::thread([this] { run(); });
+  }
+
+  void post(int peer, Effect effect) override {
+    sent_[peer].fetch_add(1);
+    under_way_.fetch_add(1);
+    const std::lock_guard lock(posting_);
+    posted_.emplace_back(peer, std::move(effect));
+  }
+
+  std::string failure(int& peer) override {
+    const std::lock_guard lock(failing_);
+    peer = failed_;
+    return reason_;
+  }
+
+ private:
+  // A message that leaves, or one that arrives in parts.
+  struct Transfer {
+    Ucx* wire;
+    int peer;
+    Effect effect;
+    Header header;
+    std::vector<byte> packets;
+  };
+  struct Peer {
+    std::int64_t sent = 0, arrived = 0;  // messages; those that have had their effect
+    std::map<std::int64_t, Effect> early;  // their bytes are here, but not those before them
+  };
+
+  void fail(int peer, const std::string& reason) {
+    const std::lock_guard lock(failing_);
+    if (!reason_.empty()) return;
+    failed_ = peer;
+    reason_ = reason;
+  }
+
+  void run() {
+    std::deque<std::pair<int, Effect>> mine;
+    for (int idle = 0; !ending_.load();) {
+      {
+        const std::lock_guard lock(posting_);
+        mine.swap(posted_);
+      }
+      const bool busy = !mine.empty();
+      for (auto& [peer, effect] : mine) send(peer, std::move(effect));
+      mine.clear();
+      if (ucp_worker_progress(worker_) || busy) {
+        idle = 0;
+      } else if (++idle > spins) {  // whoever waits must not keep others from the processor
+        const timespec nap{0, idle > 2 * spins ? 50'000 : 0};
+        nanosleep(&nap, nullptr);
+      } else if (idle > spins / 4) {
+        std::this_thread::yield();
+      }
+    }
+  }
+
+  void send(int peer, Effect effect) {
+    auto* const transfer = new Transfer{this, peer, std::move(effect), {}, {}};
+    const Effect& e = transfer->effect;
+    transfer->header = {static_cast<std::uint32_t>(e.number), e.object, e.value, e.place, e.bytes, self_,
+                        next_[peer].sent++};
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.cb.send = &Ucx::on_sent;
+    param.user_data = transfer;
+    const ucs_status_ptr_t request =
+        ucp_am_send_nbx(ends_[peer], 0, &transfer->header, sizeof(Header), e.source, e.bytes, &param);
+    if (request == nullptr || UCS_PTR_IS_ERR(request)) sent(transfer, UCS_PTR_STATUS(request));
+  }
+
+  void sent(Transfer* transfer, ucs_status_t status) {
+    if (status == UCS_OK)
+      has_left(*receiver_, transfer->effect);
+    else
+      fail(transfer->peer, ucs_status_string(status));
+    delete transfer;
+  }
+
+  static void on_sent(void* request, ucs_status_t status, void* data) {
+    auto* const transfer = static_cast<Transfer*>(data);
+    transfer->wire->sent(transfer, status);
+    ucp_request_free(request);
+  }
+
+  static void on_error(void* self, ucp_ep_h end, ucs_status_t status) {
+    auto& wire = *static_cast<Ucx*>(self);
+    for (int peer = 0; peer < wire.processes(); ++peer)
+      if (wire.ends_[peer] == end) wire.fail(peer, ucs_status_string(status));
+  }
+
+  static ucs_status_t on_message(void* self, const void* header, std::size_t length, void* data,
+                                 std::size_t bytes, const ucp_am_recv_param_t* how) {
+    return static_cast<Ucx*>(self)->receive(header, length, data, bytes, *how);
+  }
+
+  ucs_status_t receive(const void* header, std::size_t length, void* data, std::size_t bytes,
+                       const ucp_am_recv_param_t& how) {
+    Header h;
+    if (length != sizeof h) return UCS_OK;  // a stranger's
+    std::memcpy(&h, header, sizeof h);
+    if (h.process < 0 || h.process >= processes() || h.process == self_) return UCS_OK;
+    Effect effect;
+    effect.number = static_cast<Number>(h.number);
+    effect.object = h.object;
+    effect.value = h.value;
+    effect.place = h.place;
+    effect.bytes = h.bytes;
+    const int peer = h.process;
+    const bool packets = effect.number == Number::packets;
+    byte* const target = effect.bytes ? receiver_->place(peer, effect) : nullptr;
+    if (static_cast<Amount>(bytes) != effect.bytes || (effect.bytes && !target) ||
+        (packets && (effect.bytes % 8 || effect.place % 8))) {
+      fail(peer, nonsense);
+      return UCS_OK;
+    }
+    if (!(how.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
+      if (packets)
+        store_words(target, static_cast<const byte*>(data), effect.bytes);
+      else if (effect.bytes)
+        std::memcpy(target, data, effect.bytes);
+      arrive(peer, h.sequence, effect);
+      return UCS_OK;
+    }
+    auto* const transfer = new Transfer{this, peer, effect, h, {}};
+    if (packets) transfer->packets.resize(effect.bytes);
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.cb.recv_am = &Ucx::on_received;
+    param.user_data = transfer;
+    const ucs_status_ptr_t request = ucp_am_recv_data_nbx(
+        worker_, data, packets ? transfer->packets.data() : target, effect.bytes, &param);
+    if (request == nullptr || UCS_PTR_IS_ERR(request)) received(transfer, UCS_PTR_STATUS(request));
+    return UCS_INPROGRESS;
+  }
+
+  void received(Transfer* transfer, ucs_status_t status) {
+    const Effect& effect = transfer->effect;
+    if (status != UCS_OK) {
+      fail(transfer->peer, ucs_status_string(status));
+    } else {
+      if (!transfer->packets.empty())
+        store_words(receiver_->place(transfer->peer, effect), transfer->packets.data(), effect.bytes);
+      arrive(transfer->peer, transfer->header.sequence, effect);
+    }
+    delete transfer;
+  }
+
+  static void on_received(void* request, ucs_status_t status, std::size_t, void* data) {
+    auto* const transfer = static_cast<Transfer*>(data);
+    transfer->wire->received(transfer, status);
+    ucp_request_free(request);
+  }
+
+  // The bytes of a message are here; it has its effect after all that were sent before it.
+  void arrive(int peer, std::int64_t sequence, const Effect& effect) {
+    Peer& one = next_[peer];
+    one.early.emplace(sequence, effect);
+    for (auto first = one.early.begin(); first != one.early.end() && first->first == one.arrived;
+         first = one.early.erase(first)) {
+      ++one.arrived;
+      if (first->second.number != Number::none && !receiver_->arrived(peer, first->second))
+        return fail(peer, nonsense);
+      received_[peer].fetch_add(1);
+    }
+  }
+
+  void close(ucp_ep_h end) {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    const ucs_status_ptr_t request = ucp_ep_close_nbx(end, &param);
+    if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker_);
+    ucp_request_free(request);
+  }
+
+  static constexpr int spins = 2000;
+  static constexpr const char* nonsense = "it sent what belongs to no plan of ours";
+
+  const int self_;
+  Receiver* receiver_ = nullptr;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::vector<ucp_ep_h> ends_;
+  std::vector<Peer> next_;
+  std::mutex posting_, failing_;
+  std::deque<std::pair<int, Effect>> posted_;
+  int failed_ = -1;
+  std::string reason_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+}  // namespace
+
+// --- what `Loaded` calls
+
+extern "C" Wire* forestcoll_open(int processes, int self, std::string* address, std::string* error) {
+  try {
+    auto wire = std::make_unique<Ucx>(processes, self);
+    *address = wire->address();
+    return wire.release();
+  } catch (const std::exception& reason) {
+    *error = reason.what();
+    return nullptr;
+  }
+}
+
+extern "C" void forestcoll_begin(Wire* wire, Receiver* receiver, const std::vector<std::string>* addresses,
+                                 std::string* error) {
+  try {
+    static_cast<Ucx*>(wire)->begin(*receiver, *addresses);
+  } catch (const std::exception& reason) {
+    *error = reason.what();
+  }
+}
+
+}  // namespace forestcoll
