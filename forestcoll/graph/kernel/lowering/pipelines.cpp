@@ -48,11 +48,11 @@ namespace forestcoll::onesided {
 namespace {
 
 void unite(Ints& set, const Ints& more) {
-  if (std::includes(set.begin(), set.end(), more.begin(), more.end())) return;
-  Ints both;
-  both.reserve(set.size() + more.size());
-  std::set_union(set.begin(), set.end(), more.begin(), more.end(), std::back_inserter(both));
-  set.swap(both);
+  if (set.empty()) set = more;
+  for (const int item : more) {  // few
+    const auto place = std::lower_bound(set.begin(), set.end(), item);
+    if (place == set.end() || *place != item) set.insert(place, item);
+  }
 }
 
 // Ranks in the order in which `rank` serves them: the next one first, then round. Were all to begin with
