@@ -19,15 +19,6 @@ namespace forestcoll {
 
 namespace {
 
-// What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).
-struct Header {
-  std::uint32_t number;
-  Index object;
-  Count value;
-  Amount place, bytes;
-};
-static_assert(sizeof(Header) == 32);
-
 constexpr std::size_t together = 16;  // effects written at once
 constexpr std::size_t staged = 1 << 16;  // bytes read at once; larger payloads go straight to their place
 
@@ -46,10 +37,6 @@ struct Peer {
   std::vector<byte> packets;
   bool closed = false;
 };
-
-Header header_of(const Effect& e) {
-  return {static_cast<std::uint32_t>(e.number), e.object, e.value, e.place, e.bytes};
-}
 
 class Sockets : public Wire {
  public:
@@ -220,16 +207,6 @@ class Sockets : public Wire {
     return true;
   }
 
-  static Effect effect_of(const Header& h) {
-    Effect effect;
-    effect.number = static_cast<Number>(h.number);
-    effect.object = h.object;
-    effect.value = h.value;
-    effect.place = h.place;
-    effect.bytes = h.bytes;
-    return effect;
-  }
-
   // The header is whole.
   bool begin(int number) {
     Peer& peer = peers_[number];
@@ -261,8 +238,6 @@ class Sockets : public Wire {
     fail(number, why);
     peers_[number].closed = true;
   }
-
-  static constexpr const char* nonsense = "it sent what belongs to no plan of ours";
 
   Receiver& receiver_;
   std::vector<Peer> peers_;

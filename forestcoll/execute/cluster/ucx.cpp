@@ -21,12 +21,9 @@
 namespace forestcoll {
 namespace {
 
-// Goes before the bytes of an effect.
-struct Header {
-  std::uint32_t number;
-  Index object;
-  Count value;
-  Amount place, bytes;
+// Goes before the bytes of an effect: of which process, and which of its messages to this one.
+struct Envelope {
+  Header header;
   std::int64_t process, sequence;
 };
 
@@ -107,7 +104,7 @@ class Ucx : public Wire {
     Ucx* wire;
     int peer;
     Effect effect;
-    Header header;
+    Envelope envelope;
     std::vector<byte> packets;
   };
   struct Peer {
@@ -146,14 +143,13 @@ class Ucx : public Wire {
   void send(int peer, Effect effect) {
     auto* const transfer = new Transfer{this, peer, std::move(effect), {}, {}};
     const Effect& e = transfer->effect;
-    transfer->header = {static_cast<std::uint32_t>(e.number), e.object, e.value, e.place, e.bytes, self_,
-                        next_[peer].sent++};
+    transfer->envelope = {header_of(e), self_, next_[peer].sent++};
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     param.cb.send = &Ucx::on_sent;
     param.user_data = transfer;
     const ucs_status_ptr_t request =
-        ucp_am_send_nbx(ends_[peer], 0, &transfer->header, sizeof(Header), e.source, e.bytes, &param);
+        ucp_am_send_nbx(ends_[peer], 0, &transfer->envelope, sizeof(Envelope), e.source, e.bytes, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) sent(transfer, UCS_PTR_STATUS(request));
   }
 
@@ -184,17 +180,12 @@ class Ucx : public Wire {
 
   ucs_status_t receive(const void* header, std::size_t length, void* data, std::size_t bytes,
                        const ucp_am_recv_param_t& how) {
-    Header h;
-    if (length != sizeof h) return UCS_OK;  // a stranger's
-    std::memcpy(&h, header, sizeof h);
-    if (h.process < 0 || h.process >= processes() || h.process == self_) return UCS_OK;
-    Effect effect;
-    effect.number = static_cast<Number>(h.number);
-    effect.object = h.object;
-    effect.value = h.value;
-    effect.place = h.place;
-    effect.bytes = h.bytes;
-    const int peer = h.process;
+    Envelope said;
+    if (length != sizeof said) return UCS_OK;  // a stranger's
+    std::memcpy(&said, header, sizeof said);
+    if (said.process < 0 || said.process >= processes() || said.process == self_) return UCS_OK;
+    const Effect effect = effect_of(said.header);
+    const int peer = said.process;
     const bool packets = effect.number == Number::packets;
     byte* const target = effect.bytes ? receiver_->place(peer, effect) : nullptr;
     if (static_cast<Amount>(bytes) != effect.bytes || (effect.bytes && !target) ||
@@ -207,10 +198,10 @@ class Ucx : public Wire {
         store_words(target, static_cast<const byte*>(data), effect.bytes);
       else if (effect.bytes)
         std::memcpy(target, data, effect.bytes);
-      arrive(peer, h.sequence, effect);
+      arrive(peer, said.sequence, effect);
       return UCS_OK;
     }
-    auto* const transfer = new Transfer{this, peer, effect, h, {}};
+    auto* const transfer = new Transfer{this, peer, effect, said, {}};
     if (packets) transfer->packets.resize(effect.bytes);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -229,7 +220,7 @@ class Ucx : public Wire {
     } else {
       if (!transfer->packets.empty())
         store_words(receiver_->place(transfer->peer, effect), transfer->packets.data(), effect.bytes);
-      arrive(transfer->peer, transfer->header.sequence, effect);
+      arrive(transfer->peer, transfer->envelope.sequence, effect);
     }
     delete transfer;
   }
@@ -264,7 +255,6 @@ class Ucx : public Wire {
   }
 
   static constexpr int spins = 2000;
-  static constexpr const char* nonsense = "it sent what belongs to no plan of ours";
 
   const int self_;
   Receiver* receiver_ = nullptr;

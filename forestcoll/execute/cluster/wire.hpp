@@ -40,6 +40,31 @@ struct Effect {
   Index rank = -1;                // whose memory they are read from; -1: nobody's who would wait
 };
 
+// What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).
+struct Header {
+  std::uint32_t number;
+  Index object;
+  Count value;
+  Amount place, bytes;
+};
+static_assert(sizeof(Header) == 32);
+
+inline Header header_of(const Effect& e) {
+  return {static_cast<std::uint32_t>(e.number), e.object, e.value, e.place, e.bytes};
+}
+
+inline Effect effect_of(const Header& h) {
+  Effect effect;
+  effect.number = static_cast<Number>(h.number);
+  effect.object = h.object;
+  effect.value = h.value;
+  effect.place = h.place;
+  effect.bytes = h.bytes;
+  return effect;
+}
+
+inline constexpr const char* nonsense = "it sent what belongs to no plan of ours";
+
 // Where a wire delivers; it calls from its own thread, one call at a time, except for `left`, which
 // may come from within `post`.
 class Receiver {
