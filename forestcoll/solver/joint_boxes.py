@@ -5,7 +5,7 @@ program with one node for each box says how fast it can be, and how much each bo
 are worth most where the links are widest: a root sends its sums to all other boxes itself, so that
 trees are low. Then one forest is searched for that serves both phases, broadcast trees as they are
 and reduce trees turned round: links between boxes are shared with those in the other direction
-(`rehanging.rehang_mirrored`). Its loads prove what it reaches; the bound is another matter.
+(`rehanging.Mirrored`). Its loads prove what it reaches; the bound is another matter.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -24,7 +25,7 @@ from forestcoll.solver.flows.joint import Joint, joint_model, shares
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
-from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
+from forestcoll.solver.shallow.rehanging import MOST_EDGES, Mirrored, suits
 from forestcoll.solver.shares import apportion
 
 VARIABLES = 6_000
@@ -39,6 +40,7 @@ LEAST = Fraction(97, 100)
 """Of the bound: what is slower is left to the general program."""
 
 
+@lru_cache(maxsize=4)
 def joint_of_boxes(graph: CapacityGraph, bound: Bound) -> Joint | None:
     """A joint allreduce with its trees, at `bound` or near it; None where none is found.
 
@@ -74,12 +76,15 @@ def _search(
     total = sum(supply)
     room = [c * least_time.numerator // least_time.denominator for c in graph.capacity]
     least = least_height(graph, room, supply)
+    wanted: dict[Fraction, Mirrored] = {}
     for height in range(least, least + HIGHER + 1):
         solutions: list[tuple[int, Fraction, list[Tree]]] = []
         for slower in SLOWER:
             u = least_time * slower
-            capacity = [c * u.numerator // u.denominator for c in graph.capacity]
-            trees = rehang_mirrored(graph, capacity, supply, height)
+            if u not in wanted:
+                capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+                wanted[u] = Mirrored.on(graph, capacity, supply)
+            trees = wanted[u].hang(height)
             if trees is not None:
                 solutions.append((scan(graph, trees)[1], u, trees))
             if not solutions or (slower == 1 and trees is not None):

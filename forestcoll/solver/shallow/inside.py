@@ -233,13 +233,24 @@ class Interior:
         )
         return _by_root((root, weight, paths) for (root, paths), weight in trees.items())
 
+    def _problem(
+        self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
+    ) -> tuple[CapacityGraph, list[int]]:
+        """(these links as a graph, the trees that start at each of its nodes)."""
+        box = self._graph.restrict(self._nodes, links)
+        box = replace(box, ranks=tuple(range(len(self.ranks))))
+        return box, [starts.get(v, 0) for v in self._nodes]
+
+    def holds(self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]) -> bool:
+        """Whether no cut says that these links are too few for trees of any height."""
+        box, supply = self._problem(starts, links)
+        return _kernel.violated(*box.wires, box.capacity, supply, box.ranks) is None
+
     def pack(
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
     ) -> dict[int, list[Spread]] | None:
         """Those of the general packers over these links."""
-        box = self._graph.restrict(self._nodes, links)
-        box = replace(box, ranks=tuple(range(len(self.ranks))))
-        supply = [starts.get(v, 0) for v in self._nodes]
+        box, supply = self._problem(starts, links)
         capacity = trim_to_supply(box, supply)
         if capacity is None:
             return None

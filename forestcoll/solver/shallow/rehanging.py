@@ -75,22 +75,28 @@ def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
     return None
 
 
-def rehang_mirrored(
-    graph: CapacityGraph,
-    capacity: Sequence[int],
-    supply: Sequence[int],
-    height: int,
-) -> list[Tree] | None:
-    """Trees of this height that serve both phases of an allreduce.
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Trees that serve both phases of an allreduce: `supply[v]` of them from node v.
 
     No link carries more than its `capacity` of them and of the same trees turned round together.
     Between boxes a link shares what it has with the one in the other direction, as the search
     needs it; inside boxes each phase has half.
     """
-    room = dict(zip(graph.ends, capacity, strict=True))
-    both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
-    boxes = find_boxes(graph, [c // 2 for c in both], supply, gated=True)
-    return _search(boxes, both, height, 0, shared=True)
+
+    boxes: Boxes
+    capacity: Sequence[int]
+
+    @staticmethod
+    def on(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> Mirrored:
+        """These, with the boxes that hold them."""
+        room = dict(zip(graph.ends, capacity, strict=True))
+        both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
+        return Mirrored(find_boxes(graph, [c // 2 for c in both], supply, gated=True), both)
+
+    def hang(self, height: int) -> list[Tree] | None:
+        """Trees of this height; None where none are found."""
+        return _search(self.boxes, self.capacity, height, 0, shared=True)
 
 
 def _search(
@@ -152,46 +158,49 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
     """Per unit how each box spreads it, first the root's own, then in the order of its tree."""
     first, last = [path[0] for path in hung.paths], [path[-1] for path in hung.paths]
     entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
-    senders: list[set[int]] = []  # per unit the ranks that send to other boxes
+    senders: list[dict[int, frozenset[int]]] = []  # per unit and box the ranks that send to others
     for unit, (root, tree) in enumerate(zip(hung.roots, hung.trees, strict=True)):
         entries[root].append(_Entry(0, unit, 0))
         for place in range(0, len(tree), 2):
             entries[last[tree[place + 1]]].append(_Entry(tree[place], unit, place // 2 + 1))
-        senders.append({first[number] for number in tree[1::2]})
+        by_box: dict[int, frozenset[int]] = {}
+        for rank in {first[number] for number in tree[1::2]}:
+            box = boxes.box[rank]
+            by_box[box] = by_box.get(box, _NOBODY) | {rank}
+        senders.append(by_box)
     chosen = [[_NOTHING] * (len(tree) // 2 + 1) for tree in hung.trees]
     for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
         if len(members) == 1:
             continue
+        onward = {v: [senders[e.unit].get(box, _NOBODY) for e in entries[v]] for v in members}
         spreads: Mapping[int, list[Spread]] | None
         if box in boxes.gated:
             spreads = boxes.gated[box].spreads
         else:
-            interior = Interior(boxes.graph, members, links)
-            onward = {
-                v: sum(
-                    not senders[e.unit].isdisjoint(members) and senders[e.unit] != {v}
-                    for e in entries[v]
-                )
+            stars = {
+                v: sum(box in senders[e.unit] and senders[e.unit] != {box: {v}} for e in entries[v])
                 for v in members
             }
-            spreads = interior.spread({v: len(entries[v]) for v in members}, onward)
+            interior = Interior(boxes.graph, members, links)
+            spreads = interior.spread({v: len(entries[v]) for v in members}, stars)
         if spreads is None:
             return None
         for rank, some in spreads.items():
             if not entries[rank]:
                 continue
-            for entry, spread in _assign(rank, entries[rank], some, senders):
+            for entry, spread in _assign(rank, entries[rank], some, onward[rank]):
                 chosen[entry.unit][entry.place] = spread
     return chosen
 
 
+_NOBODY = frozenset[int]()
 _NOTHING = Spread(0, (), {})
 
 
 def _assign(
-    rank: int, entries: list[_Entry], spreads: list[Spread], senders: Sequence[set[int]]
+    rank: int, entries: list[_Entry], spreads: list[Spread], onward: Sequence[frozenset[int]]
 ) -> Iterator[tuple[_Entry, Spread]]:
-    """Each of the entries of a rank with one of its trees.
+    """Each of the entries of a rank with one of its trees; `onward`: the ranks that send it on.
 
     First choose those that other ranks of the box send on, what enters deepest before the rest: a
     tree in which these ranks are near, then a low one.
@@ -201,8 +210,6 @@ def _assign(
         return
     left = [spread.weight for spread in spreads]
     heights = [spread.height for spread in spreads]
-    mates = spreads[0].depth.keys()
-    onward = [frozenset(senders[entry.unit] & mates) for entry in entries]
     queues = {  # the best last
         nodes: sorted(
             range(len(spreads)),
