@@ -24,7 +24,7 @@ from forestcoll.solver.joint_boxes import _Machine, joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.shallow.boxes import find_boxes
 from forestcoll.solver.shallow.height import least_height
-from forestcoll.solver.shallow.rehanging import Mirrored
+from forestcoll.solver.shallow.rehanging import rehang_mirrored
 from forestcoll.solver.shares import apportion
 
 
@@ -119,7 +119,7 @@ def test_a_link_that_lacks_its_way_back_serves_neither_phase() -> None:
     supply = [int(v in graph.ranks) for v in range(graph.n)]
     supply[graph.tail[cut]] = 0
     room = [4 * len(graph.ranks)] * len(keep)
-    trees = Mirrored.on(oneway, room, supply).hang(3)
+    trees = rehang_mirrored(oneway, room, supply, 3)
     assert trees is not None
     back = (graph.head[cut], graph.tail[cut])
     assert back not in both_ways(oneway, trees)

@@ -5,7 +5,7 @@ program with one node for each box says how fast it can be, and how much each bo
 are worth most where the links are widest: a root sends its sums to all other boxes itself, so that
 trees are low. Then one forest is searched for that serves both phases, broadcast trees as they are
 and reduce trees turned round: links between boxes are shared with those in the other direction
-(`rehanging.Mirrored`). Its loads prove what it reaches; the bound is another matter.
+(`rehanging.rehang_mirrored`). Its loads prove what it reaches; the bound is another matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from forestcoll.solver.flows.joint import Joint, joint_model, shares
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
-from forestcoll.solver.shallow.rehanging import MOST_EDGES, Mirrored, suits
+from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
 from forestcoll.solver.shares import apportion
 
 VARIABLES = 6_000
@@ -76,15 +76,12 @@ def _search(
     total = sum(supply)
     room = [c * least_time.numerator // least_time.denominator for c in graph.capacity]
     least = least_height(graph, room, supply)
-    wanted: dict[Fraction, Mirrored] = {}
     for height in range(least, least + HIGHER + 1):
         solutions: list[tuple[int, Fraction, list[Tree]]] = []
         for slower in SLOWER:
             u = least_time * slower
-            if u not in wanted:
-                capacity = [c * u.numerator // u.denominator for c in graph.capacity]
-                wanted[u] = Mirrored.on(graph, capacity, supply)
-            trees = wanted[u].hang(height)
+            capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+            trees = rehang_mirrored(graph, capacity, supply, height)
             if trees is not None:
                 solutions.append((scan(graph, trees)[1], u, trees))
             if not solutions or (slower == 1 and trees is not None):

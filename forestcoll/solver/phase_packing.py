@@ -55,29 +55,30 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
     supply, ranks = task.supply(k), set(links.ranks)
     few = len(ranks) <= BOTH_WAYS
     tiers = any(u not in ranks and v not in ranks for u, v in links.ends)
-    regular, height = None, 0
+    packed, quick, height = None, None, 0
     if tiers and task.root is None and not links.shares:
         packed = pack_compact(links, k, capacity)
-        if packed is not None:
-            regular, height = all_images(links, *packed), scan(links, packed[0])[1]
+    if packed is not None:
+        height = scan(links, packed[0])[1]
     if not suits(task.given, task.root):
-        if regular is None or not few:
-            return regular
-        return prefer(links, [pack(links, capacity, supply), regular])
-    quick = regular
+        if packed is None:
+            return None
+        regular = all_images(links, *packed)
+        return prefer(links, [pack(links, capacity, supply), regular]) if few else regular
     if not tiers:
         height, quick = pack_quickly(links, capacity, supply) or (0, None)
         if quick is not None and find_structures(links):
             return quick
-    small = regular is not None and few
-    if quick is not None and not small:
-        many = not tiers and sum(supply) * len(ranks) > QUICK_PARENTS
-        if many or height <= (2 if tiers else 2 + LITTLE):
-            return quick
-    wanted = Wanted.of(task, k, fit.algbw)
-    if quick is not None and not small and height <= wanted.least:
-        return quick
-    low = pack_irregular(wanted)
+    good = quick is not None or (packed is not None and not few)
+    many = quick is not None and sum(supply) * len(ranks) > QUICK_PARENTS
+    low = None
+    if not good or not (many or height <= (2 if tiers else 2 + LITTLE)):
+        wanted = Wanted.of(task, k, fit.algbw)
+        low = pack_irregular(wanted) if not good or height > wanted.least else None
+    if packed is not None:
+        if low is not None and scan(links, low)[1] < height:
+            return low  # the others need not be written out
+        quick = all_images(links, *packed)
     packings = [trees for trees in (low, quick) if trees is not None]
     return prefer(links, packings) if packings else None
 

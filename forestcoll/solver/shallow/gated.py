@@ -125,7 +125,6 @@ class Gates:
             if room not in rooms and box.suffices(room, starts):
                 rooms.append(room)
         interior = Interior(self._graph, box.ranks, box.links)
-        rooms = [room for room in rooms if interior.holds(starts, room)]
         ways = [(room, height) for height in range(1, HIGHEST + 1) for room in rooms]
         for room, height in (*ways, *((room, 0) for room in rooms)):
             spreads = interior.hang(starts, room, height) if height else interior.pack(starts, room)

@@ -217,6 +217,9 @@ class Interior:
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int], height: int
     ) -> dict[int, list[Spread]] | None:
         """Trees of this height over these links, as the search that hangs boxes finds them."""
+        given, wanted = self._problem(starts, links)
+        if _kernel.violated(*given.wires, given.capacity, wanted, given.ranks):
+            return None  # a cut says that none of any height are there
         supply = [0] * self._graph.n
         for v, units in starts.items():
             supply[v] = units
@@ -238,13 +241,8 @@ class Interior:
     ) -> tuple[CapacityGraph, list[int]]:
         """(these links as a graph, the trees that start at each of its nodes)."""
         box = self._graph.restrict(self._nodes, links)
-        box = replace(box, ranks=tuple(range(len(self.ranks))))
-        return box, [starts.get(v, 0) for v in self._nodes]
-
-    def holds(self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]) -> bool:
-        """Whether no cut says that these links are too few for trees of any height."""
-        box, supply = self._problem(starts, links)
-        return _kernel.violated(*box.wires, box.capacity, supply, box.ranks) is None
+        ranks = tuple(range(len(self.ranks)))
+        return replace(box, ranks=ranks), [starts.get(v, 0) for v in self._nodes]
 
     def pack(
         self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]

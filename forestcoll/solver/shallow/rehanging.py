@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from functools import lru_cache
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
@@ -75,28 +75,30 @@ def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Mirrored:
-    """Trees that serve both phases of an allreduce: `supply[v]` of them from node v.
+def rehang_mirrored(
+    graph: CapacityGraph,
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    height: int,
+) -> list[Tree] | None:
+    """Trees of this height that serve both phases of an allreduce.
 
     No link carries more than its `capacity` of them and of the same trees turned round together.
     Between boxes a link shares what it has with the one in the other direction, as the search
     needs it; inside boxes each phase has half.
     """
+    boxes, both = _mirror(graph, tuple(capacity), tuple(supply))
+    return _search(boxes, both, height, 0, shared=True)
 
-    boxes: Boxes
-    capacity: Sequence[int]
 
-    @staticmethod
-    def on(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> Mirrored:
-        """These, with the boxes that hold them."""
-        room = dict(zip(graph.ends, capacity, strict=True))
-        both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
-        return Mirrored(find_boxes(graph, [c // 2 for c in both], supply, gated=True), both)
-
-    def hang(self, height: int) -> list[Tree] | None:
-        """Trees of this height; None where none are found."""
-        return _search(self.boxes, self.capacity, height, 0, shared=True)
+@lru_cache(maxsize=4)
+def _mirror(
+    graph: CapacityGraph, capacity: tuple[int, ...], supply: tuple[int, ...]
+) -> tuple[Boxes, list[int]]:
+    """(the boxes that hold trees of both phases, per link what these share): for any height."""
+    room = dict(zip(graph.ends, capacity, strict=True))
+    both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
+    return find_boxes(graph, [c // 2 for c in both], supply, gated=True), both
 
 
 def _search(
@@ -146,59 +148,51 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in trees_inside.items()]
 
 
-class _Entry(NamedTuple):
-    """A unit enters a box after `depth` hops: the `place`-th box of its tree, 0 the root's."""
-
-    depth: int
-    unit: int
-    place: int
+_Entry = tuple[int, int, int]
+"""(depth, unit, place): hops before it enters the `place`-th box of its tree; 0: the root's."""
 
 
 def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
     """Per unit how each box spreads it, first the root's own, then in the order of its tree."""
     first, last = [path[0] for path in hung.paths], [path[-1] for path in hung.paths]
     entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
-    senders: list[dict[int, frozenset[int]]] = []  # per unit and box the ranks that send to others
+    senders: list[frozenset[int]] = []  # per unit the ranks that send to other boxes
     for unit, (root, tree) in enumerate(zip(hung.roots, hung.trees, strict=True)):
-        entries[root].append(_Entry(0, unit, 0))
+        entries[root].append((0, unit, 0))
         for place in range(0, len(tree), 2):
-            entries[last[tree[place + 1]]].append(_Entry(tree[place], unit, place // 2 + 1))
-        by_box: dict[int, frozenset[int]] = {}
-        for rank in {first[number] for number in tree[1::2]}:
-            box = boxes.box[rank]
-            by_box[box] = by_box.get(box, _NOBODY) | {rank}
-        senders.append(by_box)
+            entries[last[tree[place + 1]]].append((tree[place], unit, place // 2 + 1))
+        senders.append(frozenset(first[number] for number in tree[1::2]))
     chosen = [[_NOTHING] * (len(tree) // 2 + 1) for tree in hung.trees]
     for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
         if len(members) == 1:
             continue
-        onward = {v: [senders[e.unit].get(box, _NOBODY) for e in entries[v]] for v in members}
+        held = frozenset(members)
+        mates = {v: [senders[unit] & held for _, unit, _ in entries[v]] for v in members}
         spreads: Mapping[int, list[Spread]] | None
         if box in boxes.gated:
             spreads = boxes.gated[box].spreads
         else:
-            stars = {
-                v: sum(box in senders[e.unit] and senders[e.unit] != {box: {v}} for e in entries[v])
+            interior = Interior(boxes.graph, members, links)
+            onward = {
+                v: sum(bool(senders[u] & held) and senders[u] != {v} for _, u, _ in entries[v])
                 for v in members
             }
-            interior = Interior(boxes.graph, members, links)
-            spreads = interior.spread({v: len(entries[v]) for v in members}, stars)
+            spreads = interior.spread({v: len(entries[v]) for v in members}, onward)
         if spreads is None:
             return None
         for rank, some in spreads.items():
             if not entries[rank]:
                 continue
-            for entry, spread in _assign(rank, entries[rank], some, onward[rank]):
-                chosen[entry.unit][entry.place] = spread
+            for (_, unit, place), spread in _assign(rank, entries[rank], some, mates[rank]):
+                chosen[unit][place] = spread
     return chosen
 
 
-_NOBODY = frozenset[int]()
 _NOTHING = Spread(0, (), {})
 
 
 def _assign(
-    rank: int, entries: list[_Entry], spreads: list[Spread], onward: Sequence[frozenset[int]]
+    rank: int, entries: list[_Entry], spreads: list[Spread], onward: list[frozenset[int]]
 ) -> Iterator[tuple[_Entry, Spread]]:
     """Each of the entries of a rank with one of its trees; `onward`: the ranks that send it on.
 
@@ -218,8 +212,9 @@ def _assign(
         )
         for nodes in set(onward)
     }
-    ends = [nodes <= {rank} for nodes in onward]
-    for place in sorted(range(len(entries)), key=lambda p: (ends[p], -entries[p].depth, p)):
+    own = frozenset([rank])
+    keys = [(nodes <= own, -entry[0]) for nodes, entry in zip(onward, entries, strict=True)]
+    for place in sorted(range(len(entries)), key=keys.__getitem__):
         queue = queues[onward[place]]
         while not left[queue[-1]]:
             queue.pop()
