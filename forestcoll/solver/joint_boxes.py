@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -108,28 +108,15 @@ class _Machine:
             if number >= 0
             for v in (t, h)
         }
-        at, more = [], self.boxes.count
-        for v in range(graph.n):
-            number = inner.get(v, box[v])
-            at.append(number if number >= 0 else more)
-            more += number < 0
+        first = [held[0] for held in self.boxes.members]
+        numbers = (inner.get(v, box[v]) for v in range(graph.n))
+        at = [v if number < 0 else first[number] for v, number in enumerate(numbers)]
         links: dict[tuple[int, int], int] = defaultdict(int)
         for t, h, c in graph.arcs:
             if at[t] != at[h]:
                 links[at[t], at[h]] += c
-        ranks = tuple(range(self.boxes.count))
-        no = (False,) * more
-        return CapacityGraph(
-            names=tuple(f"node{v}" for v in range(more)),
-            gpu=tuple(v < len(ranks) for v in range(more)),
-            multicast=no,
-            aggregation=no,
-            ranks=ranks,
-            tail=tuple(t for t, _ in links),
-            head=tuple(h for _, h in links),
-            capacity=tuple(links.values()),
-            unit=graph.unit,
-        )
+        contracted = graph.plain.restrict(list(dict.fromkeys([*first, *at])), links)
+        return replace(contracted, ranks=tuple(range(len(first))))
 
     def shares(self) -> tuple[Fraction, list[Fraction]] | None:
         """(data per unit of time, per box the part of it that is summed there).
