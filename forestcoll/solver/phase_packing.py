@@ -55,26 +55,24 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
     supply, ranks = task.supply(k), set(links.ranks)
     few = len(ranks) <= BOTH_WAYS
     tiers = any(u not in ranks and v not in ranks for u, v in links.ends)
-    packed, quick, height = None, None, 0
+    packed = low = quick = None
+    height, near = 0, 2 if tiers else 2 + LITTLE
     if tiers and task.root is None and not links.shares:
         packed = pack_compact(links, k, capacity)
     if packed is not None:
         height = scan(links, packed[0])[1]
     if not suits(task.given, task.root):
-        if packed is None:
-            return None
-        regular = all_images(links, *packed)
-        return prefer(links, [pack(links, capacity, supply), regular]) if few else regular
-    if not tiers:
-        height, quick = pack_quickly(links, capacity, supply) or (0, None)
-        if quick is not None and find_structures(links):
-            return quick
-    good = quick is not None or (packed is not None and not few)
-    many = quick is not None and sum(supply) * len(ranks) > QUICK_PARENTS
-    low = None
-    if not good or not (many or height <= (2 if tiers else 2 + LITTLE)):
-        wanted = Wanted.of(task, k, fit.algbw)
-        low = pack_irregular(wanted) if not good or height > wanted.least else None
+        low = pack(links, capacity, supply) if packed is not None and few else None
+    else:
+        if not tiers:
+            height, quick = pack_quickly(links, capacity, supply) or (0, None)
+            many = sum(supply) * len(ranks) > QUICK_PARENTS
+            if quick is not None and (many or find_structures(links)):
+                return quick
+        good = quick is not None or (packed is not None and not few)
+        if not good or height > near:
+            wanted = Wanted.of(task, k, fit.algbw)
+            low = pack_irregular(wanted) if not good or height > wanted.least else None
     if packed is not None:
         if low is not None and scan(links, low)[1] < height:
             return low  # the others need not be written out

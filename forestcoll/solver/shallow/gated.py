@@ -119,10 +119,12 @@ class Gates:
             return Gated(nodes, entries, {}, 1, {})
         starts = {v: own[v] + entries[v] for v in box.ranks}
         sends = {v: own[v] * (self._boxes - 1) for v in box.ranks}
+        copies = whole * (len(box.ranks) - 1)
         rooms: list[dict[Link, int]] = []
         for quarters in QUARTERS:
             room = box.room(entries, sends, quarters)
-            if room not in rooms and box.suffices(room, starts):
+            sent = sum(units for (rank, _), units in room.items() if rank in starts)
+            if room not in rooms and sent >= copies:
                 rooms.append(room)
         interior = Interior(self._graph, box.ranks, box.links)
         ways = [(room, height) for height in range(1, HIGHEST + 1) for room in rooms]
@@ -243,16 +245,3 @@ class _Box:
             link = max(ends, key=lambda ends: room[ends])
             room[link] -= units
             v = ends[link]
-
-    def suffices(self, room: Mapping[Link, int], starts: Mapping[int, int]) -> bool:
-        """Whether ranks can receive all trees and send as many copies, by what links hold."""
-        whole = sum(starts.values())
-        sent: dict[int, int] = defaultdict(int)
-        come: dict[int, int] = defaultdict(int)
-        for (t, h), c in room.items():
-            sent[t] += c
-            come[h] += c
-        copies = whole * (len(self.ranks) - 1)
-        return sum(sent[v] for v in self.ranks) >= copies and all(
-            come[v] >= whole - starts[v] for v in self.ranks
-        )

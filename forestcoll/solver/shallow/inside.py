@@ -146,8 +146,6 @@ class Interior:
         `starts`: per rank how many trees start there, those rooted at it and those that enter.
         `onward`: how many of them other ranks of the box send on, so that they should be stars.
         """
-        if len(self.ranks) == 1:
-            return {v: [Spread.of(v, units, ())] for v, units in starts.items() if units}
         whole = self._stars(starts, dict(self._links))
         if whole is not None:
             return whole
