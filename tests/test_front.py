@@ -22,7 +22,11 @@ from forestcoll.program.targets import MSCCLPP, RCCL, Target
 from forestcoll.schedule import certificate
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import algbw_of_trees, optimum, solve
+from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.front import GOALS, Front, Point
+from forestcoll.solver.task import analyse
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
@@ -297,3 +301,17 @@ def test_one_box_has_one_point() -> None:
     assert Front(dgx_a100(1), ALLGATHER).points() == (
         Point(1, Fraction(2400, 7), Fraction(1), True),
     )
+
+
+@pytest.mark.parametrize("lost", ["box0/gpu0->fabric", "fabric->box0/gpu0"])
+def test_whole_trees_after_a_one_way_failure_are_as_fast_as_whole_links_allow(lost: str) -> None:
+    """A little faster, links in whole trees have an optimum that is too little, by the program."""
+    graph = CapacityGraph.from_topology(edit(catalog.load("dgx-a100", {"boxes": "4"}), [lost]))
+    task = analyse(graph, None)
+    for k in (1, 2, 3):
+        fit = fit_trees(task, k)
+        u = len(graph.ranks) * k * graph.unit / fit.algbw
+        less = [-(-c * u.numerator // u.denominator) - 1 for c in graph.capacity]
+        kept = [e for e, c in enumerate(less) if c]
+        faster = analyse(graph.keep(kept, less), None)
+        assert faster.rate * faster.graph.unit / graph.unit < k

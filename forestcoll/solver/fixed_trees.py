@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
@@ -11,6 +12,8 @@ from typing import Literal
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced, require_size
 from forestcoll.graph.kernel import _kernel
+from forestcoll.program import Collective
+from forestcoll.schedule.dual import link_worth
 from forestcoll.solver.task import Task
 
 REFINEMENTS = 5
@@ -22,16 +25,18 @@ def fit_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fr
 
     Link e carries floor(U b(e)) trees, and U is the least at which `trees` a root can be packed:
     algbw = roots * trees / U * unit. Starts where nothing could be faster; every cut that objects
-    names the least U at which it no longer does (discrete Newton). Where switches are unbalanced,
-    by rounding or from the start, what is too much is trimmed from all that the links hold; U grows
-    where that fails, at most to where the balanced part of the links (`task.graph`) needs no
-    rounding.
+    names the least U at which it no longer does (discrete Newton), as does a dual. Where switches
+    are unbalanced, by rounding or from the start, what is too much is trimmed from all that the
+    links hold; U grows where that fails, at most to where the balanced part of the links
+    (`task.graph`) needs no rounding.
     """
     if trees < 1:
         raise UnsupportedError(f"{trees} trees per root: must be at least 1")
     graph, supply = task.given, task.supply(trees)
     require_size(supply, 1)
     u = trees * graph.unit / (task.rate * task.graph.unit)
+    if task.bound.method == "linear-program":
+        u = _grow(rate_worth(task), u, trees)
     while True:
         capacity = _floors(u, graph.capacity)
         require_size(capacity, 1)
@@ -119,23 +124,39 @@ def _least_for(
     graph: CapacityGraph, cut: frozenset[int], u: Fraction, supply: list[int]
 ) -> Fraction:
     """The least U above `u` at which the links that leave `cut` carry all trees rooted in it."""
-    wanted = sum(supply[v] for v in cut)
-    leaving: dict[int, int] = {}  # capacity -> how many links
-    for tail, head, capacity in graph.arcs:
-        if tail in cut and head not in cut:
-            leaving[capacity] = leaving.get(capacity, 0) + 1
-    u = max(u, Fraction(wanted, sum(c * count for c, count in leaving.items())))
-    while sum(count * (c * u.numerator // u.denominator) for c, count in leaving.items()) < wanted:
-        u = _next_step(u, leaving)
+    leaving = Counter(c for tail, head, c in graph.arcs if tail in cut and head not in cut)
+    return _grow(leaving, u, sum(supply[v] for v in cut))
+
+
+def _grow(worth: Mapping[int, Fraction | int], u: Fraction, wanted: int) -> Fraction:
+    """The least U from `u` on at which links worth so much, by capacity, carry what is wanted."""
+    u = max(u, Fraction(wanted) / sum(c * z for c, z in worth.items()))
+    while sum(z * (c * u.numerator // u.denominator) for c, z in worth.items()) < wanted:
+        u = _next_step(u, worth)
     return u
+
+
+def rate_worth(task: Task) -> dict[int, Fraction]:
+    """What the dual of a task pays for links, by capacity: holds for whole trees as well."""
+    alone = Collective.ALLGATHER if task.root is None else Collective.BROADCAST
+    worth = link_worth(task.given, task.bound, alone, task.root)
+    return by_capacity(task.given, [z / task.roots for z in worth])
+
+
+def by_capacity(graph: CapacityGraph, worth: Sequence[Fraction]) -> dict[int, Fraction]:
+    """What links are worth, those of equal capacity together: the same k trees fit on each."""
+    values: dict[int, Fraction] = defaultdict(Fraction)
+    for c, z in zip(graph.capacity, worth, strict=True):
+        if z:
+            values[c] += z
+    return values
 
 
 def _find_violation(
     graph: CapacityGraph, capacity: list[int], supply: list[int]
 ) -> frozenset[int] | None:
     """A node set that fewer trees can leave than are rooted in it and wanted outside, or None."""
-    links = (*graph.wires, capacity, supply, graph.ranks)
-    violated = _kernel.violated(*links)
+    violated = _kernel.violated(*graph.wires, capacity, supply, graph.ranks)
     return None if violated is None else frozenset(violated[1])
 
 

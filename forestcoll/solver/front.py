@@ -22,7 +22,7 @@ balances, such as the dual of a linear program. No flow is needed to see that a 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,7 +33,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric, require
 from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import link_worth
-from forestcoll.solver.fixed_trees import fit_trees
+from forestcoll.solver.fixed_trees import by_capacity, fit_trees, rate_worth
 from forestcoll.solver.optimum import algbw_of_trees, check_root, optimum
 from forestcoll.solver.task import Optimum, Task, analyse, forward
 from forestcoll.solver.walks import by_box
@@ -213,7 +213,7 @@ class _Phase:
             self._teach(rates, side)
             self._teach(rates, side, inside=False)
         if task.bound.method == "linear-program":
-            rates.add(1, by_capacity(self._graph, _worth(task)))
+            rates.add(1, rate_worth(task))
         return rates
 
     @cached_property
@@ -332,12 +332,6 @@ class _Joint:
         """None is known but the optimum's own."""
 
 
-def _worth(task: Task) -> list[Fraction]:
-    """Per link what its dual pays for it: holds for whole trees on links as well."""
-    alone = Collective.ALLGATHER if task.root is None else Collective.BROADCAST
-    return [z / task.roots for z in link_worth(task.given, task.bound, alone, task.root)]
-
-
 def _likely_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:
     """Each rank and each box: what leaves and what enters them is likely to be scarce."""
     yield from (frozenset([v]) for v in graph.ranks)
@@ -427,12 +421,3 @@ class _Cut:
         common = math.lcm(*(w.denominator for w in weights.values()))
         pairs = sorted((i, int(w * common)) for i, w in weights.items())
         return _Cut(roots * common, tuple(i for i, _ in pairs), tuple(w for _, w in pairs))
-
-
-def by_capacity(graph: CapacityGraph, worth: Sequence[Fraction]) -> dict[int, Fraction]:
-    """What links are worth, those of equal capacity together: the same k trees fit on each."""
-    values: dict[int, Fraction] = defaultdict(Fraction)
-    for c, z in zip(graph.capacity, worth, strict=True):
-        if z:
-            values[c] += z
-    return values

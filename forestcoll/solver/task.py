@@ -263,7 +263,7 @@ def _trim(task: Task) -> Task | None:
 def _fold(task: Task) -> Task | None:
     """The optimum over balanced sub-capacities of a large graph where many ranks are alike."""
     graph = task.graph
-    if len(graph.ranks) <= ALIKE_FROM:
+    if len(graph.ranks) <= PATIENT:
         return None
     folded = Folded(graph, task.root)
     if 2 * len(folded.sinks) >= len(graph.ranks):

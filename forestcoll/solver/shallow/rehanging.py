@@ -212,8 +212,7 @@ def _assign(
         )
         for nodes in set(onward)
     }
-    own = frozenset([rank])
-    keys = [(nodes <= own, -entry[0]) for nodes, entry in zip(onward, entries, strict=True)]
+    keys = [(nodes <= {rank}, -entry[0]) for nodes, entry in zip(onward, entries, strict=True)]
     for place in sorted(range(len(entries)), key=keys.__getitem__):
         queue = queues[onward[place]]
         while not left[queue[-1]]:
