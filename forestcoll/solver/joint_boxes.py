@@ -10,7 +10,7 @@ and reduce trees turned round: links between boxes are shared with those in the 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -196,27 +196,23 @@ class _Machine:
             able = [v for v in members if ways[v]] or list(members)
             taken: dict[int, Fraction] = defaultdict(Fraction)  # of each way
             for _ in range(own):
-                v = min(able, key=lambda v: (_fullness(taken, ways[v], out), supply[v], v))
+                room = {v: max(1, sum(map(out.__getitem__, ways[v]))) for v in able}
+                used = {v: sum(map(taken.__getitem__, ways[v]), Fraction(1)) for v in able}
+                v = min(able, key=lambda v: (used[v] / room[v], supply[v], v))
                 supply[v] += 1
                 for way in ways[v]:
                     taken[way] += Fraction(1, len(ways[v]))
         return supply
 
 
-def _fullness(taken: dict[int, Fraction], ways: set[int], out: dict[int, int]) -> Fraction:
-    used = sum((taken[way] for way in ways), Fraction(1))
-    return used / max(1, sum(out[way] for way in ways))
-
-
 def _direct_rows(model: Model) -> list[exact_lp.Row]:
     """Per box: what leaves it in the broadcast holds what it sums, once for every other box."""
     graph, share = model.machine, shares(model)
     others = len(graph.ranks) - 1
-    rows: dict[int, dict[int, int]] = {v: {} for v in graph.ranks}
+    rows: dict[int, Counter[int]] = {v: Counter() for v in graph.ranks}
     for e, t in enumerate(graph.tail):
         if t in rows:
-            flow = model.flow[0][e]
-            rows[t][flow] = rows[t].get(flow, 0) + 1
+            rows[t][model.flow[0][e]] += 1
     for v, row in rows.items():
         row[share[v]] = -others
     return [exact_lp.Row(row) for row in {frozenset(r.items()): r for r in rows.values()}.values()]

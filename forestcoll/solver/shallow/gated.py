@@ -119,12 +119,11 @@ class Gates:
             return Gated(nodes, entries, {}, 1, {})
         starts = {v: own[v] + entries[v] for v in box.ranks}
         sends = {v: own[v] * (self._boxes - 1) for v in box.ranks}
-        copies = whole * (len(box.ranks) - 1)
         rooms: list[dict[Link, int]] = []
         for quarters in QUARTERS:
             room = box.room(entries, sends, quarters)
             sent = sum(units for (rank, _), units in room.items() if rank in starts)
-            if room not in rooms and sent >= copies:
+            if room not in rooms and sent >= whole * (len(box.ranks) - 1):
                 rooms.append(room)
         interior = Interior(self._graph, box.ranks, box.links)
         ways = [(room, height) for height in range(1, HIGHEST + 1) for room in rooms]
