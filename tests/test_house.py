@@ -195,7 +195,7 @@ BUDGETS: dict[str, int] = {
     "verify": 55_935,  # a limit of plays, columns as arrays, the event engine laid out flat
     "plans": 38_725,
     "lower": 27_035,  # ways of routes by turns at neighbours, slices, counts over columns
-    "compile": 36_765,
+    "compile": 36_970,  # plans for sizes of 1 to 16 MiB in more and more pieces
     "study": 22_260,
     "execute": 105_790,  # 23,220 for ranks in several processes: wires, group, launchers, lab
     "ui": 94_325,

@@ -15,7 +15,7 @@ from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedErro
 from forestcoll.compile.choose import ENOUGH, round_forest
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.others import Other
-from forestcoll.compile.plan_set.values import Candidate, Source
+from forestcoll.compile.plan_set.values import LARGEST, Candidate, Source
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.lower.rounds import Rounds, lower_rounds
 from forestcoll.program.sizes import is_power
@@ -44,6 +44,8 @@ FORESTS: Final = 3
 """Forests of a baseline that take part: so many of the fastest, and the lowest."""
 WIDE: Final = 4
 """Times as many instances of programs in LL for more bytes, at most."""
+PIECES: Final = (2, 4, 8)
+"""Times as many instances, and slices, of trees' programs: looked at where none is good."""
 FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (4, 16), "onesided": (2,)}
 """Times as many pieces of an all-to-all's blocks for more bytes: what is lost until all hops are
 under way, or while links in order serve others, is as long as a piece."""
@@ -57,8 +59,7 @@ def forests_of(
     """The forests of a baseline that take part, the fastest first; errors as `forests`."""
     forests = list(drop_equals(baseline.forests(graph, collective, root)))
     lowest = min(forests, key=lambda forest: forest.height)
-    kept = forests[:FORESTS]
-    return kept if any(lowest is forest for forest in kept) else [*kept, lowest]
+    return [f for k, f in enumerate(forests) if k < FORESTS or f is lowest]
 
 
 def drop_equals(forests: Iterable[Forest]) -> Iterator[Forest]:
@@ -139,19 +140,22 @@ def candidates_of(
     links = topology.latencies()
     message = library_on(topology.name).messages.of("LL")
     return [
-        Candidate(source, kind, line_of(source, kind, links, topology.name, options), *more)
+        Candidate(source, kind, line, *more)
         for source in sources
         for kind in KINDS
         if kind[0] in styles and _has(source, kind)
+        for line in [line_of(source, kind, links, topology.name, options)]
         for more in ((1, 0), *_finer(source, kind, message))
     ]
 
 
 def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]]:
     """How many times as many pieces programs are looked at in, and above how many bytes."""
-    if isinstance(source, Forest) and kind == KINDS[0]:
+    if isinstance(source, Forest):
         roots = 1 if source.collective.has_root else source.n
-        yield WIDE, roots * source.trees_per_root * message
+        above = roots * source.trees_per_root * message if kind == KINDS[0] else LARGEST
+        for times in PIECES:
+            yield times, above if times == WIDE else LARGEST
     elif isinstance(source, Routes) and kind[1] != "LL":
         chunks = len(source.graph.ranks) * source.units
         relays = kind[0] == "onesided" and source.hops > 1  # in stages already
@@ -209,7 +213,7 @@ def best_program(
     on this topology it is taken from there. Raises PlanError where the target holds none.
     """
     from forestcoll.compile.search import search
-    from forestcoll.lower import lower
+    from forestcoll.lower import UNIT_BYTES, lower
     from forestcoll.lower.alltoall.filling import fill
 
     source, protocol = candidate.origin, candidate.protocol
@@ -223,11 +227,13 @@ def best_program(
     key = _trees_of(source), source.collective, protocol, target, instances
     if (*key, False) not in programs:
         programs[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
-    if candidate.times > 1:
-        program = programs[*key, False][0]
-        room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
-        more = instances * min(candidate.times, 1 << room.bit_length() - 1)
-        return lower(source, target, instances=more, protocol=protocol), ""
+    if (times := candidate.times) > 1:
+        if protocol == "LL":
+            program = programs[*key, False][0]
+            room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
+            times = min(times, 1 << room.bit_length() - 1)
+        unit, instances = UNIT_BYTES // times, instances * times
+        return lower(source, target, unit_bytes=unit, instances=instances, protocol=protocol), ""
     if (*key, tuned) not in programs:
         program, links = programs[*key, False][0], topology.latencies()
         programs[*key, tuned] = search(source, target, program, links=links)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 MANY: Final = 2**26
 """Bytes at which plans for the largest sizes are looked at: more change little."""
 NEVER: Final = float("inf")
+NEAR: Final = 1.2
+"""Plans are cut finer that take less than so many times as long as the fastest."""
 TUNED: Final = 2
 """Plain plans are not searched that take so many times as long: less is gained by it."""
 PLAIN: Final[dict[Style, int]] = {"fifo": SHORT // 4, "onesided": SHORT // 256}
@@ -162,6 +164,18 @@ class Contest:
                     best = min(best, max(times))
         return looked
 
+    def _look_finer(self, size: int) -> dict[Look, Sequence[float]]:
+        """The same; where none is good, with those near it in more and more pieces until one is.
+
+        Not for many bytes: searches have cut for those.
+        """
+        looked = self._look_briefly(size)
+        near = {self.candidates[i].line for (i, _), k in _behind(looked).items() if k < NEAR}
+        for i, one in enumerate(self.candidates) if size < SHORT else ():
+            if one.above == LARGEST and one.line in near and min(_behind(looked).values()) > SURE:
+                looked[i, True] = self.times(i, size)
+        return looked
+
     def _look_briefly(
         self, size: int, without: Collection[Look] = ()
     ) -> dict[Look, Sequence[float]]:
@@ -255,7 +269,7 @@ class Contest:
         """
         places = []
         for size in sizes:
-            looked = self._look_briefly(size)
+            looked = self._look_finer(size)
             for style in sorted({self.candidates[i].kind[0] for i, _ in looked}):
                 own = {k: t for k, t in looked.items() if self.candidates[k[0]].kind[0] == style}
                 good = [(max(own[k]), self._rank(k[0]), k) for k in _nearest_to_fastest(own)]
@@ -313,13 +327,18 @@ def _nearest_to_fastest(looked: Mapping[Any, Sequence[float]]) -> set[Any]:
 
     Where there is none, the one that comes nearest to it.
     """
+    behind = _behind(looked)
+    most = max(SURE, min(behind.values(), default=SURE))
+    return {i for i, times in behind.items() if times <= most}
+
+
+def _behind(looked: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
+    """How many times as long each takes as the fastest, under the worse rule."""
     fastest = [min(times) for times in zip(*looked.values(), strict=True)]
-    behind = {
+    return {
         i: max(time / best for time, best in zip(times, fastest, strict=True))
         for i, times in looked.items()
     }
-    most = max(SURE, min(behind.values(), default=SURE))
-    return {i for i, times in behind.items() if times <= most}
 
 
 def where_of(origin: Source | None, topology: Topology) -> Where:

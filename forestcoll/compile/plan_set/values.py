@@ -30,8 +30,8 @@ Ends = tuple[Band, Band]
 class Candidate:
     """What programs of a style and protocol are made from, with the estimate of its plan.
 
-    `times`: as many instances, or pieces of a block, as its plainest programs have; it is looked at
-    `above` so many bytes.
+    `times`: as many instances and slices, or pieces of a block, as its plainest programs have; it
+    is looked at `above` so many bytes.
     """
 
     origin: Source
