@@ -1,6 +1,6 @@
 """Plans on fabrics of network namespaces, beside rings, trees, direct sending and gloo's own.
 
-    scripts/lab [--only FABRIC] [--seconds S] [--rate MBIT] [--write]
+    scripts/lab [--only FABRIC] [--seconds S] [--rate MBIT] [--engine cpu|torch] [--write]
 
 Exit 1 where a plan reaches less than 85 % of what theory says, where it beats a ring or gloo by a
 factor that is more than 15 % off the theory's, where an all-to-all is less than 1.3 times as fast
@@ -112,13 +112,14 @@ FABRICS = {
 DEFAULT = tuple(name for name in FABRICS if name != "dgx-a100")
 
 
-def measure(fabric: Fabric, seconds: float, rate: float) -> Report:
+def measure(fabric: Fabric, seconds: float, rate: float, engine: str) -> Report:
     """Make a plan for the fabric, and run it and all others there."""
     known = fabric.load()
     graph = CapacityGraph.from_topology(known)
     wishes = Wishes(
         rate or fabric.rate,
         seconds,
+        engine=engine,
         progress=lambda name, _: print(f"{known.name}: {name}", file=sys.stderr, flush=True),
     )
     if fabric.collective == "allreduce":
@@ -209,11 +210,12 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=[*FABRICS], help="fabrics to build")
     parser.add_argument("--seconds", type=float, default=20.0, help="that a schedule should take")
     parser.add_argument("--rate", type=float, default=0.0, help="Mbit/s into all ranks together")
+    parser.add_argument("--engine", choices=("cpu", "torch"), default="cpu")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     chosen = parser.parse_args()
     parts, missed = [], list[str]()
     for name in chosen.only or DEFAULT:
-        report = measure(FABRICS[name], chosen.seconds, chosen.rate)
+        report = measure(FABRICS[name], chosen.seconds, chosen.rate, chosen.engine)
         parts.append(table(FABRICS[name], report))
         missed += misses(report)
     text = "\n".join([machine(), "", *parts])
