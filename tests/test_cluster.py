@@ -45,6 +45,16 @@ APART = {name: program for name, program in SAMPLES.items() if "fabric" not in n
 Done = tuple[int, str, str]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _builds(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is compiled on first use stays with the tests."""
+    cache = request.config.cache
+    assert cache is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORESTCOLL_CACHE", str(cache.mkdir("builds")))
+        yield
+
+
 class Job:
     """Processes of `forestcoll run` on this machine, as a launcher would start them."""
 
