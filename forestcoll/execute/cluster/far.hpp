@@ -3,9 +3,9 @@
 // A process has an arena for all that others write: buffers of its ranks, and slots for the messages
 // that come from elsewhere. Every process knows how each arena is laid out, and keeps as much address
 // space for those of the others, side by side: an address in there names a place, and memory is there
-// only of what thread blocks here have fetched to read it. What a thread block does to such an address, to a semaphore or to a connection's other end
-// becomes an effect on the wire (wire.hpp); what arrives changes the same numbers that thread blocks of
-// this process change, and wakes those who wait for them.
+// only of what thread blocks here have fetched to read it. What a thread block does to such an address,
+// to a semaphore or to a connection's other end becomes an effect on the wire (wire.hpp); what arrives
+// changes the same numbers that thread blocks of this process change, and wakes those who wait for them.
 
 #pragma once
 

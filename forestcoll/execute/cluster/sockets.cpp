@@ -68,23 +68,10 @@ class Sockets : public Wire {
     if (peer.waiting.size() == 1 && !write(number)) ring();
   }
 
-  std::string failure(int& peer) override {
-    const std::lock_guard lock(failing_);
-    peer = failed_;
-    return reason_;
-  }
-
  private:
   void ring() {
     const std::uint64_t one = 1;
     (void)!::write(bell_, &one, sizeof one);
-  }
-
-  void fail(int peer, const std::string& reason) {
-    const std::lock_guard lock(failing_);
-    if (!reason_.empty()) return;
-    failed_ = peer;
-    reason_ = reason;
   }
 
   // With the peer's mutex. Writes what the socket takes, several effects at once; false: there is
@@ -216,7 +203,6 @@ class Sockets : public Wire {
     peer.target = receiver_.place(number, effect);
     if (!peer.target) return false;
     if (effect.number == Number::packets) {
-      if (effect.bytes % 8 || effect.place % 8) return false;
       peer.packets.resize(effect.bytes);
       peer.target = peer.packets.data();
     }
@@ -243,9 +229,6 @@ class Sockets : public Wire {
   std::vector<Peer> peers_;
   const int bell_;
   std::atomic<bool> ending_{false};
-  std::mutex failing_;
-  int failed_ = -1;
-  std::string reason_;
   std::thread thread_;
 };
 

@@ -92,12 +92,6 @@ class Ucx : public Wire {
     posted_.emplace_back(peer, std::move(effect));
   }
 
-  std::string failure(int& peer) override {
-    const std::lock_guard lock(failing_);
-    peer = failed_;
-    return reason_;
-  }
-
  private:
   // A message that leaves, or one that arrives in parts.
   struct Transfer {
@@ -111,13 +105,6 @@ class Ucx : public Wire {
     std::int64_t sent = 0, arrived = 0;  // messages; those that have had their effect
     std::map<std::int64_t, Effect> early;  // their bytes are here, but not those before them
   };
-
-  void fail(int peer, const std::string& reason) {
-    const std::lock_guard lock(failing_);
-    if (!reason_.empty()) return;
-    failed_ = peer;
-    reason_ = reason;
-  }
 
   void run() {
     std::deque<std::pair<int, Effect>> mine;
@@ -188,8 +175,7 @@ class Ucx : public Wire {
     const int peer = said.process;
     const bool packets = effect.number == Number::packets;
     byte* const target = effect.bytes ? receiver_->place(peer, effect) : nullptr;
-    if (static_cast<Amount>(bytes) != effect.bytes || (effect.bytes && !target) ||
-        (packets && (effect.bytes % 8 || effect.place % 8))) {
+    if (static_cast<Amount>(bytes) != effect.bytes || (effect.bytes && !target)) {
       fail(peer, nonsense);
       return UCS_OK;
     }
@@ -262,10 +248,8 @@ class Ucx : public Wire {
   ucp_worker_h worker_ = nullptr;
   std::vector<ucp_ep_h> ends_;
   std::vector<Peer> next_;
-  std::mutex posting_, failing_;
+  std::mutex posting_;
   std::deque<std::pair<int, Effect>> posted_;
-  int failed_ = -1;
-  std::string reason_;
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };

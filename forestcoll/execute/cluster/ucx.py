@@ -43,9 +43,7 @@ def find_library() -> str | None:
 
 def find_headers() -> Path | None:
     """The folder that has them."""
-    folders = [
-        Path(folder) for folder in ("/usr/include", "/usr/local/include", "/opt/ucx/include")
-    ]
+    folders = [Path(root) / "include" for root in ("/usr", "/usr/local", "/opt/ucx")]
     library = os.environ.get(LIBRARY)
     if library:
         folders.insert(0, Path(library).resolve().parents[1] / "include")

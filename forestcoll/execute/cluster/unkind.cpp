@@ -162,7 +162,6 @@ class Unkind : public Wire {
     under_way_.fetch_add(1);
     exchange_->post(self_, peer, std::move(effect));
   }
-  std::string failure(int&) override { return {}; }
 
  private:
   std::shared_ptr<Exchange> exchange_;

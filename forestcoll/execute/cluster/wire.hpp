@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -93,7 +94,11 @@ class Wire {
   virtual ~Wire() = default;
   virtual void post(int peer, Effect effect) = 0;
   // Empty as long as all is well; else why effects no longer arrive, and of which peer.
-  virtual std::string failure(int& peer) = 0;
+  std::string failure(int& peer) {
+    const std::lock_guard lock(failing_);
+    peer = failed_;
+    return reason_;
+  }
 
   Count sent(int peer) const { return sent_[peer].load(); }
   Count received(int peer) const { return received_[peer].load(); }
@@ -101,12 +106,23 @@ class Wire {
   int processes() const { return sent_.size(); }
 
  protected:
+  void fail(int peer, const std::string& reason) {  // the first is the one that counts
+    const std::lock_guard lock(failing_);
+    if (!reason_.empty()) return;
+    failed_ = peer;
+    reason_ = reason;
+  }
   void has_left(Receiver& receiver, const Effect& effect) {
     receiver.left(effect);
     under_way_.fetch_sub(1);
   }
   std::vector<std::atomic<Count>> sent_, received_;  // effects, per peer
   std::atomic<Amount> under_way_{0};
+
+ private:
+  std::mutex failing_;
+  int failed_ = -1;
+  std::string reason_;
 };
 
 // Over connected stream sockets, one for each peer (-1: none), which it closes at its end.

@@ -15,7 +15,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
@@ -398,8 +398,12 @@ def _measure(
     wanted = wishes.size or max(4096, int(predicted * wishes.seconds) // 4096 * 4096)
     expected = wanted / predicted
     slices = math.sqrt(LEAD * max(1, entry.rounds - 1) * expected / STEP_SECONDS)
+    program, unit = entry.program, None
+    if wishes.engine == "cpu" and program is not None and matrix is None:
+        unit = max(LEAST_SLICE, UNIT_BYTES * wanted // REAL_SIZE // 16 * 16)
+        program = slice_pipelines(program, unit)
     trial = Trial(
-        program=entry.program,
+        program=program,
         collective=collective,
         size=wanted,
         slices=max(1, round(slices)),
@@ -407,10 +411,8 @@ def _measure(
         iterations=iterations,
         timeout=max(60.0, PATIENCE * expected),
         blocks=None if matrix is None else _blocks(matrix, wanted),
+        slice_bytes=unit,
     )
-    if wishes.engine == "cpu" and entry.program is not None and matrix is None:
-        unit = max(LEAST_SLICE, UNIT_BYTES * wanted // REAL_SIZE // 16 * 16)
-        trial = replace(trial, program=slice_pipelines(entry.program, unit), slice_bytes=unit)
     before = network.counters()
     spaces = [network.space(rank) for rank in range(len(network.graph.ranks))]
     try:

@@ -223,9 +223,11 @@ class Network:
                         f"address {wire.mac(wire.b)} netns {there}"
                     ],
                 )
-        for node, fd in enumerate(self.fds):
-            with inside(fd):
+        for node in range(self.graph.n):
+            with inside(self.fds[node]):
                 self._set_up(node)
+        with inside(self.fds[-1]):
+            _batch("ip", ["link set lo up"])
 
     def _set_up(self, node: int) -> None:
         settings = dict(_SETTINGS)
@@ -235,9 +237,7 @@ class Network:
             path = Path("/proc/sys") / name
             if path.exists():
                 path.write_text(value)
-        lines, queues = ["link set lo up"], []
-        if node < self.graph.n:
-            lines.append("addr flush dev lo")
+        lines, queues = ["link set lo up", "addr flush dev lo"], []
         if node in self._rank:
             lines.append(f"addr add {address(self._rank[node])}/32 dev lo")
         for wire in self.wires:
