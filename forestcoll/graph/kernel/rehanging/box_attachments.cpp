@@ -12,52 +12,43 @@ namespace {
 constexpr double kFar = std::numeric_limits<double>::infinity();
 constexpr double kDeeper = 0.02;  // what a hop of depth costs: ties go to low trees
 constexpr double kNoise = 0.05;
+constexpr double kLeastCost = 0.99;  // no link costs less
+constexpr int kAny = -1, kNone = -2;  // in the place of a rank that may send
 constexpr double kShallow = 0.3;  // what a hop of depth costs as trees grow: low ones may send on
 
 }  // namespace
 
 BoxAttachments::BoxAttachments(const BoxedGraph& boxed, const std::vector<int>& roots, int height, unsigned seed)
     : boxed_(boxed), roots_(roots), height_(height), ledger_(boxed), router_(boxed, ledger_),
-      random_(seed), hooks_(roots.size() * boxed.boxes), below_(boxed.boxes, 0) {
+      random_(seed), hooks_(roots.size() * boxed.boxes), below_(boxed.boxes, 0), noise_(boxed.boxes), sender_(boxed.boxes) {
   for (int u = 0; u < units(); ++u) hooks_[slot(u, boxed.box[roots[u]])].rank = roots[u];
 }
 
 std::vector<int> BoxAttachments::way(int unit, int box) const {
-  const int at = hook(unit, box).way;
-  return {store_.begin() + at + 1, store_.begin() + at + 1 + store_[at]};
+  const auto used = uses(hook(unit, box));
+  return {used.begin(), used.end() - 1};
 }
 
 bool BoxAttachments::crowded(int unit, int box) const {
   const Hook& hook = this->hook(unit, box);
   if (hook.way < 0) return false;
-  if (ledger_.over(boxed_.graph.arcs() + hook.rank)) return true;
-  for (int i = 1; i <= store_[hook.way]; ++i)
-    if (ledger_.over(store_[hook.way + i])) return true;
+  for (int resource : uses(hook))
+    if (ledger_.over(resource)) return true;
   return false;
 }
 
-void BoxAttachments::load(int way, int rank, bool add) {
-  const auto change = [&](int resource) {
-    if (add) ledger_.add(resource);
-    else ledger_.remove(resource);
-  };
-  for (int i = 1; i <= store_[way]; ++i) change(store_[way + i]);
-  change(boxed_.graph.arcs() + rank);
+void BoxAttachments::load(int unit, int box) {
+  for (int resource : uses(hook(unit, box))) {
+    ledger_.add(resource);
+    if (!users_.empty()) users_[ledger_.of(resource)].emplace_back(unit, box);
+  }
 }
 
 bool BoxAttachments::crosses(int unit, int box, int resource) const {
   const Hook& hook = this->hook(unit, box);
   if (hook.way < 0) return false;
-  const auto first = store_.begin() + hook.way + 1, last = first + store_[hook.way];
-  return hook.rank + boxed_.graph.arcs() == resource ||
-         std::any_of(first, last, [&](int arc) { return ledger_.of(arc) == resource; });
-}
-
-void BoxAttachments::note_users(int unit, int box) {
-  const Hook& hook = this->hook(unit, box);
-  for (int i = 1; i <= store_[hook.way]; ++i)
-    users_[ledger_.of(store_[hook.way + i])].emplace_back(unit, box);
-  users_[boxed_.graph.arcs() + hook.rank].emplace_back(unit, box);
+  const auto used = uses(hook);
+  return std::any_of(used.begin(), used.end(), [&](int r) { return ledger_.of(r) == resource; });
 }
 
 std::pair<int, int> BoxAttachments::draw_crowded() {
@@ -65,7 +56,8 @@ std::pair<int, int> BoxAttachments::draw_crowded() {
     users_.resize(ledger_.resources());
     for (int u = 0; u < units(); ++u)
       for (int b = 0; b < boxes(); ++b)
-        if (hangs(u, b)) note_users(u, b);
+        if (hangs(u, b))
+          for (int resource : uses(hook(u, b))) users_[ledger_.of(resource)].emplace_back(u, b);
   }
   const std::vector<int>& overfull = ledger_.overfull();
   const int resource = overfull[random_() % overfull.size()];
@@ -86,45 +78,48 @@ void BoxAttachments::attach(int unit, int box, int above, const std::vector<int>
   hook.way = static_cast<int>(store_.size());
   hook.rank = boxed_.graph.head[arcs.back()];
   hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs.front()]));
-  store_.push_back(static_cast<int>(arcs.size()));
+  store_.push_back(static_cast<int>(arcs.size()) + 1);
   store_.insert(store_.end(), arcs.begin(), arcs.end());
-  live_ += arcs.size() + 1;
+  store_.push_back(boxed_.graph.arcs() + hook.rank);
+  live_ += arcs.size() + 2;
   ++hooks_[slot(unit, above)].hanging;
-  load(hook.way, hook.rank, true);
-  if (!users_.empty()) note_users(unit, box);
+  load(unit, box);
 }
 
 void BoxAttachments::detach(int unit, int box) {
   Hook& hook = hooks_[slot(unit, box)];
-  load(hook.way, hook.rank, false);
+  for (int resource : uses(hook)) ledger_.remove(resource);
   --hooks_[slot(unit, hook.up)].hanging;
-  live_ -= static_cast<std::size_t>(store_[hook.way]) + 1;
+  live_ -= uses(hook).size() + 1;
   hook.up = hook.way = -1;
 }
 
 // Hangs a box on the cheapest port of all boxes that hang already, are not `below_`, and from which
 // it and the `below` hops under it stay within the height.
 bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
-  router_.search_to(box);
-  double least = kFar;
-  int above = -1;
-  const SwitchPort* chosen = nullptr;
   for (int b = 0; b < boxes(); ++b) {
     const Hook& hook = this->hook(unit, b);
-    if (below_[b] || b == box || (hook.way < 0 && !is_root(unit, b))) continue;
     const int room = height_ - hook.depth - below;
-    if (room < 1) continue;
-    const double noise = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
-    const bool by_mates = room >= 1 + spread(b);
-    for (const SwitchPort& port : by_mates ? router_.out(b) : router_.out_of_rank(hook.rank)) {
-      const double cost = ledger_.cost(port.arc) + router_.distance(port.relay) + noise +
-                          (port.rank != hook.rank ? kDeeper : 0);
-      if (cost < least) least = cost, above = b, chosen = &port;
-    }
+    sender_[b] = kNone;
+    if (below_[b] || b == box || (hook.way < 0 && !is_root(unit, b)) || room < 1) continue;
+    noise_[b] = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
+    sender_[b] = room >= 1 + spread(b) ? kAny : hook.rank;
   }
-  if (!chosen) return false;
-  arcs_.assign(1, chosen->arc);
-  router_.append_way(chosen->relay, arcs_);
+  std::tuple<double, int, int, int> best{kFar, -1, -1, -1};  // of equally cheap ones the first
+  router_.search_to(box, [&](int relay) {
+    for (const auto& [arc, rank, _] : router_.out_at(relay)) {
+      const int b = boxed_.box[rank];
+      if (sender_[b] != kAny && sender_[b] != rank) continue;
+      const double cost = ledger_.cost(arc) + router_.distance(relay) + noise_[b] +
+                          (rank != hook(unit, b).rank ? kDeeper : 0);
+      best = std::min(best, {cost, b, rank, arc});
+    }
+    return std::get<0>(best) - kLeastCost;
+  });
+  const auto [cost, above, rank, arc] = best;
+  if (above < 0) return false;
+  arcs_.assign(1, arc);
+  router_.append_way(boxed_.graph.head[arc], arcs_);
   attach(unit, box, above, arcs_);
   return true;
 }
@@ -258,9 +253,8 @@ void BoxAttachments::finish(int unit, Amount before, bool good, double bold) {
       if (hook.way < 0) {
         hook.up = old.up, hook.way = old.way, hook.rank = old.rank;
         ++hooks_[slot(unit, hook.up)].hanging;
-        live_ += static_cast<std::size_t>(store_[hook.way]) + 1;
-        load(hook.way, hook.rank, true);
-        if (!users_.empty()) note_users(unit, box);
+        live_ += uses(hook).size() + 1;
+        load(unit, box);
       }
       hook.depth = old.depth;
     }

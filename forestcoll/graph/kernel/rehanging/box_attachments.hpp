@@ -1,6 +1,7 @@
 // Which box hangs on which in every tree, at what depth, over which arcs; moves and their undoing.
 #pragma once
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,11 @@ class BoxAttachments {
   int spread(int box) const { return boxed_.spread[box]; }
   bool fits(int depth, int box) const { return depth + spread(box) <= height_; }
 
-  void load(int way, int rank, bool add);
+  // What a box takes where it hangs: arcs, and the entry of its rank.
+  std::span<const int> uses(const Hook& hook) const {
+    return {store_.data() + hook.way + 1, static_cast<std::size_t>(store_[hook.way])};
+  }
+  void load(int unit, int box);
   void attach(int unit, int box, int above, const std::vector<int>& arcs);
   void detach(int unit, int box);
   bool hang_cheapest(int unit, int box, int below);
@@ -73,7 +78,6 @@ class BoxAttachments {
   int reach() const;
   void compact_store();
   bool crosses(int unit, int box, int resource) const;
-  void note_users(int unit, int box);
 
   const BoxedGraph& boxed_;
   const std::vector<int>& roots_;
@@ -82,9 +86,11 @@ class BoxAttachments {
   Router router_;
   Random random_;
   std::vector<Hook> hooks_;   // units x boxes
-  std::vector<int> store_;    // ways: how many arcs, then the arcs
+  std::vector<int> store_;    // ways: how many numbers, the arcs, the resource of the entry
   std::size_t live_ = 0;      // numbers in the store that are in use
   std::vector<char> below_;   // per box, during a move: it hangs on the moved box, or is that box
+  std::vector<double> noise_;  // per box, while one is hung: what it costs to hang there, for depth
+  std::vector<int> sender_;    // and the rank that may send there, any or none
   std::vector<Saved> moved_;  // the moved box and all below it, from the top, as they were
   std::vector<int> arcs_;
   std::vector<std::vector<std::pair<int, int>>> users_;  // per resource (unit, box), some outdated

@@ -66,20 +66,17 @@ void Ledger::raise_prices() {
 }
 
 Router::Router(const BoxedGraph& boxed, const Ledger& ledger)
-    : boxed_(boxed), ledger_(ledger), out_(boxed.boxes), in_(boxed.boxes), out_of_rank_(boxed.graph.nodes),
+    : boxed_(boxed), ledger_(ledger), out_at_(boxed.graph.nodes), in_(boxed.boxes), out_of_rank_(boxed.graph.nodes),
       leaving_(boxed.graph.nodes), entering_(boxed.graph.nodes), exits_(boxed.graph.nodes),
       pendant_(boxed.graph.nodes, 0),
       distance_(boxed.graph.nodes, kFar), via_(boxed.graph.nodes, -1) {
   const Digraph& graph = boxed.graph;
   for (int e = 0; e < graph.arcs(); ++e) {
     const int u = graph.tail[e], v = graph.head[e];
-    if (boxed.rank[u]) out_[boxed.box[u]].push_back({e, u, v}), out_of_rank_[u].push_back({e, u, v});
+    if (boxed.rank[u]) out_at_[v].push_back({e, u, v}), out_of_rank_[u].push_back({e, u, v});
     else if (boxed.rank[v]) in_[boxed.box[v]].push_back({e, v, u}), exits_[u].push_back(e);
     else leaving_[u].push_back(e), entering_[v].push_back(e);
   }
-  for (auto& ports : out_)
-    std::stable_sort(ports.begin(), ports.end(),
-                     [](const SwitchPort& a, const SwitchPort& b) { return a.rank < b.rank; });
   for (int v = 0; v < graph.nodes; ++v) {
     if (boxed.rank[v] || boxed.box[v] < 0) continue;
     const auto inner = [&](int e) {
@@ -115,34 +112,40 @@ void Router::push(double distance, int item) {
   std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
-void Router::search_to(int box) {
+void Router::search_to(int box, const std::function<double(int)>& near) {
   start();
   forward_ = false;
   for (const SwitchPort& port : in_[box]) offer(entry_cost(port), port.relay, port.arc);
-  run(box, false);
+  run(box, near);
 }
 
 void Router::search_from(int rank) {
   start();
   forward_ = true;
   leave_from(rank, 0);
-  run(boxed_.box[rank], true);
+  run(boxed_.box[rank], [](int) { return kFar; });
 }
 
-void Router::run(int home, bool forward) {
+void Router::run(int home, const std::function<double(int)>& near) {
   const std::vector<int>& box = boxed_.box;
-  const auto& arcs = forward ? leaving_ : entering_;
-  const std::vector<int>& end = forward ? boxed_.graph.head : boxed_.graph.tail;
+  const auto& arcs = forward_ ? leaving_ : entering_;
+  const std::vector<int>& end = forward_ ? boxed_.graph.head : boxed_.graph.tail;
+  double limit = kFar;
   while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const auto [distance, v] = heap_.back();
     heap_.pop_back();
     if (distance > distance_[v]) continue;
+    if (distance > limit) return;
+    limit = near(v);
     const bool open = box[v] < 0 || box[v] == home;
     for (int e : arcs[v]) {
       const int w = end[e];
       if (box[w] != box[v] && (!open || box[w] == home)) continue;
-      offer(distance + ledger_.cost(e), w, e);
+      const double far = distance + ledger_.cost(e);
+      if (far >= std::min(limit, distance_[w])) continue;
+      offer(far, w, e);
+      if (pendant_[w]) limit = near(w);
     }
   }
 }

@@ -76,13 +76,13 @@ class Router {
  public:
   Router(const BoxedGraph& boxed, const Ledger& ledger);
 
-  const std::vector<SwitchPort>& out(int box) const { return out_[box]; }  // ranks' ports in a row
+  const std::vector<SwitchPort>& out_at(int relay) const { return out_at_[relay]; }
   const std::vector<SwitchPort>& in(int box) const { return in_[box]; }
-  const std::vector<SwitchPort>& out_of_rank(int rank) const { return out_of_rank_[rank]; }
 
-  // Distances of all switches to the cheapest entry into a box, or from a rank's ports.
-  void search_to(int box);
+  // Distances of all switches from a rank's ports; or to the cheapest entry into a box, nearest
+  // first: `near` is told every switch, and says up to what distance others matter.
   void search_from(int rank);
+  void search_to(int box, const std::function<double(int)>& near);
   double distance(int relay) const { return distance_[relay]; }
   // The arcs from a switch to the box of search_to, or from the rank of search_from to a switch.
   void append_way(int relay, std::vector<int>& arcs) const;
@@ -99,13 +99,13 @@ class Router {
   using Entry = std::pair<double, int>;
   void start();
   void offer(double distance, int relay, int arc);
-  void run(int home, bool forward);
+  void run(int home, const std::function<double(int)>& near);
   void push(double distance, int item);
   double way_cost(int relay) const;
 
   const BoxedGraph& boxed_;
   const Ledger& ledger_;
-  std::vector<std::vector<SwitchPort>> out_, in_, out_of_rank_;
+  std::vector<std::vector<SwitchPort>> out_at_, in_, out_of_rank_;
   std::vector<std::vector<int>> leaving_, entering_;  // per switch: arcs to and from other switches
   std::vector<std::vector<int>> exits_;  // per switch: arcs to ranks
   std::vector<char> pendant_;  // per switch: nothing but other boxes' business behind it
