@@ -28,6 +28,16 @@ class Together:
         self.descriptors: list[list[int]] = []
         self.values: list[Any] = [None] * processes
         self.members = [Member(self, process, strict) for process in range(processes)]
+        self.ended = False
+
+    def end(self, how: str) -> None:
+        """Ends a launch at all; the first who says so is the one that counts."""
+        if self.ended:
+            return
+        self.ended = True
+        for member in self.members:
+            if member.watched:
+                member.watched[1](how)
 
     def connect(self) -> None:
         """A socket for each two processes, for one mode of a run."""
@@ -75,10 +85,13 @@ class Member:
         self.watched = None if state is None else (state, end)
 
     def begin(self) -> None:
+        self.together.ended = False
         self.gather(None)
         self.running = True
 
     def end(self, sent: Sequence[int]) -> list[int]:
+        if not sent:
+            self.together.end("stalled")
         counts = self.gather(list(sent))
         self.running = False
         return [own[self.process] for own in counts] if all(counts) else []
@@ -96,9 +109,7 @@ def watch(together: Together, over: threading.Event) -> None:
             and sum(state[2] for state in states) == sum(state[3] for state in states)
         )
         if quiet and states == last:
-            for member in together.members:
-                if member.watched:
-                    member.watched[1]("stuck")
+            together.end("stuck")
         last = states if quiet else None
 
 

@@ -1,6 +1,7 @@
 """What the tests of sanitizers run in a process of its own: `python sanitized.py ENGINE WHAT`.
 
-ENGINE is a native engine that was built with a sanitizer, WHAT is right, racing or overrunning.
+ENGINE is a native engine that was built with a sanitizer, WHAT is right, racing or overrunning; or
+one with a mistake, and WHAT is mistaken.
 """
 
 from __future__ import annotations
@@ -100,6 +101,34 @@ def overrunning(engine: Any) -> int:
     return int(made.launch(0)[0])
 
 
+def mistaken() -> int:
+    """How many of a few plans go wrong over the unkind wire, or are seen not to go on."""
+    import programs as pg
+    from apart import run_apart
+    from notation import parse
+    from test_cluster import REUSE
+
+    from forestcoll.common.errors import ExecutionError
+
+    plans = [parse(REUSE), pg.ring_allreduce(3)]
+    plans += [pg.samples()[name] for name in ("reading_allreduce", "packet_allreduce")]
+    wrong = 0
+    for plan in plans:
+        for seed in range(4):
+            try:
+                how = {"seed": seed, "lazy": seed % 2 == 0, "slots": 2, "slot_bytes": 256}
+                result = run_apart(
+                    plan, 40_000, plan.n, strict=True, iterations=2, timeout=5, **how
+                )
+                went_wrong = result.wrong > 0
+            except ExecutionError:
+                went_wrong = True
+            wrong += went_wrong
+            if went_wrong:
+                break
+    return wrong
+
+
 if __name__ == "__main__":
     native = use(sys.argv[1])
     done = {
@@ -107,5 +136,6 @@ if __name__ == "__main__":
         "right-processes": lambda: right(processes=True),
         "racing": racing,
         "overrunning": lambda: overrunning(native),
+        "mistaken": mistaken,
     }[sys.argv[2]]()
     print(f"ended {done}")

@@ -64,7 +64,7 @@ class Job:
         self.started = time.monotonic()
         given = {"MASTER_ADDR": "127.0.0.1", "FORESTCOLL_PORT": port, "WORLD_SIZE": str(processes)}
         self.environment = os.environ | given | environment
-        count = 1 if "WORLD_SIZE" in environment else processes
+        count = min(processes, 1) if "WORLD_SIZE" in environment else processes
         self.children = [
             subprocess.Popen(
                 [sys.executable, "-m", "forestcoll", "run", *words],
@@ -383,6 +383,48 @@ def test_a_file_that_is_there_is_refused_before_anybody_waits(
         assert "rows.csv" in err
         assert "process" not in err  # nobody has met the other
     assert (tmp_path / "rows.csv").read_text() == "mine"
+
+
+FULL = """mkdir -p "$0" && mount -t tmpfs -o size=4k none "$0" && head -c 4096 /dev/zero >"$0/all"
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk of its own")
+@pytest.mark.parametrize(
+    ("victim", "words"),
+    [(0, "--csv {full}/rows.csv"), (0, "--wire ucx"), (1, "--wire ucx")],
+    ids=lambda value: str(value).split()[0],
+)
+def test_all_end_with_a_reason_when_the_disk_of_one_is_full(
+    victim: int, words: str, jobs: list[Job], tmp_path: Path
+) -> None:
+    """What it prints goes there, or what it compiles."""
+    if "ucx" in words and LACKING:
+        pytest.skip(LACKING)
+    full = tmp_path / "full"
+    plan = write(pg.ring_allreduce(2), tmp_path)
+    command = [sys.executable, "-m", "forestcoll", "run", plan, "--size", "4096"]
+    command += words.format(full=full).split()
+    job = Job(0, [], WORLD_SIZE="2")
+    jobs.append(job)
+    for rank in range(2):
+        lead = ["unshare", "-m", "sh", "-c", FULL, str(full)] if rank == victim else []
+        cache = {"FORESTCOLL_CACHE": str(full)} if rank == victim else {}
+        job.children.append(
+            subprocess.Popen(
+                [*lead, *command],
+                env=job.environment | {"RANK": str(rank)} | cache,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for code, _, err in job.wait():
+        assert code == 1
+        assert "No space left on device" in err, err
+    assert time.monotonic() - job.started < 30  # 3 where nothing else runs
+    assert not [*full.iterdir()]
 
 
 def test_a_port_that_is_taken_is_named(jobs: list[Job], tmp_path: Path) -> None:

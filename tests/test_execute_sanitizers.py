@@ -11,63 +11,19 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from artefacts import Artefacts
+from native import NATIVE, SOURCES, bindings, compile_, engine_sources, library, object_of
 
-from forestcoll.execute import cpu
-
-SOURCES = Path(cpu.__file__).parent / "native"
-CLUSTER = SOURCES.with_name("cluster")
-REQUIRED = os.environ.get("FORESTCOLL_SANITIZERS") == "required"
-LIBRARIES = {
-    "thread": ("libtsan.so", f"libclang_rt.tsan-{platform.machine()}.so"),
-    "address": ("libasan.so", f"libclang_rt.asan-{platform.machine()}.so"),
-}
 OPTIONS = {
     "TSAN_OPTIONS": "exitcode=66 halt_on_error=1",
     # Python itself leaves memory behind at its end, and so do extensions.
     "ASAN_OPTIONS": "exitcode=66 detect_leaks=0 abort_on_error=0",
 }
-PROBE = "int main() { return 0; }\n"
 pytestmark = pytest.mark.slow
-
-
-def missing(reason: str) -> None:
-    """Skip, or fail where sanitizers are required."""
-    if REQUIRED:
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def compile_(*arguments: str | Path) -> None:
-    done = subprocess.run(
-        [compiler(), *map(str, arguments)], capture_output=True, text=True, timeout=850, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
-def compiler() -> str:
-    found = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if not found:
-        missing("no C++ compiler")
-    return str(found)
-
-
-def library(sanitizer: str) -> Path:
-    """The compiler's runtime of a sanitizer."""
-    for name in LIBRARIES[sanitizer]:
-        done = subprocess.run(
-            [compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=False
-        )
-        path = Path(done.stdout.strip())
-        if path.is_absolute() and path.exists():
-            return path
-    missing(f"{compiler()} has no shared runtime of -fsanitize={sanitizer}")
-    raise AssertionError  # never here
 
 
 @pytest.fixture(scope="module", params=["thread", "address"])
@@ -75,58 +31,21 @@ def built(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled: Artefacts
 ) -> tuple[str, Path, Path]:
     """(sanitizer, its runtime, an engine that was built with it)."""
-    import nanobind
-
-    if not (SOURCES / "engine.cpp").exists():
-        missing("the package was installed without its sources")
     sanitizer = str(request.param)
     runtime = library(sanitizer)
     folder = tmp_path_factory.mktemp(sanitizer)
-    include = Path(nanobind.include_dir())
-    common: list[str | Path] = [
-        *("-std=c++20", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-c"),
-        *(
-            "-I",
-            SOURCES,
-            "-I",
-            CLUSTER,
-            "-I",
-            include,
-            "-I",
-            include.parent / "ext" / "robin_map" / "include",
-        ),
-        *("-I", sysconfig.get_paths()["include"]),
-    ]
     checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
-
-    native = [path for path in SOURCES.parent.rglob("*") if path.suffix in (".cpp", ".hpp")]
-
-    bindings = [Path(nanobind.source_dir()) / "nb_combined.cpp", SOURCES / "module.cpp"]
-    tested = [path for path in sorted(SOURCES.glob("*.cpp")) if path.stem != "module"]
-    tested += sorted(set(CLUSTER.glob("*.cpp")) - {CLUSTER / "ucx.cpp"})  # no part of the engine
-
-    def build(sources: list[Path], target: Path, *flags: str) -> Path:
-        """Sources as one, which takes half of the time of one by one."""
-        whole = folder / f"{target.stem}.cpp"
-        whole.write_text("".join(f'#include "{path}"\n' for path in sources))
-        compile_(*common, *flags, "-O0", whole, "-o", target)
-        return target
-
-    def build_bindings() -> Path:
-        """What is not tested: once for all sanitizers."""
-        made_of = (*bindings, *native, Path(__file__))
-        return compiled.once("bindings.o", lambda target: build(bindings, target), *made_of)
 
     def link(engine: Path) -> None:
         with ThreadPoolExecutor(2) as pool:
             objects = [
-                pool.submit(build, tested, folder / "tested.o", *checked),
-                pool.submit(build_bindings),
+                pool.submit(object_of, engine_sources(), folder / "tested.o", *checked),
+                pool.submit(bindings, compiled, folder),
             ]
         files = [one.result() for one in objects]
         compile_("-shared", f"-fsanitize={sanitizer}", *files, "-o", engine, "-pthread")
 
-    engine = compiled.once(f"engine-{sanitizer}.so", link, *native, Path(__file__))
+    engine = compiled.once(f"engine-{sanitizer}.so", link, *NATIVE, Path(__file__))
     return sanitizer, runtime, engine
 
 

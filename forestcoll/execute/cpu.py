@@ -183,16 +183,17 @@ class _Job:
         status, nanoseconds, stops, leftovers, deaths = engine.launch(turn, group)
         group.check()
         told = group.gather([status, nanoseconds, stops, leftovers])
-        worst = next((own for own in told if own[0] != Status.DONE), None)
-        if worst is None:
+        bad = [own for own in told if own[0] != Status.DONE]
+        if not bad:
             return max(int(own[1]) for own in told)
-        merged = [
-            rows[b]
-            for b, row in enumerate(self.tables.blocks)
-            if (rows := told[self.homes[row[0]]][2])
-        ]
-        if worst[0] == Status.MISMATCH:
-            merged = worst[2]
+        worst = min(bad, key=lambda own: own[0] != Status.MISMATCH)  # which stalls others
+        merged = worst[2]
+        if worst[0] != Status.MISMATCH:  # which has one row
+            merged = [
+                rows[b]
+                for b, row in enumerate(self.tables.blocks)
+                if (rows := told[self.homes[row[0]]][2])
+            ]
         left = [row for own in told for row in own[3]]
         raise explain(self.tables, Status(worst[0]), merged, left, deaths, self.request.timeout)
 

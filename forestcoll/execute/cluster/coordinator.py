@@ -148,6 +148,8 @@ class Coordinator(Thread):
             case "state":
                 one.state = State(*message["state"])
                 self._judge()
+            case "over":
+                self._end(int(message["launch"]), "stalled")
             case "failed":
                 self._fail(str(message["text"]))
             case "part":

@@ -31,8 +31,8 @@ class Group:
 
     All processes call `gather` equally often, in one order. What fails at one raises ExecutionError
     at all; leaving the `with` by an error tells them that error. `timeout`: seconds without
-    progress; `join`: seconds that processes may come apart; `wire`: what carries data ("ucx" raises
-    UnsupportedError where it is not).
+    progress; `join`: seconds that processes may come apart; `wire`: what carries data, "sockets" or
+    "ucx" (`join` raises UnsupportedError where it is not).
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Group:
     ) -> None:
         self.process, self.processes = place.process, place.processes
         self.secret, self.timeout = secret_of(place.secret), timeout
-        self._libraries = ucx.libraries() if wire == "ucx" else []
+        self._wire = wire
         self.name = f"process {self.process} on {socket.gethostname()}"
         self.failed = ""
         self.launch = self._round = 0
@@ -142,6 +142,8 @@ class Group:
 
         Nothing stands for a bad end, and is what all get where it is one's.
         """
+        if not sent:  # nor can the others end theirs
+            self._say({"kind": "over", "launch": self.launch})
         told = self.gather(list(sent))
         self._running = False
         return [counts[self.process] for counts in told] if all(told) else []
@@ -224,11 +226,12 @@ class Group:
         self, engine: _engine.Engine, space: _engine.Space, division: _engine.Division
     ) -> None:
         """Gives an engine the way to all other processes, which join theirs."""
-        if not self._libraries:
+        if self._wire == "sockets":
             engine.join(space, division, self._connect(time.monotonic() + self.timeout))
             return
+        libraries = ucx.libraries()
         try:
-            wire = _engine.Loaded(self._libraries, self.processes, self.process)
+            wire = _engine.Loaded(libraries, self.processes, self.process)
             addresses = self.gather(wire.address().hex())
             engine.join_loaded(space, division, wire, [*map(bytes.fromhex, addresses)])
         except RuntimeError as error:
@@ -300,7 +303,9 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if error is not None and not self.failed:
-            said = f": {error}" if isinstance(error, ForestCollError) else " was interrupted"
+            said = " was interrupted"
+            if isinstance(error, ForestCollError):
+                said = ": " + "\n".join([str(error), *getattr(error, "__notes__", ())])
             self._say({"kind": "failed", "text": f"{self.name}{said}"})
         self.close()
 
