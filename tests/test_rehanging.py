@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -477,6 +478,21 @@ def test_an_optimum_of_too_many_trees_is_not_waited_for(
     assert note.endswith("per root (and minutes: --exact)")
     with pytest.raises(TimeoutError):
         synthesize(topology, collective, formats="forest", exact=True)
+
+
+def test_many_trees_over_links_cut_down_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NIC that only receives: hundreds of trees a root, unless less is enough or all is asked."""
+    monkeypatch.setattr(import_module("forestcoll.solver.solve"), "LARGE", 32)
+    topology = edit(catalog.load("dgx-a100", {"boxes": 10}), ["box1/gpu0->fabric"])
+    made, exact = (
+        synthesize(topology, "allgather", formats="forest", exact=exact) for exact in (False, True)
+    )
+    best = made.optimum
+    assert best.trees_per_root > 32 >= made.forest.trees_per_root
+    assert best.algbw * NEARLY <= made.forest.algbw < best.algbw == exact.forest.algbw
+    assert any(note.endswith("per root (and minutes: --exact)") for note in made.notes)
+    for either in (made, exact):
+        assert certificate.check(either.forest)[0] == either.forest.algbw
 
 
 def test_twice_the_trees_are_tried_before_less_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

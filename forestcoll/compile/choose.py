@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.common.clock import Clock
@@ -215,7 +215,7 @@ class Chooser:
         except SlowError:
             self._tried[exact.trees] = "and minutes: --exact"
         near = NEARLY * self.best.algbw
-        for point in (exact, *islice(self.front.reaching(NEARLY), FEW)):
+        for point in chain([exact], islice(self.front.reaching(NEARLY), FEW)):
             try:
                 solved = self.forest(point.trees, near, patient=False)
             except SlowError:
@@ -239,7 +239,7 @@ class Chooser:
         yield [self._exact()], free
         if self.wishes.exact:
             return
-        enough = [p for p, _ in zip(self.front.reaching(ENOUGH), range(SMALL), strict=False)]
+        enough = list(islice(self.front.reaching(ENOUGH), SMALL))
         if free:
             fewer = (self.front.point(k) for k in POWERS if k < self._exact().trees)
             yield [p for p in fewer if p.share >= ENOUGH], True

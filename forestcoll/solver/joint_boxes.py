@@ -193,7 +193,7 @@ class _Machine:
                 ways[t].add(h)
         supply = [0] * graph.n
         for members, own in zip(self.boxes.members, units, strict=True):
-            able = [v for v in members if ways[v]] or list(members)
+            able = [v for v in members if ways[v]] or members
             taken: dict[int, Fraction] = defaultdict(Fraction)  # of each way
             for _ in range(own):
                 room = {v: max(1, sum(map(out.__getitem__, ways[v]))) for v in able}

@@ -56,7 +56,7 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
     few = len(ranks) <= BOTH_WAYS
     tiers = any(u not in ranks and v not in ranks for u, v in links.ends)
     packed = low = quick = None
-    height, near = 0, 2 if tiers else 2 + LITTLE
+    height = 0
     if tiers and task.root is None and not links.shares:
         packed = pack_compact(links, k, capacity)
     if packed is not None:
@@ -70,7 +70,7 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
             if quick is not None and (many or find_structures(links)):
                 return quick
         good = quick is not None or (packed is not None and not few)
-        if not good or height > near:
+        if not good or height > 2 + LITTLE * (not tiers):
             wanted = Wanted.of(task, k, fit.algbw)
             low = pack_irregular(wanted) if not good or height > wanted.least else None
     if packed is not None:

@@ -14,7 +14,7 @@ from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.optimum import check_root
-from forestcoll.solver.phase_packing import pack_both, pack_part, pack_phase
+from forestcoll.solver.phase_packing import SlowError, pack_both, pack_part, pack_phase
 from forestcoll.solver.shallow.rehanging import suits
 from forestcoll.solver.task import (
     COMPACT_FROM,
@@ -28,6 +28,9 @@ from forestcoll.solver.task import (
 
 SLACK = Fraction(249, 250)
 """What is left of an algbw at least where less is enough: the rest is room for low trees."""
+LARGE = 1_000
+"""Roots, and trees of each, above both of which trees over links that were cut down to balance
+switches take minutes, and a gigabyte to write."""
 
 Progress = Callable[[str, float], None]
 """Called with the name of the stage that begins and the part of the work done, from 0 to 1."""
@@ -88,6 +91,9 @@ def _pack(
     enough: Fraction | None = None,
 ) -> Packed:
     """The trees of a task whose optimum is known."""
+    k = task.trees_per_root if trees == "auto" else trees
+    if not patient and k > LARGE < task.roots and task.graph is not task.given:
+        raise SlowError
     fit = fit_trees(task, trees)
     if enough is not None and trees != "auto" and suits(task.given, task.root):
         fit = replace(fit, algbw=min(fit.algbw, max(enough, fit.algbw * SLACK)))

@@ -65,8 +65,8 @@ class Boxes:
     @property
     def apart(self) -> bool:
         """Whether every rank is a box of its own, though by name some stand in boxes together."""
-        named = by_box(self.graph, self.graph.ranks)
-        return self.single and any(name and len(held) > 1 for name, held in named.items())
+        named = by_box(self.graph, self.graph.ranks).items()
+        return self.single and any(name and len(held) > 1 for name, held in named)
 
 
 def find_boxes(

@@ -253,9 +253,8 @@ class Interior:
         ends = box.wires
         group = [0] * box.n
         logical = _kernel.remove_relays(*ends, capacity, supply, box.ranks, group, True)
-        packed = _kernel.pack(logical, supply, box.ranks, False)
-        if packed is None:
-            packed = _kernel.pack(logical, supply, box.ranks, True)
+        given = logical, supply, box.ranks
+        packed = _kernel.pack(*given, False) or _kernel.pack(*given, True)
         if packed is None:
             return None
         paths = [tuple(self._nodes[v] for v in path) for path in logical.paths]

@@ -7,7 +7,7 @@ counting the loads is all the proof that it takes. Boxes spread what enters them
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -110,14 +110,14 @@ def _search(
         return None
     ends = graph.ends
     limits = zip(ends, capacity, boxes.inner, strict=True)
-    links = {pair: c for pair, c, inner in limits if inner < 0 and c}
+    links = {pair: c for pair, c, inner in limits if inner < 0}
     for gated in boxes.gated.values():
         for (t, h), units in gated.loads.items():
             links[t, h] -= units
             if shared:
                 links[h, t] -= units
     spread = boxes.spread
-    problem = (graph.n, {pair: c for pair, c in links.items() if c > 0}, graph.ranks, supply)
+    problem = graph.n, {pair: c for pair, c in links.items() if c > 0}, graph.ranks, supply
     least = max(least, 1 + max((gated.hops for gated in boxes.gated.values()), default=0))
     for height in range(least, least + higher + 1):
         hung = hang(*problem, height, boxes.box, spread, boxes.entries, boxes.apart, shared)
@@ -133,14 +133,14 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     chosen = _choose_spreads(boxes, hung)
     if chosen is None:
         return None
-    weights: dict[tuple[int, ...], int] = {}
+    weights: Counter[tuple[int, ...]] = Counter()
     trees_inside: dict[tuple[int, ...], tuple[Path, ...]] = {}
     for root, tree, inside in zip(hung.roots, hung.trees, chosen, strict=True):
         key = (root, *tree[1::2], *map(id, inside))
-        weights[key] = weights.get(key, 0) + 1
+        weights[key] += 1
         if key in trees_inside:
             continue
-        edges: list[Path] = list(inside[0].paths)
+        edges = [*inside[0].paths]
         for number, spread in zip(tree[1::2], inside[1:], strict=True):
             edges.append(hung.paths[number])
             edges += spread.paths
@@ -181,8 +181,6 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
         if spreads is None:
             return None
         for rank, some in spreads.items():
-            if not entries[rank]:
-                continue
             for (_, unit, place), spread in _assign(rank, entries[rank], some, mates[rank]):
                 chosen[unit][place] = spread
     return chosen
