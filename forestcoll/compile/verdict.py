@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.common import arguments
-from forestcoll.common.errors import ForestCollError, ForestError
+from forestcoll.common.errors import ForestCollError, ForestError, UnsupportedError
 from forestcoll.topology.numbers import decimal, percent
 
 if TYPE_CHECKING:
@@ -306,4 +306,31 @@ def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
         "busiest_pair": None if busiest is None else list(busiest),
         "busiest_load": None if busiest is None else str(done.loads[busiest]),
     }
+    if program.collective.reduces and done.moved:
+        lines.append(_tell_order(program, done, figures))
     return Verdict(form, lines, figures)
+
+
+def _tell_order(program: Program, done: Verified, figures: dict[str, object]) -> str:
+    """How the result is added up: a line, and the figure `reduction_order`."""
+    from forestcoll.verify.dataflow import dataflow
+    from forestcoll.verify.order import reduction_order
+
+    try:
+        order = reduction_order(dataflow(program, done))
+    except UnsupportedError as error:
+        return f"order of the sums: not told ({error})"
+    figures["reduction_order"] = {
+        "sha256": order.digest,
+        "additions_in_a_row": order.steps,
+        "same_at_every_rank": order.is_alike,
+        "sums": [
+            {"from": str(s.start), "to": str(s.end), "sum": s.expression, "ranks": list(s.ranks)}
+            for s in order.sums
+        ],
+    }
+    alike = "the same" if order.is_alike else "not the same"
+    return (
+        f"order of sums {order.digest[:16]}: at most {order.steps} additions in a row, {alike} at "
+        "every rank"
+    )

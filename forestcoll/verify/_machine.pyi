@@ -49,6 +49,7 @@ class Proof(TypedDict, total=False):
     modes: list[Mode]
     values: list[tuple[int, int, int, int, int, bool]]
     outputs: list[list[int]]
+    reordered: bool
 
 def columns(style: str, ranks: Any, words: Words, /) -> Columns: ...
 def scale(columns: Columns, rounds: int, slices: int, /) -> tuple[int, int, int]: ...

@@ -38,7 +38,9 @@ class Dataflow:
     """All values that the result needs, each after those that it is made from.
 
     `outputs[r]` lists the values that make up rank r's output; none where the collective leaves it
-    open. `parts`: of the data, equal ones; no value crosses from part to part.
+    open. `parts`: of the data, equal ones; no value crosses from part to part. `reordered`: some
+    value came to be twice at its rank, added up in two orders, of which it has the first.
+    `in_switches`: a switch adds up.
     """
 
     collective: Collective
@@ -49,18 +51,22 @@ class Dataflow:
     values: tuple[Value, ...]
     outputs: tuple[tuple[int, ...], ...]
     verified: Verified
+    reordered: bool
+    in_switches: bool
 
     def moves(self) -> list[tuple[int, int]]:
         """(value at the sender, value at the receiver) of every transfer between ranks."""
         return [(v.made_from[0], k) for k, v in enumerate(self.values) if len(v.made_from) == 1]
 
 
-def dataflow(program: Program) -> Dataflow:
-    """The dataflow of `program`, which is verified first: PlanError says where it is wrong.
+def dataflow(program: Program, verified: Verified | None = None) -> Dataflow:
+    """The dataflow of `program`, which is verified first, unless `verified` says what was proven.
+
+    PlanError says where it is wrong.
 
     Raises UnsupportedError where the program is larger than `verify` handles.
     """
-    verified = verify(program)
+    verified = verified or verify(program)
     sizes = count_chunks(program)
     # One round stands for all rounds of a pipeline, and one launch for all: they do the same.
     grain, _ = scale_of(program, sizes, rounds=1, launches=1)
@@ -91,6 +97,8 @@ def dataflow(program: Program) -> Dataflow:
         values=tuple(values),
         outputs=tuple(tuple([number[k] for k in output]) for output in outputs),
         verified=verified,
+        reordered=run["reordered"],
+        in_switches=program.in_switches,
     )
 
 

@@ -94,10 +94,12 @@ class Accesses {
   std::vector<char> used_;  // in a later launch than the first
 };
 
-// A value as it comes to be at a rank: what it is made from, as indices of earlier ones, or -1.
+// A value as it comes to be at a rank: what it is made from, as indices of earlier ones, or -1. `order`: how
+// its ranks' data was added up, as a number; values of one rank and the same ranks' data may differ there.
 struct Noted {
   int rank, slice, length, first, second;
   bool complete;
+  int order;
 };
 
 struct WrongSum {
@@ -133,6 +135,7 @@ class Replay {
   std::optional<WrongSum> wrong;
   std::optional<Overlap> overlap;
   std::vector<Noted> noted;
+  bool reordered = false;  // a value came to be a second time, added up in another order
 
  private:
   struct Work {  // where its spans begin; `idle`: the first of its flags
@@ -183,6 +186,7 @@ class Replay {
   std::vector<Value> sum_, data_;
   std::vector<Kept> kept_;  // of each rank: input, output
   std::unordered_map<std::uint64_t, std::vector<int>> known_;  // by slice and ranks: noted values
+  std::unordered_map<std::uint64_t, int> orders_;              // by the orders of both summands
 };
 
 }  // namespace forestcoll::verify

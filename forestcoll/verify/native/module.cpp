@@ -193,6 +193,7 @@ class Proof {
     nb::list values, outputs;
     for (const Noted& v : replay.noted)
       values.append(nb::make_tuple(v.rank, v.slice, v.length, v.first, v.second, v.complete));
+    result["reordered"] = replay.reordered;
     for (int r = 0; r < layout_.ranks(); ++r) outputs.append(nb::cast(replay.outputs(r, root)));
     result["values"] = values;
     result["outputs"] = outputs;

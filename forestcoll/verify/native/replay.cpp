@@ -360,10 +360,17 @@ int Replay::find_noted(int rank, Value value) const {
 }
 
 void Replay::note(int rank, Value value, int length, int first, int second) {
-  if (find_noted(rank, value) >= 0) return;
-  known_[key_of(value.slice, value.ranks)].push_back(
-      count_of(noted));
-  noted.push_back({rank, value.slice - 1, length, first, second, value.ranks == sets_.everyone()});
+  int order = first < 0 ? rank : noted[first].order;
+  if (second >= 0) {  // which summand comes first makes no difference
+    const auto [low, high] = std::minmax(order, noted[second].order);
+    order = orders_.emplace(key_of(low, high), layout_.ranks() + count_of(orders_)).first->second;
+  }
+  if (const int k = find_noted(rank, value); k >= 0) {
+    reordered |= noted[k].order != order;
+    return;
+  }
+  known_[key_of(value.slice, value.ranks)].push_back(count_of(noted));
+  noted.push_back({rank, value.slice - 1, length, first, second, value.ranks == sets_.everyone(), order});
 }
 
 // Values that go from one rank to another.

@@ -1,0 +1,88 @@
+"""In which order a program adds up, for every part of its result.
+
+Sums of floating-point numbers depend on their order: two plans give the same bits if, and only if,
+their expressions are the same. (Which of two summands comes first makes no difference.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.verify.dataflow import Dataflow
+
+
+class Sum(NamedTuple):
+    """A part of the collective's whole data, from `start` to `end` (0 to 1), and its sum.
+
+    `expression`: "((0+1)+2)", of ranks. `ranks`: those whose output has it so.
+    """
+
+    start: Fraction
+    end: Fraction
+    expression: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The sums of a result, by their start; `steps`: additions one after the other, at most.
+
+    `digest`: SHA-256 of all, the same for all plans that add up alike, however they are cut.
+    """
+
+    sums: tuple[Sum, ...]
+    steps: int
+    digest: str
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether every rank that has a part has the same bits."""
+        return all(one.end <= other.start for one, other in pairwise(self.sums))
+
+
+def reduction_order(flow: Dataflow) -> Order:
+    """The order in which the program of `flow` adds up.
+
+    UnsupportedError: the file does not tell it. A switch does it, or some rank adds the same up in
+    two orders, and the flow, which takes them for one value, has only one of them.
+    """
+    if flow.in_switches:
+        raise UnsupportedError("a switch adds up, in an order of its own")
+    if flow.reordered:
+        raise UnsupportedError("a rank adds up the same data in two orders")
+    expressions: list[tuple[str, int, int]] = []  # text, its smallest rank, additions in a row
+    for value in flow.values:
+        if not value.made_from:
+            expressions.append((str(value.rank), value.rank, 0))
+        elif len(value.made_from) == 1:
+            expressions.append(expressions[value.made_from[0]])
+        else:
+            one, other = sorted((expressions[k] for k in value.made_from), key=lambda e: e[1])
+            expressions.append((f"({one[0]}+{other[0]})", one[1], 1 + max(one[2], other[2])))
+    holders: dict[tuple[int, int, str], list[int]] = {}
+    for rank, output in enumerate(flow.outputs):
+        for k in output:
+            value = flow.values[k]
+            holders.setdefault((value.start, value.length, expressions[k][0]), []).append(rank)
+    sums: list[Sum] = []
+    for (text, ranks), parts in groupby(
+        sorted(
+            (text, tuple(ranks), start, start + length)
+            for (start, length, text), ranks in holders.items()
+        ),
+        key=lambda row: row[:2],
+    ):
+        for *_, start, end in parts:
+            begin, stop = Fraction(start, flow.units), Fraction(end, flow.units)
+            if sums and sums[-1][1:] == (begin, text, ranks):
+                begin = sums.pop().start
+            sums.append(Sum(begin, stop, text, ranks))
+    sums.sort()
+    steps = max((expressions[k][2] for output in flow.outputs for k in output), default=0)
+    text = "".join(f"{s.start} {s.end} {s.expression} {s.ranks}\n" for s in sums)
+    return Order(tuple(sums), steps, hashlib.sha256(text.encode()).hexdigest())

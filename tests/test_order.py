@@ -1,0 +1,174 @@
+"""The order in which plans add up: what is told of it, and the bits that engines give."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import programs as pg
+import pytest
+from artefacts import Artefacts
+from notation import parse
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.compile.verdict import verify_text
+from forestcoll.execute import contents, cpu
+from forestcoll.plans import dumps, loads
+from forestcoll.program import Program
+from forestcoll.verify.dataflow import dataflow
+from forestcoll.verify.order import Order, reduction_order
+
+Bits = np.ndarray[Any, np.dtype[Any]]
+
+WIDTHS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32}
+
+
+def decode(bits: Bits, dtype: str) -> Bits:
+    """float32 values of float16 or bfloat16, or of themselves."""
+    if dtype == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(np.dtype(dtype)).astype(np.float32)
+
+
+def encode(values: Bits, dtype: str) -> Bits:
+    """Rounded to the nearest, halves to even."""
+    if dtype == "bfloat16":
+        word = values.view(np.uint32)
+        return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16)
+    return values.astype(np.dtype(dtype)).view(WIDTHS[dtype])
+
+
+def replay(expression: str, parts: Sequence[Bits], dtype: str) -> Bits:
+    """The bits of an expression such as "((0+1)+2)", by a stack."""
+    stack: list[Bits] = []
+    for word in re.findall(r"\d+|\)", expression):
+        if word == ")":
+            one, other = decode(stack.pop(), dtype), decode(stack.pop(), dtype)
+            stack.append(encode(other + one, dtype))
+        else:
+            stack.append(parts[int(word)])
+    (result,) = stack
+    return result
+
+
+def inputs(ranks: int, elements: int, dtype: str) -> list[Bits]:
+    random = np.random.default_rng(elements)
+    return [encode(random.uniform(-1, 1, elements).astype(np.float32), dtype) for _ in range(ranks)]
+
+
+def wrong_bits(
+    program: Program, order: Order, size: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """Elements of each launch whose bits are not those of the order's expressions."""
+    found: list[int] = []
+
+    def fill(self: contents.Contents, buffers: Sequence[contents.Buffers]) -> None:
+        length = buffers[0].input.nbytes // WIDTHS[dtype]().itemsize
+        for buffer, values in zip(buffers, inputs(len(buffers), length, dtype), strict=True):
+            buffer.input.view(values.dtype)[:] = values
+
+    def compare(self: contents.Contents, buffers: Sequence[contents.Buffers], mode: str) -> int:
+        outputs = [buffer.output.view(WIDTHS[dtype]) for buffer in buffers]
+        length = max(len(outputs[0]), buffers[0].input.nbytes // outputs[0].itemsize)
+        data, wrong = inputs(len(buffers), length, dtype), 0
+        for each in order.sums:
+            low, high = int(each.start * length), int(each.end * length)
+            want = replay(each.expression, [part[low:high] for part in data], dtype)
+            for rank in each.ranks:
+                first = low - rank * len(outputs[rank]) * (len(outputs[rank]) < length)
+                wrong += int((outputs[rank][first : first + high - low] != want).sum())
+        found.append(wrong)
+        return wrong
+
+    monkeypatch.setattr(contents.Contents, "fill", fill)
+    monkeypatch.setattr(contents.Contents, "compare", compare)
+    cpu.run(program, size, dtype=dtype, iterations=3)
+    return found
+
+
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("target", ["msccl-xml", "mscclpp-json"])
+@pytest.mark.parametrize("collective", ["allreduce", "reduce-scatter"])
+def test_the_cpu_engine_gives_the_bits_of_the_expressions(
+    compiled: Artefacts,
+    collective: str,
+    target: str,
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = compiled("dgx1-v100", collective).programs[target]
+    order = reduction_order(dataflow(program))
+    for size in (1 << 16, 48 * 1000 + 16):
+        found = wrong_bits(program, order, size, dtype, monkeypatch)
+        assert found
+        assert not any(found)
+    other = chain(range(program.n))
+    spoilt = Order(tuple(each._replace(expression=other) for each in order.sums), 0, "")
+    assert all(wrong_bits(program, spoilt, 1 << 16, dtype, monkeypatch))
+
+
+def chain(ranks: Sequence[int]) -> str:
+    """`(((2+1)+0)`: from the last to the first."""
+    text = str(ranks[-1])
+    for rank in reversed(ranks[:-1]):
+        text = f"({text}+{rank})"
+    return text
+
+
+RING = [("0", "1/3", "((0+1)+2)"), ("1/3", "2/3", "(0+(1+2))"), ("2/3", "1", "((0+2)+1)")]
+
+
+def test_an_order_is_told_of_the_data_however_it_is_cut() -> None:
+    ring = reduction_order(dataflow(pg.ring_allreduce(3)))
+    assert ring.steps == 2
+    assert ring.is_alike
+    assert [(str(s.start), str(s.end), s.expression) for s in ring.sums] == RING
+    assert {s.ranks for s in ring.sums} == {(0, 1, 2)}
+    text = "".join(f"{a} {b} {c} (0, 1, 2)\n" for a, b, c in RING)
+    assert ring.digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+READING = "allreduce onesided places=out\n" + "".join(
+    f"""rank 1 1
+block channels=memory:{a}:0,memory:{b}:0
+relaxed_signal -> over=0,1
+relaxed_wait -> over=0,1
+nop
+read_reduce i0:1 i0:1@{a} i0:1@{b} -> o0:1 over=0,1
+nop
+signal -> over=0,1
+wait -> over=0,1
+"""
+    for a, b in ((1, 2), (0, 2), (0, 1))
+)
+"""Every rank reads what the others have, and adds its own, theirs in the order of their ranks."""
+
+
+def test_ranks_that_each_add_up_for_themselves_may_differ() -> None:
+    order = reduction_order(dataflow(parse(READING)))
+    assert [s[2:] for s in order.sums] == [("((0+1)+2)", (0, 1)), ("((0+2)+1)", (2,))]
+    assert not order.is_alike
+
+
+def test_what_a_switch_adds_up_has_no_order_of_ours() -> None:
+    with pytest.raises(UnsupportedError, match="a switch adds up, in an order of its own"):
+        reduction_order(dataflow(pg.base("fabric_allreduce")))
+
+
+def test_verify_tells_the_order(compiled: Artefacts) -> None:
+    text, gathered = (
+        dumps(compiled("dgx1-v100", collective).programs["msccl-xml"], "msccl-xml")
+        for collective in ("allreduce", "allgather")
+    )
+    verdict = verify_text(text, "plan.xml")
+    order = verdict.figures["reduction_order"]
+    assert isinstance(order, dict)
+    assert f"order of sums {order['sha256'][:16]}: at most " in "\n".join(verdict.lines)
+    again = reduction_order(dataflow(loads(text, source="plan.xml")))
+    assert order["sha256"] == again.digest
+    assert "reduction_order" not in verify_text(gathered, "plan.xml").figures
+    told = verify_text(dumps(pg.base("fabric_allreduce"), "mscclpp-json"), "plan.json").lines
+    assert "order of the sums: not told (a switch adds up, in an order of its own)" in told
