@@ -192,7 +192,7 @@ BUDGETS: dict[str, int] = {
     "graph": 81_301,  # most thread blocks take trees without their lanes being counted
     "schedule": 15_700,
     "solver": 88_530,
-    "verify": 56_680,  # a limit of plays, columns as arrays, a flat event engine, order of sums
+    "verify": 56_715,  # a limit of plays, columns as arrays, a flat event engine, order of sums
     "plans": 38_725,
     "lower": 27_035,  # ways of routes by turns at neighbours, slices, counts over columns
     "compile": 37_140,  # plans for sizes of 1 to 16 MiB in more and more pieces, the order of sums

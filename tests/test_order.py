@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import programs as pg
 import pytest
 from artefacts import Artefacts
 from notation import parse
+from test_execute_gpu import library  # noqa: F401 (a fixture)
+from test_torch_gpu import _gpus, _open, four  # noqa: F401 (a fixture)
+from torch_ranks import needs_gloo, run_ranks, torch
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.verdict import verify_text
@@ -116,6 +120,62 @@ def chain(ranks: Sequence[int]) -> str:
     for rank in reversed(ranks[:-1]):
         text = f"({text}+{rank})"
     return text
+
+
+def by_torch(rank: int, built: str, plans: dict[str, Any], count: int) -> dict[str, Bits]:
+    """The bits of an allreduce over gloo, and on a stand-in for GPUs: twice each."""
+    import forestcoll.torch as ft
+
+    _gpus(4)
+    found = {}
+    for dtype in WIDTHS:
+        kind = getattr(torch, dtype)
+        signed = inputs(4, count, dtype)[rank].view(f"i{WIDTHS[dtype]().itemsize}")
+        for name, plan in plans.items():
+            with _open(rank, plan, built, count, dtype=kind, op="sum") as on_gpus:
+                for engine in ("gloo", "gpu"):
+                    for launch in range(2):
+                        tensor = torch.from_numpy(signed.copy()).view(kind)
+                        if engine == "gloo":
+                            ft.all_reduce(tensor, plan)
+                        else:
+                            on_gpus(tensor)
+                        bits = tensor.view(torch.from_numpy(signed).dtype).numpy()
+                        found[f"{engine} {dtype} {name} {launch}"] = bits.view(WIDTHS[dtype])
+    return found
+
+
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_packets_are_added_before_what_is_there(
+    four: dict[str, Program],  # noqa: F811
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = four["allreduce.packets"]
+    order = reduction_order(dataflow(program))
+    assert not any(wrong_bits(program, order, 1 << 14, dtype, monkeypatch))
+
+
+@needs_gloo
+@pytest.mark.slow
+def test_all_engines_give_the_same_bits(
+    library: Path,  # noqa: F811
+    four: dict[str, Program],  # noqa: F811
+) -> None:
+    from forestcoll.execute.torch import Plan
+
+    count = 1 << 12  # parts begin at multiples of 64 bytes, as PyTorch's engine cuts them
+    programs = {name: p for name, p in four.items() if name.startswith("allreduce")}
+    given = {name: Plan(program) for name, program in programs.items()}
+    for rank, found in enumerate(run_ranks(4, by_torch, str(library), given, count)):
+        assert len(found) == 2 * 2 * len(WIDTHS) * len(programs)
+        for title, bits in found.items():
+            _, dtype, name, _ = title.split()
+            data = inputs(4, count, dtype)
+            for each in reduction_order(dataflow(programs[name])).sums:
+                part = slice(int(each.start * count), int(each.end * count))
+                want = replay(each.expression, [own[part] for own in data], dtype)
+                assert rank not in each.ranks or (bits[part] == want).all(), (title, each)
 
 
 RING = [("0", "1/3", "((0+1)+2)"), ("1/3", "2/3", "(0+(1+2))"), ("2/3", "1", "((0+2)+1)")]

@@ -265,6 +265,8 @@ bool Replay::packet(int event) {
   if (launch > 0) return true;
   for (std::size_t k = 0; notes_ && k < one.sources.size(); ++k)
     move(owner(one.sources[k]), rank_of(event), {&values_[one.sources[k]], 1});
+  // Runtimes add up the packets, then what lies at the rank itself.
+  std::rotate(one.sources.begin(), one.sources.begin() + static_cast<std::ptrdiff_t>(first), one.sources.end());
   Value sum = values_[one.sources[0]];
   for (std::size_t k = 1; k < one.sources.size(); ++k) sum = add(event, sum, values_[one.sources[k]]);
   for (const int atom : one.targets) {
