@@ -16,7 +16,8 @@ from forestcoll import solver
 from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate, forest_file
-from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.dual import check_dual
+from forestcoll.schedule.forest import Bound, Forest, Symmetry
 from forestcoll.solver.shares import with_shares
 
 PARTED = (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
@@ -112,3 +113,30 @@ def test_files_with_wrong_parts(change: str, message: str) -> None:
     forest = solver.solve(with_shares(ring(3), [1, 1, 2]), Collective.ALLGATHER, name="ring")
     with pytest.raises(ForestError, match=message):
         certificate.check(forest_file.parse(json.dumps(damage(written(forest), change)))[0])
+
+
+def test_a_bound_by_symmetries_keeps_the_parts() -> None:
+    """What leaves the rank with most is no mean of what leaves others: one link carries all."""
+    links = [("a-switch", "b-switch", 6)]
+    for i in range(3):
+        links += [(f"gpu{i}", "a-switch", 100), ("b-switch", f"gpu{i}", 100)]
+    equal = build(links, both=False)
+    shared = with_shares(equal, ["*=1", "gpu2=8"])
+    assert solver.optimum(shared, Collective.ALLGATHER).algbw == 3
+    node, turned = equal.names.index, list(range(equal.n))
+    for i in range(3):
+        turned[node(f"gpu{i}")] = node(f"gpu{(i + 1) % 3}")
+    for graph, weight in ((equal, Fraction(1)), (shared, Fraction(1, 8))):
+        claim = Bound(
+            Fraction(0),
+            "linear-program",
+            (frozenset([node("gpu2")]),),
+            (weight,),
+            potentials=((node("a-switch"), weight / 3),),
+            symmetries=(Symmetry(tuple(turned)),),
+        )
+        if graph is equal:
+            assert check_dual(graph, claim, Collective.ALLGATHER) == 6
+            continue
+        with pytest.raises(ForestError, match="maps gpu1 to gpu2, which is of another kind"):
+            check_dual(graph, claim, Collective.ALLGATHER)  # 5/2 GB/s, below what there is

@@ -443,7 +443,7 @@ Places = dict[tuple[int, int], int]  # (tail, head) -> number of the link
 
 
 def is_symmetry(graph: CapacityGraph, symmetry: Symmetry) -> bool:
-    """Whether the map keeps ranks, links, capacities, and what switches can do."""
+    """Whether the map keeps ranks, their parts, links, capacities, and what switches can do."""
     try:
         symmetry_images(graph, symmetry, "")
     except ForestError:
@@ -458,14 +458,15 @@ def symmetry_images(
 
     `places`: `numbers` of the graph, where many maps are asked about.
     """
-    number = graph.numbers if places is None else places
-    image, names, ranks = symmetry.image, graph.names, set(graph.ranks)
+    number = places or graph.numbers
+    image, names = symmetry.image, graph.names
+    part = dict(zip(graph.ranks, graph.parts, strict=True))
     if sorted(image) != list(range(graph.n)):
         raise ForestError(f"{where} is no permutation of the nodes")
     copies, adds = graph.multicast, graph.aggregation
     after = (adds, copies) if symmetry.turned else (copies, adds)
     for v, to in enumerate(image):
-        if (v in ranks) != (to in ranks) or (copies[v], adds[v]) != (after[0][to], after[1][to]):
+        if part.get(v) != part.get(to) or (copies[v], adds[v]) != (after[0][to], after[1][to]):
             raise ForestError(f"{where} maps {names[v]} to {names[to]}, which is of another kind")
     out = []
     for u, v, units in graph.arcs:
