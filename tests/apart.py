@@ -68,17 +68,20 @@ class Member:
     def check(self) -> None:
         """Nobody dies here."""
 
-    def join(self, engine: Any, space: Any, division: Any) -> None:
+    def join(self, enter: Callable[[Any, bool], None]) -> None:
         if self.together.wire == "ucx":
-            wire = _engine.Loaded(self.together.libraries, self.processes, self.process)
-            engine.join_loaded(space, division, wire, self.gather(wire.address()))
+            wire = _engine.Loaded(
+                self.together.libraries, self.processes, self.process, (0, 0, 0, 0)
+            )
+            way = _engine.way_by_library(wire, self.gather(wire.address()))
         elif self.together.wire == "sockets":
             if self.process == 0:
                 self.together.connect()
             self.gather(None)
-            engine.join(space, division, self.together.descriptors[self.process])
+            way = _engine.way_by_sockets(self.together.descriptors[self.process])
         else:
-            engine.join_unkind(space, division, self.together.exchange)
+            way = _engine.way_by_exchange(self.together.exchange, self.process)
+        enter(way, False)
         self.gather(None)
 
     def watch(self, state: Any, end: Any = None) -> None:

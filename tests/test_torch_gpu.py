@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +116,46 @@ def mistakes(rank: int, built: str, plan: Program, broken: Program) -> list[str]
     note(lambda: run(tensor))
     note(lambda: _unproven(rank, built, broken))
     return words
+
+
+def bereaved(rank: int, built: str, plan: Program, victim: int) -> tuple[str, float]:
+    """What a rank is told once another one is killed, and after how many seconds."""
+    _gpus(4)
+    os.environ["FORESTCOLL_NODE"] = f"node{rank // 2}"
+    from forestcoll.common.errors import ExecutionError
+
+    tensor = torch.ones(1 << 16)
+    begin = time.monotonic()
+    try:
+        with _open(rank, plan, built, tensor.numel()) as run:
+            assert "through the host's memory" in run.notes[0]
+            run(tensor)
+            assert tensor.sum().item() == 4 * tensor.numel()
+            begin = time.monotonic()
+            if rank == victim:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            while True:
+                run(tensor)
+    except ExecutionError as error:
+        return str(error), time.monotonic() - begin
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_all_nodes_end_when_a_rank_is_killed(
+    library: Path,  # noqa: F811
+    compiled: Artefacts,
+    victim: int,
+) -> None:
+    ranks = ("--ranks", "box*/gpu[0-1]")
+    program = compiled("dgx-a100 boxes=2", "allreduce", *ranks).programs["mscclpp-json"]
+    told = run_ranks(4, bereaved, str(library), program, victim, may_die=(victim,))
+    for rank, answer in enumerate(told):
+        if rank == victim:
+            continue
+        words, seconds = answer
+        lost = rf"(rank|process) {victim}( on \S+)?( is gone|: it closed the connection)"
+        assert re.search(lost, words), words
+        assert seconds < 20  # 2 where nothing else runs
 
 
 def _unproven(rank: int, built: str, program: Program) -> None:

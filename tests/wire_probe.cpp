@@ -193,7 +193,7 @@ int main(int count, char** words) {
     std::vector<std::unique_ptr<Loaded>> loaded;
     std::vector<std::string> addresses;
     for (int i = 0; i < ends; ++i) {
-      loaded.push_back(std::make_unique<Loaded>(libraries, ends, i));
+      loaded.push_back(std::make_unique<Loaded>(libraries, ends, i, Arena{}));
       addresses.push_back(loaded[i]->address());
     }
     std::vector<std::thread> starts;  // which wait for each other

@@ -163,10 +163,12 @@ class _Job:
         data, program, tables = self.contents.data, self.request.program, self.tables
         arenas = lay_out(program, tables, data, mode, self.homes, group.process, self.slots)
         buffers = arenas.buffers
-        tables = mark_drains(tables, buffers, data.chunk_bytes, self.homes, strict=group.strict)
+        addresses = [one.addresses(0, 1) for one in buffers]
+        tables = mark_drains(tables, addresses, data.chunk_bytes, self.homes, strict=group.strict)
         engine = self.engine(tables, buffers)
         owners = [rank for rank, _ in tables.takers]
-        group.join(engine, arenas.space, (self.homes, owners, arenas.slots))
+        shares = self.homes, owners, arenas.slots
+        group.join(lambda way, _: engine.join(arenas.space, shares, way))
         group.watch(lambda: activity(engine), lambda how: engine.end(Status[how.upper()]))
         try:
             return self.request.row(

@@ -47,15 +47,25 @@ def deal(ranks: int, processes: int) -> list[int]:
     return [rank * processes // ranks for rank in range(ranks)]
 
 
-def check(program: Program, homes: Sequence[int]) -> None:
-    """UnsupportedError for a switch (NVLS) whose ranks are in several processes."""
+def check(
+    program: Program, homes: Sequence[int], home: str = "process", *, reads: bool = True
+) -> None:
+    """UnsupportedError for a switch (NVLS) whose ranks are in several processes.
+
+    `home`: what `homes` number. Not `reads`: also for what reads memory of another one.
+    """
     for r, b, s, i in program.instructions():
         sources, targets = program.ranks[r].thread_blocks[b].operands(r, i)
-        for ref in sources + targets if i.switches else ():
+        for ref in sources + targets if i.switches else () if reads else sources:
             if ref.rank is not None and homes[ref.rank] != homes[r]:
+                does, instead = (
+                    (f"goes over a switch of rank {ref.rank}", "without NVLS")
+                    if i.switches
+                    else (f"reads memory of rank {ref.rank}", "that puts data there instead")
+                )
                 raise UnsupportedError(
-                    f"{where(r, b, s, i.op)}: goes over a switch of rank {ref.rank}, which is in "
-                    "another process; put both ranks into one, or take a plan without NVLS"
+                    f"{where(r, b, s, i.op)}: {does}, which is in another {home}; put both ranks "
+                    f"into one, or take a plan {instead}"
                 )
 
 
@@ -97,7 +107,7 @@ def lay_out(
         place(own[reader], each) if apart else 0
         for apart, (_, reader) in zip(between, tables.connections, strict=True)
     ]
-    space = _engine.Space(count, process, max(max(ends), PAGE))
+    space = _engine.Space(count, process, max(max(ends), PAGE), True)
     ends = [0] * count
 
     def view(rank: int, size: int) -> Bytes:
@@ -109,7 +119,7 @@ def lay_out(
 
 def mark_drains(
     tables: Tables,
-    buffers: Sequence[Buffers],
+    addresses: Sequence[tuple[int, ...]],
     chunk: int,
     homes: Sequence[int],
     *,
@@ -117,6 +127,7 @@ def mark_drains(
 ) -> Tables:
     """The tables, with what must be done before where ranks are in several processes.
 
+    `addresses`: of each rank's buffers, as the interpreter has them; a chunk has `chunk` bytes.
     What reads others' memory fetches it first. And it has to wait until what its rank has put
     elsewhere has left: a flush, and what follows a put that flushes. Plans may lack those where a
     put is done when it returns; so, unless `strict`, whatever writes memory that its rank puts from
@@ -124,7 +135,7 @@ def mark_drains(
     them to.
     """
     lines = list(tables.instructions)
-    spans = _Spans(tables, [one.addresses(0, 1) for one in buffers], chunk)
+    spans = _Spans(tables, addresses, chunk)
     put, writes = spans.put(homes), spans.writes()
     for row in tables.blocks:
         rank, after = row[0], False
@@ -144,11 +155,10 @@ def mark_drains(
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Memory that instructions name. `addresses`: of each rank's buffers, as the interpreter has
-    them; a chunk has `chunk` bytes."""
+    """Memory that instructions name (`mark_drains`)."""
 
     tables: Tables
-    addresses: list[tuple[int, ...]]
+    addresses: Sequence[tuple[int, ...]]
     chunk: int
 
     def span(self, rank: int, operand: tuple[int, int, int, int]) -> Span:

@@ -8,11 +8,11 @@
 
 namespace forestcoll {
 
-Space::Space(int processes, int self, Amount stride)
+Space::Space(int processes, int self, Amount stride, bool readable)
     : processes_(processes), self_(self), stride_((stride + 4095) / 4096 * 4096) {
   const std::size_t all = processes_ * stride_;
-  void* const start =
-      mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int access = readable ? PROT_READ | PROT_WRITE : PROT_NONE;
+  void* const start = mmap(nullptr, all, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) throw std::bad_alloc();
   start_ = static_cast<byte*>(start);
 }
@@ -217,7 +217,7 @@ bool Far::arrived(int peer, const Effect& effect) {
       fetches_[object].fetch_sub(1);
       notify(m, -1, object, &fetches_[object]);
       return true;
-    case Number::none: break;
+    case Number::none: return true;
   }
   return false;
 }

@@ -20,7 +20,8 @@ namespace forestcoll {
 // Address space for the arenas of all processes.
 class Space {
  public:
-  Space(int processes, int self, Amount stride);
+  // Not `readable`: for addresses alone.
+  Space(int processes, int self, Amount stride, bool readable);
   ~Space();
   Space(const Space&) = delete;
   Space& operator=(const Space&) = delete;

@@ -32,16 +32,23 @@ class Group:
     All processes call `gather` equally often, in one order. What fails at one raises ExecutionError
     at all; leaving the `with` by an error tells them that error. `timeout`: seconds without
     progress; `join`: seconds that processes may come apart; `wire`: what carries data, "sockets" or
-    "ucx" (`join` raises UnsupportedError where it is not).
+    "ucx" (`join` raises UnsupportedError where it is not); `word`: what a process is called.
+    `port`: where process 0 listens, which may be left to the system (0).
     """
 
     def __init__(
-        self, place: Place, *, timeout: float = 60.0, join: float = 60.0, wire: str = "sockets"
+        self,
+        place: Place,
+        *,
+        timeout: float = 60.0,
+        join: float = 60.0,
+        wire: str = "sockets",
+        word: str = "process",
     ) -> None:
-        self.process, self.processes = place.process, place.processes
+        self.process, self.processes, self.port = place.process, place.processes, place.port
         self.secret, self.timeout = secret_of(place.secret), timeout
         self._wire = wire
-        self.name = f"process {self.process} on {socket.gethostname()}"
+        self.name = f"{word} {self.process} on {socket.gethostname()}"
         self.failed = ""
         self.launch = self._round = 0
         self._running = False
@@ -67,6 +74,7 @@ class Group:
                 f"process 0 cannot listen at port {place.port} ({os.strerror(error.errno or 0)}): "
                 f"set {PORT} to a free one in all processes"
             ) from error
+        self.port = listener.getsockname()[1]
         own, theirs = socket.socketpair()
         self._coordinator = Coordinator(
             listener, theirs, self.processes, self.secret, self.timeout, until
@@ -115,6 +123,11 @@ class Group:
                 return self._told.pop(number)
         self.check()
         raise AssertionError
+
+    def fail(self, said: str) -> None:
+        """Tells all others what has befallen this process, unless something else has by now."""
+        if not self.failed:
+            self._say({"kind": "failed", "text": f"{self.name}{said}"})
 
     def check(self) -> None:
         """ExecutionError if a process has failed."""
@@ -223,17 +236,23 @@ class Group:
     """Whether a plan's own flushes alone keep what is put elsewhere from being overwritten."""
 
     def join(
-        self, engine: _engine.Engine, space: _engine.Space, division: _engine.Division
-    ) -> None:
-        """Gives an engine the way to all other processes, which join theirs."""
+        self,
+        enter: Callable[[_engine.Way, bool], None],
+        arena: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> bool:
+        """Has an engine `enter` the way to all other processes, which do the same.
+
+        Whether that reaches the `arena`, memory that is no processor's (wire.hpp); it is told too.
+        """
         if self._wire == "sockets":
-            engine.join(space, division, self._connect(time.monotonic() + self.timeout))
-            return
+            enter(_engine.way_by_sockets(self._connect(time.monotonic() + self.timeout)), False)
+            return False
         libraries = ucx.libraries()
         try:
-            wire = _engine.Loaded(libraries, self.processes, self.process)
+            wire = _engine.Loaded(libraries, self.processes, self.process, arena)
             addresses = self.gather(wire.address().hex())
-            engine.join_loaded(space, division, wire, [*map(bytes.fromhex, addresses)])
+            enter(_engine.way_by_library(wire, [*map(bytes.fromhex, addresses)]), wire.reaches())
+            return wire.reaches()
         except RuntimeError as error:
             raise ExecutionError(f"the wire over UCX: {error}") from error
 
@@ -284,15 +303,15 @@ class Group:
             return
         others[process] = _detach(stream)
 
-    def close(self) -> None:
-        """Lets the others go on without this process."""
+    def close(self, *, wait: bool = True) -> None:
+        """Lets the others go on without this process; process 0 may `wait` until all do that."""
         if self._closing:
             return
         self._watched = None
         self._say({"kind": "part"})
         self._closing = True
         self._thread.join()
-        if self._coordinator is not None:
+        if self._coordinator is not None and wait:
             self._coordinator.join()  # until all others have parted, or are lost
         self._stream.close()
 
@@ -302,11 +321,11 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if error is not None and not self.failed:
+        if error is not None:
             said = " was interrupted"
             if isinstance(error, ForestCollError):
                 said = ": " + "\n".join([str(error), *getattr(error, "__notes__", ())])
-            self._say({"kind": "failed", "text": f"{self.name}{said}"})
+            self.fail(said)
         self.close()
 
 

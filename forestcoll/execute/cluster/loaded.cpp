@@ -25,13 +25,14 @@ Function* function_of(void* library, const char* name) {
 
 }  // namespace
 
-Loaded::Loaded(const std::vector<std::string>& libraries, int processes, int self) {
+Loaded::Loaded(const std::vector<std::string>& libraries, int processes, int self, const Arena& arena) {
   void* library = nullptr;
   for (const std::string& path : libraries) library = load(path);
   begin_ = function_of<std::remove_pointer_t<decltype(begin_)>>(library, "forestcoll_begin");
-  auto* const open = function_of<Wire*(int, int, std::string*, std::string*)>(library, "forestcoll_open");
+  auto* const open = function_of<Wire*(int, int, const Arena*, std::string*, bool*, std::string*)>(
+      library, "forestcoll_open");
   std::string error;
-  wire_.reset(open(processes, self, &address_, &error));
+  wire_.reset(open(processes, self, &arena, &address_, &reaches_, &error));
   if (!wire_) throw std::runtime_error(error);
 }
 

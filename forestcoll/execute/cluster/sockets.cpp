@@ -33,7 +33,8 @@ struct Peer {
   Header header{};        // of the effect that is being read
   std::size_t have = 0;   // bytes of it
   Amount missing = 0;     // bytes of the payload that are yet to come
-  byte* target = nullptr;  // where the next of them goes
+  byte* place = nullptr;   // where the payload belongs
+  byte* target = nullptr;  // where the next of its bytes goes
   std::vector<byte> packets;
   bool closed = false;
 };
@@ -200,8 +201,8 @@ class Sockets : public Wire {
     const Effect effect = effect_of(peer.header);
     peer.missing = effect.bytes;
     if (effect.bytes == 0) return finish(number);
-    peer.target = receiver_.place(number, effect);
-    if (!peer.target) return false;
+    peer.target = peer.place = receiver_.place(number, effect);
+    if (!peer.place) return false;
     if (effect.number == Number::packets) {
       peer.packets.resize(effect.bytes);
       peer.target = peer.packets.data();
@@ -212,10 +213,11 @@ class Sockets : public Wire {
   // All bytes of the effect are there.
   bool finish(int number) {
     Peer& peer = peers_[number];
-    const Effect effect = effect_of(peer.header);
+    Effect effect = effect_of(peer.header);
+    effect.target = peer.place;
     if (effect.number == Number::packets && effect.bytes)
-      store_words(receiver_.place(number, effect), peer.packets.data(), effect.bytes);
-    if (effect.number != Number::none && !receiver_.arrived(number, effect)) return false;
+      store_words(effect.target, peer.packets.data(), effect.bytes);
+    if (!receiver_.arrived(number, effect)) return false;
     received_[number].fetch_add(1);
     return true;
   }

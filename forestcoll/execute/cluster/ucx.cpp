@@ -7,8 +7,7 @@
 
 #include <ucp/api/ucp.h>
 
-#include <time.h>
-
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -33,11 +32,23 @@ void check(ucs_status_t status, const char* what) {
 
 class Ucx : public Wire {
  public:
-  Ucx(int processes, int self) : Wire(processes), self_(self), ends_(processes), next_(processes) {
+  Ucx(int processes, int self, const Arena& arena, bool& reaches)
+      : Wire(processes), arena_(arena), self_(self), ends_(processes), next_(processes) {
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
-    params.features = UCP_FEATURE_AM;
-    check(ucp_init(&params, nullptr, &context_), "no context of UCX");
+    params.features = UCP_FEATURE_AM | (arena_.reads_back ? UCP_FEATURE_RMA : 0);
+    ucp_config_t* config = nullptr;
+    check(ucp_config_read(nullptr, nullptr, &config), "no configuration of UCX");
+    // What is read back has to come by the network: not by ways within a machine.
+    if (arena_.reads_back && !std::getenv("UCX_TLS")) ucp_config_modify(config, "TLS", "^self,shm");
+    const ucs_status_t status = ucp_init(&params, config, &context_);
+    ucp_config_release(config);
+    check(status, "no context of UCX");
+    ucp_context_attr_t known{};
+    known.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+    check(ucp_context_query(context_, &known), "no kinds of memory of UCX");
+    reaches = known.memory_types >> arena_.kind & 1;
+    if (!reaches) arena_ = {};
     ucp_worker_params_t own{};
     own.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     own.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -54,8 +65,10 @@ class Ucx : public Wire {
   ~Ucx() override {
     ending_.store(true);
     if (thread_.joinable()) thread_.join();
+    if (key_) ucp_rkey_destroy(key_);
     for (const auto end : ends_)
       if (end) close(end);
+    if (registered_) ucp_mem_unmap(context_, registered_);
     if (worker_) ucp_worker_destroy(worker_);
     if (context_) ucp_cleanup(context_);
   }
@@ -73,15 +86,17 @@ class Ucx : public Wire {
   void begin(Receiver& receiver, const std::vector<std::string>& addresses) {
     receiver_ = &receiver;
     for (int peer = 0; peer < processes(); ++peer) {
-      if (peer == self_) continue;
+      if (peer == self_ && !arena_.reads_back) continue;
       ucp_ep_params_t params{};
-      params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                          UCP_EP_PARAM_FIELD_ERR_HANDLER;
+      params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+      if (peer != self_)
+        params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
       params.address = reinterpret_cast<const ucp_address_t*>(addresses[peer].data());
       params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
       params.err_handler = {&Ucx::on_error, this};
       check(ucp_ep_create(worker_, &params, &ends_[peer]), "no connection of UCX");
     }
+    if (arena_.reads_back) open_arena();
     thread_ = std::thread([this] { run(); });
   }
 
@@ -106,9 +121,41 @@ class Ucx : public Wire {
     std::map<std::int64_t, Effect> early;  // their bytes are here, but not those before them
   };
 
+  // The way back to this process's own arena.
+  void open_arena() {
+    ucp_mem_map_params_t params{};
+    params.field_mask =
+        UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+    params.address = arena_.start;
+    params.length = arena_.bytes;
+    params.memory_type = static_cast<ucs_memory_type_t>(arena_.kind);
+    check(ucp_mem_map(context_, &params, &registered_), "UCX does not register the arena");
+    void* key = nullptr;
+    std::size_t length = 0;
+    check(ucp_rkey_pack(context_, registered_, &key, &length), "no key of UCX");
+    const ucs_status_t status = ucp_ep_rkey_unpack(ends_[self_], key, &key_);
+    ucp_rkey_buffer_release(key);
+    check(status, "no way back of UCX");
+  }
+
+  // Reads a word of the arena by the way that data came, behind which all of them are there.
+  void read_back() {
+    std::uint64_t word;
+    ucp_request_param_t param{};
+    const ucs_status_ptr_t request = ucp_get_nbx(
+        ends_[self_], &word, sizeof word, reinterpret_cast<std::uintptr_t>(arena_.start), key_, &param);
+    if (UCS_PTR_IS_ERR(request)) return fail(self_, ucs_status_string(UCS_PTR_STATUS(request)));
+    if (!request) return;
+    ucs_status_t status;
+    while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS && !ending_.load())
+      ucp_worker_progress(worker_);
+    ucp_request_free(request);
+    if (status != UCS_OK) fail(self_, ucs_status_string(status));
+  }
+
   void run() {
     std::deque<std::pair<int, Effect>> mine;
-    for (int idle = 0; !ending_.load();) {
+    for (Pause pause; !ending_.load();) {
       {
         const std::lock_guard lock(posting_);
         mine.swap(posted_);
@@ -116,14 +163,12 @@ class Ucx : public Wire {
       const bool busy = !mine.empty();
       for (auto& [peer, effect] : mine) send(peer, std::move(effect));
       mine.clear();
-      if (ucp_worker_progress(worker_) || busy) {
-        idle = 0;
-      } else if (++idle > spins) {  // whoever waits must not keep others from the processor
-        const timespec nap{0, idle > 2 * spins ? 50'000 : 0};
-        nanosleep(&nap, nullptr);
-      } else if (idle > spins / 4) {
-        std::this_thread::yield();
-      }
+      pause.turn(ucp_worker_progress(worker_) || busy);
+      if (here_.empty()) continue;
+      std::deque<std::pair<int, Effect>> now;
+      now.swap(here_);
+      read_back();
+      for (const auto& [peer, effect] : now) tell(peer, effect);
     }
   }
 
@@ -135,6 +180,10 @@ class Ucx : public Wire {
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     param.cb.send = &Ucx::on_sent;
     param.user_data = transfer;
+    if (arena_.kind && e.bytes) {  // the processor cannot store what comes with its message
+      param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+      param.flags = UCP_AM_SEND_FLAG_RNDV;
+    }
     const ucs_status_ptr_t request =
         ucp_am_send_nbx(ends_[peer], 0, &transfer->envelope, sizeof(Envelope), e.source, e.bytes, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) sent(transfer, UCS_PTR_STATUS(request));
@@ -171,10 +220,10 @@ class Ucx : public Wire {
     if (length != sizeof said) return UCS_OK;  // a stranger's
     std::memcpy(&said, header, sizeof said);
     if (said.process < 0 || said.process >= processes() || said.process == self_) return UCS_OK;
-    const Effect effect = effect_of(said.header);
+    Effect effect = effect_of(said.header);
     const int peer = said.process;
     const bool packets = effect.number == Number::packets;
-    byte* const target = effect.bytes ? receiver_->place(peer, effect) : nullptr;
+    byte* const target = effect.target = effect.bytes ? receiver_->place(peer, effect) : nullptr;
     if (static_cast<Amount>(bytes) != effect.bytes || (effect.bytes && !target)) {
       fail(peer, nonsense);
       return UCS_OK;
@@ -205,7 +254,7 @@ class Ucx : public Wire {
       fail(transfer->peer, ucs_status_string(status));
     } else {
       if (!transfer->packets.empty())
-        store_words(receiver_->place(transfer->peer, effect), transfer->packets.data(), effect.bytes);
+        store_words(effect.target, transfer->packets.data(), effect.bytes);
       arrive(transfer->peer, transfer->envelope.sequence, effect);
     }
     delete transfer;
@@ -224,10 +273,16 @@ class Ucx : public Wire {
     for (auto first = one.early.begin(); first != one.early.end() && first->first == one.arrived;
          first = one.early.erase(first)) {
       ++one.arrived;
-      if (first->second.number != Number::none && !receiver_->arrived(peer, first->second))
-        return fail(peer, nonsense);
-      received_[peer].fetch_add(1);
+      if (arena_.reads_back)
+        here_.emplace_back(peer, first->second);
+      else
+        tell(peer, first->second);
     }
+  }
+
+  void tell(int peer, const Effect& effect) {
+    if (!receiver_->arrived(peer, effect)) return fail(peer, nonsense);
+    received_[peer].fetch_add(1);
   }
 
   void close(ucp_ep_h end) {
@@ -240,12 +295,14 @@ class Ucx : public Wire {
     ucp_request_free(request);
   }
 
-  static constexpr int spins = 2000;
-
+  Arena arena_;
   const int self_;
   Receiver* receiver_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  ucp_mem_h registered_ = nullptr;
+  ucp_rkey_h key_ = nullptr;
+  std::deque<std::pair<int, Effect>> here_;  // arrived, but not yet read back
   std::vector<ucp_ep_h> ends_;
   std::vector<Peer> next_;
   std::mutex posting_;
@@ -258,9 +315,10 @@ class Ucx : public Wire {
 
 // --- what `Loaded` calls
 
-extern "C" Wire* forestcoll_open(int processes, int self, std::string* address, std::string* error) {
+extern "C" Wire* forestcoll_open(int processes, int self, const Arena* arena, std::string* address,
+                                 bool* reaches, std::string* error) {
   try {
-    auto wire = std::make_unique<Ucx>(processes, self);
+    auto wire = std::make_unique<Ucx>(processes, self, *arena, *reaches);
     *address = wire->address();
     return wire.release();
   } catch (const std::exception& reason) {

@@ -95,13 +95,15 @@ class Exchange {
     Effect effect = list[c.at].effect;
     End &sender = receivers_[c.from], &receiver = receivers_[c.to];
     if (!c.number) {
-      byte* const target = receiver.receiver->place(c.from, effect);
+      byte* const target = effect.target = receiver.receiver->place(c.from, effect);
       if (effect.number == Number::packets)
         store_words(target, effect.source, effect.bytes);
       else
         std::memcpy(target, effect.source, effect.bytes);
       list[c.at].put = true;
+      list[c.at].effect.target = target;
       sender.left(effect);
+      if (effect.number == Number::none) receiver.receiver->arrived(c.from, effect);
       return;
     }
     list.erase(list.begin() + c.at);

@@ -14,22 +14,20 @@
 
 #pragma once
 
+#include <time.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "interpreter.hpp"
 
 namespace forestcoll {
-
-// What a number belongs to. posted, taken: of a connection; raised: how often the sender has raised a
-// semaphore; packets: how often it has put packets for a rank. asked: a thread block of the sender wants
-// `value` bytes of this process's arena; fetched: here they are.
-enum class Number : std::uint32_t { none, posted, taken, raised, packets, asked, fetched };
 
 struct Effect {
   Number number = Number::none;
@@ -39,6 +37,7 @@ struct Effect {
   const byte* source = nullptr;   // the bytes, ...
   std::shared_ptr<byte[]> kept;   // ... which this holds, unless they lie in the poster's arena
   Index rank = -1;                // whose memory they are read from; -1: nobody's who would wait
+  byte* target = nullptr;         // where the receiver has placed them
 };
 
 // What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).
@@ -73,7 +72,7 @@ class Receiver {
   virtual ~Receiver() = default;
   // The bytes of an effect have a place here; nullptr: they do not, and the peer is at fault.
   virtual byte* place(int peer, const Effect& effect) = 0;
-  // Its bytes are there. false: there is no such number.
+  // Its bytes are there, at `effect.target`. false: there is no such number.
   virtual bool arrived(int peer, const Effect& effect) = 0;
   virtual void left(const Effect& effect) = 0;
 };
@@ -87,6 +86,26 @@ inline void store_words(byte* target, const byte* source, Amount bytes) {
         .store(word, std::memory_order_release);
   }
 }
+
+// Between two looks at what others may have left for this thread: whoever waits must not keep them
+// from the processor.
+class Pause {
+ public:
+  void turn(bool busy) {
+    if (busy) {
+      idle_ = 0;
+    } else if (++idle_ > spins) {
+      const timespec nap{0, idle_ > 2 * spins ? 50'000 : 0};
+      nanosleep(&nap, nullptr);
+    } else if (idle_ > spins / 4) {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static constexpr int spins = 2000;
+  int idle_ = 0;
+};
 
 class Wire {
  public:
@@ -128,16 +147,25 @@ class Wire {
 // Over connected stream sockets, one for each peer (-1: none), which it closes at its end.
 std::unique_ptr<Wire> make_sockets(Receiver& receiver, const std::vector<int>& descriptors);
 
+// Memory that may be no processor's, as UCX numbers kinds of it. `reads_back`: whether what has arrived
+// there is seen by its device only once some of it was read by the way that it came.
+struct Arena {
+  byte* start;
+  Amount bytes, kind, reads_back;
+};
+
 // One of a library of its own (ucx.cpp), which is loaded after those that it needs. It has an address,
 // and begins once those of all processes are known. Throws std::runtime_error with the reason.
 class Loaded {
  public:
-  Loaded(const std::vector<std::string>& libraries, int processes, int self);
+  Loaded(const std::vector<std::string>& libraries, int processes, int self, const Arena& arena);
   const std::string& address() const { return address_; }
+  bool reaches() const { return reaches_; }  // the arena's kind of memory
   std::unique_ptr<Wire> begin(Receiver& receiver, const std::vector<std::string>& addresses);
 
  private:
   std::string address_;
+  bool reaches_ = false;
   std::unique_ptr<Wire> wire_;
   void (*begin_)(Wire*, Receiver*, const std::vector<std::string>*, std::string*) = nullptr;
 };

@@ -6,6 +6,7 @@
     arena.py     where buffers, flags and message slots lie
     worker.py    one process per GPU, and why a launch did not end well; team.py: all of them
     communicator.py  the same for processes that bring device pointers of their own
+    far.py       ranks of other nodes: ring.hpp is the kernel's word to its host, relay.hpp the host
 
 All ranks of a GPU run in one kernel, for they wait for each other; GPUs reach each other's memory
 by IPC handles. Several ranks may share a GPU, which is for trying plans, not for speed.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from forestcoll.execute import _engine
 from forestcoll.execute.sizes import Layout, longest_message
 from forestcoll.execute.tables import Tables
 from forestcoll.program import Program
@@ -21,7 +22,8 @@ LINE = 128  # bytes: no two flags share a cache line on any GPU
 ALIGNMENT = 512
 SLOT_BYTES = 1 << 20
 SLOTS = 8
-"""Slots of a fifo connection: as many as let a message be sent while others are read."""
+"""Slots of a fifo connection: as many as let a message be sent while others are read, and no more
+than ring.hpp has room for."""
 SLOT_ALIGNMENT = 256
 """Bytes at whose multiples slots begin, so that messages are copied in the widest words."""
 
@@ -51,7 +53,9 @@ class Arenas:
     taken: list[Place]
     slots: list[Place]
     sizes: list[Place]
-    semaphores: list[Place]
+    mirrors: list[Place]  # per connection between nodes: its slots at the writer
+    made: list[Place]  # per rank: packets for other nodes, of each of its blocks
+    semaphores: list[Place]  # behind each, how much of what other nodes raised it by is in it
     progress: list[Place]  # per block
     arrived: list[Place]  # per barrier
 
@@ -66,9 +70,18 @@ class Arenas:
 
 
 def lay_out(
-    program: Program, tables: Tables, data: Layout, gpu_of: list[int], slots: int, slot_bytes: int
+    program: Program,
+    tables: Tables,
+    data: Layout,
+    gpu_of: list[int],
+    slots: int,
+    slot_bytes: int,
+    nodes: list[int],
 ) -> Arenas:
-    """The places for `program` at this size, rank r on GPU `gpu_of[r]` (0, 1, ... without gaps)."""
+    """The places for `program` at this size, rank r on GPU `gpu_of[r]` (0, 1, ... without gaps).
+
+    `nodes`: the node of each rank.
+    """
     ends = [0] * (max(gpu_of) + 1)
 
     def place(gpu: int, size: int, unit: int = ALIGNMENT) -> Place:
@@ -83,12 +96,19 @@ def lay_out(
     scratch_bytes = [count * chunk * program.scratch_factor for count in tables.scratch]
     rank_of = [row[0] for row in tables.blocks]
     writers, readers = ([rank_of[ends[side]] for ends in tables.connections] for side in (0, 1))
+    apart = [nodes[w] != nodes[r] for w, r in zip(writers, readers, strict=True)]
+    packets = _engine.RING[1] * (len(set(nodes)) > 1)
     large = {
         "input": [place(gpu, rank.input_chunks * chunk) for gpu, rank in ranks],
         "output": [place(gpu, rank.output_chunks * chunk) for gpu, rank in ranks],
         "scratch": [place(*pair) for pair in zip(gpu_of, scratch_bytes, strict=True)],
         "slots": [place(gpu_of[r], slots * slot_bytes) for r in readers],
         "sizes": [place(gpu_of[r], slots * 8) for r in readers],
+        "mirrors": [
+            place(gpu_of[w], slots * slot_bytes * far)
+            for w, far in zip(writers, apart, strict=True)
+        ],
+        "made": [place(gpu, packets * rank_of.count(r)) for r, gpu in enumerate(gpu_of)],
     }
     begins = [place(gpu, 0)[1] for gpu in range(len(ends))]
     small = {

@@ -7,30 +7,42 @@ often as it likes, all of them in the same order. Nothing of PyTorch is needed: 
 
 from __future__ import annotations
 
+import json
 import mmap
-import pickle
+import os
+import secrets
 import socket
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from forestcoll.common import errors
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.execute.cluster.division import check
+from forestcoll.execute.cluster.group import Group
+from forestcoll.execute.cluster.launchers import ADDRESS, LOCAL, Place
 from forestcoll.execute.gpu.compiler import find_library
+from forestcoll.execute.gpu.far import Far
 from forestcoll.execute.gpu.worker import Job, Worker, explain, watch
 from forestcoll.execute.request import Request
 from forestcoll.program import Program
 
 Gather = Callable[[bytes], Sequence[bytes]]
 """What every rank gives, at every rank, in rank order; nobody returns before all have called it."""
+NODE = "FORESTCOLL_NODE"
+"""Variable: names those processes alike whose GPUs reach each other; else the host's name does."""
 
 
 class Communicator:
     """One rank's end of a plan. Close it, or use it in a `with`; all ranks alike.
 
     `size_bytes`: of the whole collective, as nccl-tests counts it. `device`: number of this rank's
-    GPU, no other rank's. Raises at every rank alike: UnsupportedError (ranks in different nodes,
-    GPUs that cannot reach each other or lack memory, an unknown type), PlanError (not a plan for
-    this), ExecutionError (a process failed).
+    GPU, no other rank's of its node. `wire`: what carries data between nodes, sockets or ucx;
+    `node`: in place of $FORESTCOLL_NODE. `notes`: what a user should know about that. Raises at
+    every rank alike: UnsupportedError (GPUs of a node that cannot reach each other, or lack memory,
+    a plan that reads memory of another node, an unknown type), PlanError (not a plan for this),
+    ExecutionError (a process failed; between nodes the communicator is of no more use then).
     """
 
     def __init__(
@@ -46,46 +58,81 @@ class Communicator:
         root: int | None = None,
         timeout: float = 60.0,
         built: Path | None = None,
+        wire: str = "sockets",
+        node: str | None = None,
     ) -> None:
         request = Request.of(program, size_bytes, dtype=dtype, op=op, timeout=timeout, root=root)
         self._gather, self._timeout, self._launch = gather, request.timeout, 0
         self._worker: Worker | None = None
+        self._group: Group | None = None
+        self._far: Far | None = None
+        self.notes: tuple[str, ...] = ()
         self.rank, self.data = rank, request.data
         if self.data.size != request.wanted:
             raise UnsupportedError(
                 f"{size_bytes} bytes of {dtype} are not a whole number of elements on each of "
                 f"{program.n} ranks"
             )
-        self.job = Job.of(request, list(range(program.n)))
         self._in_place = not program.out_of_place
         try:
+            nodes = self._meet(request, node or os.environ.get(NODE), wire)
+            self.job = Job.of(request, list(range(program.n)), nodes=nodes)
             self._open(device, built)
         except BaseException:
             self.close(together=False)
             raise
 
+    def _meet(self, request: Request, node: str | None, wire: str) -> list[int]:
+        """The node of each rank. Where there are several, all ranks meet in a group."""
+        host, what = socket.gethostname(), zlib.crc32(repr(request).encode())
+        told = self._together(lambda: (node or host, host, what))
+        names, hosts, whats = zip(*told, strict=True)
+        if len(set(whats)) > 1:
+            raise UnsupportedError("the ranks have different plans, sizes or options")
+        nodes = [names.index(name) for name in names]
+        check(request.program, nodes, "node", reads=False)
+        if len(set(nodes)) == 1:
+            return nodes
+        own = os.environ.get(ADDRESS) or (LOCAL if len(set(hosts)) == 1 else host)
+        place = Place(self.rank, len(nodes), own, 0, secrets.token_hex(16), "")
+
+        def enter(comes: bool) -> tuple[str, int, str]:
+            if comes:
+                self._group = Group(place, timeout=self._timeout, wire=wire, word="rank")
+            return place.address, self._group.port if self._group else 0, place.secret
+
+        own, port, secret = self._together(lambda: enter(self.rank == 0))[0]  # who opens it
+        place = Place(self.rank, len(nodes), own, port, secret, "")
+        self._together(lambda: enter(self.rank > 0))
+        return nodes
+
     def _open(self, device: int, built: Path | None) -> None:
-        def own() -> bytes:
+        def own() -> str:
             path = str(built or find_library())
             self._worker = Worker(path, self.rank, device, self.job, mmap.mmap(-1, mmap.PAGESIZE))
-            return self._worker.device.export()
+            return self._worker.device.export().hex()
 
-        places = self._together(lambda: (socket.gethostname(), device, own()))
-        hosts, devices, handles = (list(column) for column in zip(*places, strict=True))
-        if len(set(hosts)) > 1:
-            raise UnsupportedError(
-                f"the ranks sit in {len(set(hosts))} nodes ({', '.join(sorted(set(hosts))[:3])}), "
-                "and this engine reaches one node's GPUs; forestcoll.torch's collectives reach all"
-            )
-        for other, number in enumerate(devices):
-            if number in devices[:other]:
+        told = self._together(lambda: (device, own()))
+        devices, handles = [number for number, _ in told], [bytes.fromhex(text) for _, text in told]
+        places = list(zip(self.job.nodes, devices, strict=True))
+        for other, place in enumerate(places):
+            if place in places[:other]:
                 raise UnsupportedError(
-                    f"ranks {devices.index(number)} and {other} are both on GPU {number}: their "
+                    f"ranks {places.index(place)} and {other} are both on GPU {place[1]}: their "
                     "kernels would wait for each other's turn; give every rank a GPU of its own"
                 )
-        worker = self._worker
+        worker, group = self._worker, self._group
         assert worker is not None
-        self._together(lambda: worker.connect(handles, devices))
+
+        def connect() -> None:
+            if group is None:
+                worker.connect(handles, devices)
+            else:
+                self._far = Far(self.job, worker, group, handles, devices, self._in_place)
+
+        self._together(connect)
+        if self._far is not None:
+            self.notes = self._far.join()
 
     def _together(self, act: Callable[[], Any]) -> list[Any]:
         """What `act` gives at every rank; what it raises at one is raised at all."""
@@ -94,15 +141,23 @@ class Communicator:
         try:
             answer = act()
         except ForestCollError as error:
+            if self._far is not None:
+                self._far.group.fail(f": {error}")
+                raise
             failed = error
-        told = (type(failed), str(failed)) if failed else None
-        all_told = [pickle.loads(text) for text in self._gather(pickle.dumps((told, answer)))]
+        told = (type(failed).__name__, str(failed)) if failed else None
+        all_told = self._tell([told, answer])
         if failed:
             raise failed
         for rank, (wrong, _) in enumerate(all_told):
             if wrong is not None:
-                raise wrong[0](f"rank {rank}: {wrong[1]}")
+                raise getattr(errors, wrong[0])(f"rank {rank}: {wrong[1]}")
         return [given for _, given in all_told]
+
+    def _tell(self, value: Any) -> list[Any]:
+        if self._far is not None:  # there it is known when a rank is gone
+            return self._far.group.gather(value)
+        return [json.loads(text) for text in self._gather(json.dumps(value).encode())]
 
     def run(self, source: int, target: int) -> int:
         """The collective, from device address `source` to `target`; nanoseconds of the kernel.
@@ -114,17 +169,25 @@ class Communicator:
         worker = self._worker
         if worker is None:
             raise ExecutionError("the communicator is closed")
-        device = worker.device
+        device, far = worker.device, self._far
         number, self._launch = self._launch, self._launch + 1
         mine = worker.buffers(self.rank, self._in_place)
         self._move(worker, source, mine[0], inwards=True)
-        self._together(lambda: worker.prepare(self._in_place, number))
+
+        def prepare() -> None:
+            worker.prepare(self._in_place, number)
+            if far is not None:
+                far.relay.begin()
 
         def launch() -> tuple[bool, bool]:
-            worker.start(self._in_place)
-            done = watch(lambda: [device.poll()], device.abort, self._timeout)
+            if far is None:
+                worker.start(self._in_place)
+                done = watch(lambda: [device.poll()], device.abort, self._timeout)
+            else:
+                done = far.launch(lambda: worker.start(self._in_place))
             return done, bool(device.stops()["mismatch"].any())
 
+        self._together(prepare)
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):
             explain(self.job, self._together(worker.end_state), self._timeout)
@@ -149,15 +212,22 @@ class Communicator:
 
         Not `together`: at once, where others may never come to this; for the way out of an error.
         """
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return
+        worker, far, group = self._worker, self._far, self._group
+        self._worker = self._far = self._group = None
         try:
-            worker.device.detach()
-            if together:
-                self._gather(b"")
+            if worker is not None:
+                worker.device.detach()
+                if together:
+                    self._gather(b"")
         finally:
-            worker.device.close()
+            if group is not None:
+                if not together:
+                    group.fail(" has given up")
+                group.close(wait=together)
+            if far is not None:
+                far.relay.close()
+            if worker is not None:
+                worker.device.close()
 
     def __enter__(self) -> Communicator:
         return self

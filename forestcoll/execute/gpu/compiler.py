@@ -22,6 +22,7 @@ SOURCE = Path(__file__).parent / "engine.cu"
 HEADERS = (
     Path(__file__).parent / "device.hpp",
     Path(__file__).parent / "layer.hpp",
+    Path(__file__).parent / "ring.hpp",
     Path(__file__).parents[1] / "native" / "interpreter.hpp",
     Path(__file__).parents[1] / "native" / "tables.hpp",
     Path(__file__).parents[1] / "native" / "elements.hpp",

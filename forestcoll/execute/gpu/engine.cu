@@ -72,6 +72,7 @@ struct Device {
   Index blocks = 0;
   unsigned threads = threads_per_block;  // of each
   FC_GPU(Stream_t) stream{}, side{};
+  byte* pinned = nullptr;  // memory of the host, for the relay
   FC_GPU(Event_t) begin{}, end{};
   std::vector<void*> imported;
 };
@@ -114,6 +115,7 @@ struct fc_gpu_plan {
   Amount blocks;  // that this GPU runs
   Geometry geometry;
   Amount slot_bytes, slot_count;
+  Elsewhere far;
   Index type, op;
 };
 
@@ -180,7 +182,7 @@ int fc_gpu_close(Device* d) {
   };
   for (void* mine : std::initializer_list<void*>{d->arena, d->tables, d->launch, d->ticks})
     if (mine) tell(FC_GPU(Free)(mine), "freeing memory of the device");
-  for (void* mine : std::initializer_list<void*>{d->stops, d->abort, d->seen})
+  for (void* mine : std::initializer_list<void*>{d->stops, d->abort, d->seen, d->pinned})
     if (mine) tell(FC_GPU(FreeHost)(mine), "freeing memory of the host");
   for (const auto event : {d->begin, d->end})
     if (event) tell(FC_GPU(EventDestroy)(event), "destroying an event");
@@ -209,13 +211,16 @@ int fc_gpu_import(Device* d, const void* handle, void** address) {
   return 0;
 }
 
-// Between the device's memory and the host's, once all that was started is done.
-int fc_gpu_write(Device*, void* address, const void* source, std::size_t bytes) {
+// Between the device's memory and the host's, by any thread, also while a kernel runs: its stream waits
+// for no other one.
+int fc_gpu_write(Device* d, void* address, const void* source, std::size_t bytes) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
   FC_TRY(FC_GPU(Memcpy)(address, source, bytes, FC_GPU(MemcpyHostToDevice)));
   return 0;
 }
 
-int fc_gpu_read(Device*, const void* address, void* target, std::size_t bytes) {
+int fc_gpu_read(Device* d, const void* address, void* target, std::size_t bytes) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
   FC_TRY(FC_GPU(Memcpy)(target, address, bytes, FC_GPU(MemcpyDeviceToHost)));
   return 0;
 }
@@ -232,6 +237,29 @@ int fc_gpu_set(Device*, void* address, int value, std::size_t bytes) {
   FC_TRY(FC_GPU(Memset)(address, value, bytes));
   FC_TRY(FC_GPU(DeviceSynchronize)());
   return 0;
+}
+
+// Memory of the host that kernels reach as well, at `device`.
+int fc_gpu_pin(Device* d, std::size_t bytes, byte** host, byte** device) {
+  FC_TRY(share(&d->pinned, device, bytes));
+  *host = d->pinned;
+  return 0;
+}
+
+// The kind of the GPU's memory, as UCX numbers them; 4 more where a kernel sees what an adapter has written
+// there only once some of it was read back by the same way: up to Ampere, on AMD's, and where the
+// processor's memory is the GPU's too.
+int fc_gpu_memory([[maybe_unused]] const Device* d) {
+#if defined(__HIPCC__)
+  return 3 + 4;
+#elif defined(__CUDACC__)
+  int major = 0, shared = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->number);
+  cudaDeviceGetAttribute(&shared, cudaDevAttrPageableMemoryAccessUsesHostPageTables, d->number);
+  return 1 + 4 * (major < 9 || shared);
+#else
+  return 0 + 4;
+#endif
 }
 
 // Chooses the threads of a block, as many as let `blocks` of them run at once: they wait for each
@@ -263,13 +291,15 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
     place += (plan->bytes[i] + 255) / 256 * 256;
   }
   d->blocks = plan->blocks;
-  FC_TRY(allocate(&d->ticks, d->blocks));
+  FC_TRY(allocate(&d->ticks, 2 * d->blocks + 1));
   FC_TRY(share(&d->seen, &d->device_seen, d->blocks));
   FC_TRY(share(&d->stops, &d->device_stops, d->blocks));
   Launch launch{};
   std::memcpy(static_cast<void*>(&launch), places, sizeof places);
   launch.geometry = plan->geometry;
+  launch.far = plan->far;
   launch.ticks = d->ticks;
+  launch.rung = d->ticks + d->blocks;
   launch.stops = d->device_stops;
   launch.abort = d->device_abort;
   launch.slot_bytes = plan->slot_bytes;
@@ -290,7 +320,7 @@ int fc_gpu_prepare(Device* d, byte* const* addresses, Amount count, std::uint32_
   FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
   FC_TRY(FC_GPU(Memcpy)(const_cast<byte**>(launch.addresses), addresses, count * sizeof *addresses,
                         FC_GPU(MemcpyHostToDevice)));
-  FC_TRY(FC_GPU(Memset)(d->ticks, 0, d->blocks * sizeof *d->ticks));
+  FC_TRY(FC_GPU(Memset)(d->ticks, 0, (2 * d->blocks + 1) * sizeof *d->ticks));
   for (Index i = 0; i < d->blocks; ++i) d->stops[i] = {};
   *d->abort = 0;
   FC_TRY(FC_GPU(DeviceSynchronize)());

@@ -8,12 +8,18 @@
 //
 // Counters lie with whoever waits for them, so that waiting costs no traffic between GPUs: `posted` of
 // a connection with its reader, `taken` with its writer, a semaphore with the rank that takes from it.
+//
+// What goes to another node is an entry in the block's ring (ring.hpp): its pointer to a counter is null
+// there, and an address names a place in a space that has no memory. What comes from
+// another node the host writes: numbers into its own memory, which blocks poll; a semaphore's is how often
+// it was raised from there in all, and whoever takes adds to the semaphore what is new of that.
 
 #pragma once
 
 #include "device.hpp"  // first: a HIP device's memcpy is declared there
 
 #include "../native/elements.hpp"
+#include "ring.hpp"
 
 namespace forestcoll::gpu {
 
@@ -23,6 +29,14 @@ struct Stop {
   Amount slice, round, piece;
   Index finished, awaits;
   Amount object, wanted, present, mismatch;
+};
+
+// Where there are other nodes.
+struct Elsewhere {
+  Ring* rings;        // per block of this GPU
+  const byte* space;  // which stands for all nodes' arenas
+  byte* made;         // per block of this GPU: `packets_made`
+  Amount bytes;       // of the space
 };
 
 // All that a launch works with, in the memory of its GPU. Pointers are those of this process; what
@@ -36,11 +50,14 @@ struct Launch {
   Count* const* posted;    // per connection
   Count* const* taken;
   byte* const* slots;
-  Amount* const* sizes;      // per connection: bytes of the message in each slot
+  Amount* const* sizes;      // per connection within a node: bytes of the message in each slot
   Count* const* semaphores;
+  Count* const* raised;    // per semaphore: by other nodes, if they do
   Count* const* progress;  // per block
   Count* const* arrived;   // per barrier
   Geometry geometry;
+  Elsewhere far;
+  Count* rung;                  // entries that there ever were: in all rings, then in each
   Count* ticks;                 // per block of this GPU: any change is progress
   Stop* stops;                  // the same, in host memory
   const volatile Index* abort;  // in host memory
@@ -113,7 +130,8 @@ class Layer {
     if (!await(Awaits::message, block_.incoming, received_ + 1,
                [&] { return is_there(posted, received_ + 1); }))
       return false;
-    const Amount found = s_.sizes[block_.incoming][slot_of(received_)];
+    const Amount* sizes = s_.sizes[block_.incoming];
+    const Amount found = sizes ? sizes[slot_of(received_)] : bytes;
     if (found == bytes) return true;
     if (thread() == 0) {
       describe(Awaits::message, block_.incoming, bytes, found);
@@ -126,10 +144,15 @@ class Layer {
   FC_DEVICE byte* outgoing_slot() const { return slot(block_.outgoing, sent_); }
 
   FC_DEVICE void deliver(const byte* source, Amount bytes) {
-    copy(outgoing_slot(), source, bytes);
+    byte* const memory = outgoing_slot();
+    copy(memory, source, bytes);
     if (thread() == 0) {
-      s_.sizes[block_.outgoing][slot_of(sent_)] = bytes;
-      publish(s_.posted[block_.outgoing], sent_ + 1);
+      if (Amount* const sizes = s_.sizes[block_.outgoing]) {
+        sizes[slot_of(sent_)] = bytes;
+        publish(s_.posted[block_.outgoing], sent_ + 1);
+      } else {
+        post(Number::posted, block_.outgoing, memory, nullptr, bytes);
+      }
     }
     ++sent_;
   }
@@ -142,7 +165,12 @@ class Layer {
     } else {
       copy(target, message, bytes);
     }
-    if (thread() == 0) publish(s_.taken[block_.incoming], received_ + 1);
+    if (thread() == 0) {
+      if (Count* const taken = s_.taken[block_.incoming])
+        publish(taken, received_ + 1);
+      else
+        post(Number::taken, block_.incoming);
+    }
     ++received_;
   }
 
@@ -153,15 +181,18 @@ class Layer {
 
   FC_DEVICE void signal(Index index) {
     sync();
-    if (thread() == 0) {
-      __threadfence_system();
-      fetch_add(s_.semaphores[index], 1);
-    }
+    if (thread() != 0) return;
+    Count* const value = s_.semaphores[index];
+    if (!value) return post(Number::raised, index);
+    __threadfence_system();
+    fetch_add(value, 1);
   }
 
   FC_DEVICE bool acquire(Index index) {
     Count* value = s_.semaphores[index];
+    const Count* raised = s_.raised[index];
     return await(Awaits::semaphore, index, 1, [&] {
+      if (raised) credit(value, raised);
       const Count present = load_relaxed(value);
       return present > 0 && exchange_if(value, present, present - 1);  // acquires
     });
@@ -176,9 +207,16 @@ class Layer {
     return (fetch_add(s_.arrived[index], 1) / size + 1) * size;
   }
 
-  // All ranks are in one machine: what is put is there, and what is read can be.
-  FC_DEVICE bool drained() { return true; }
-  FC_DEVICE bool fetched(const byte*, Amount) { return true; }
+  // What blocks of this GPU have put elsewhere has been read. Within a node it is there at once.
+  FC_DEVICE bool drained() {
+    return await(Awaits::puts, block_.rank, 0, [&] {
+      for (Index k = 0; k < static_cast<Index>(gridDim.x); ++k)
+        if (const Count all = load_acquire(&s_.rung[1 + k]); all && !is_there(&s_.far.rings[k].completed, all))
+          return false;
+      return true;
+    });
+  }
+  FC_DEVICE bool fetched(const byte*, Amount) { return true; }  // nothing is read from other nodes
 
   FC_DEVICE bool passed(Index index, Count ticket) {
     const Count* arrived = s_.arrived[index];
@@ -196,16 +234,16 @@ class Layer {
     return !stopped_;
   }
 
-  FC_DEVICE void pack(Amount, byte* packets, const byte* source, Amount bytes) {
-    for (Amount i = thread(); i < bytes / packet_data; i += threads())
-      write_packet(packets, i, reinterpret_cast<const std::uint32_t*>(source)[i]);
-    sync();
+  FC_DEVICE void pack(Amount rank, byte* packets, const byte* source, Amount bytes) {
+    make_packets(rank, packets, bytes, [&](Amount i) {
+      return reinterpret_cast<const std::uint32_t*>(source)[i];
+    });
   }
 
-  FC_DEVICE void forward(Amount, byte* packets, const byte* source, Amount bytes) {
-    for (Amount i = thread(); i < bytes / packet_data; i += threads())
-      write_packet(packets, i, load_relaxed(word(source, i)));
-    sync();
+  FC_DEVICE void forward(Amount rank, byte* packets, const byte* source, Amount bytes) {
+    make_packets(rank, packets, bytes, [&](Amount i) {
+      return static_cast<std::uint32_t>(load_relaxed(word(source, i)));
+    });
   }
 
   FC_DEVICE void unpack(byte* target, const byte* packets, Amount bytes) {
@@ -225,6 +263,11 @@ class Layer {
   }
 
   FC_DEVICE void copy(byte* target, const byte* source, Amount bytes) {
+    if (is_far(target)) {
+      for (Amount done = 0; thread() == 0 && done < bytes; done += piece)
+        post(Number::none, 0, source + done, target + done, at_most(piece, bytes - done));
+      return;
+    }
     if (target != source) copy_words(target, source, bytes);
     sync();
   }
@@ -358,6 +401,65 @@ class Layer {
     }
   }
 
+  FC_DEVICE bool is_far(const byte* target) const {
+    return bits(target) - bits(s_.far.space) < static_cast<std::uintptr_t>(s_.far.bytes);
+  }
+
+  // For thread 0: an entry in the ring, once there is room. All that the block wrote before belongs to it.
+  FC_APART void post(Number number, Index object, const byte* own = nullptr, const byte* far = nullptr,
+                     Amount bytes = 0) {
+    Ring& ring = s_.far.rings[index_];
+    if (!spin(Awaits::puts, block_.rank, 0, [&] { return has_left(posted_ + 1 - ring_entries); })) return;
+    RingEntry& entry = ring.entries[posted_++ % ring_entries];
+    entry.number = number;
+    entry.object = object;
+    entry.own = own;
+    entry.far = far;
+    const Count place = fetch_add(s_.rung, 1) + 1;
+    __threadfence_system();
+    store_release(&entry.last, static_cast<Count>(bytes) << 32 | (place & 0xffffffffu));
+    store_release(&s_.rung[1 + index_], posted_);
+  }
+
+  // Whether so many entries of this block's have been read; looks at the host's memory if need be.
+  FC_DEVICE bool has_left(Count entries) {
+    const auto rest = [&] { return static_cast<std::int64_t>(entries - completed_); };
+    if (rest() > 0) completed_ = load_acquire(&s_.far.rings[index_].completed);
+    return rest() <= 0;
+  }
+
+  // Adds to a semaphore what other nodes have raised it by since; behind it stands how much that was.
+  static FC_DEVICE void credit(Count* value, const Count* raised) {
+    Count* const credited = value + 1;
+    const Count before = load_relaxed(credited);
+    if (load_relaxed(raised) == before) return;
+    const Count now = load_acquire(raised);
+    if (now > before && exchange_if(credited, before, now)) fetch_add(value, now - before);
+  }
+
+  // Packets with the words that `data` gives. Those for another node are made in memory of the block,
+  // by turns in one half and in the other, which must have been read from before it is written again.
+  template <class Data>
+  FC_DEVICE void make_packets(Amount rank, byte* packets, Amount bytes, Data data) {
+    const bool far = is_far(packets);
+    const Amount words = bytes / packet_data, each = far ? packets_made / 16 : words;
+    for (Amount begin = 0; begin < words && !stopped_; begin += each) {
+      const Amount n = at_most(each, words - begin);
+      byte* to = packets;
+      if (far) {
+        Count& last = made_[half_ ^= 1];
+        if (!await(Awaits::puts, block_.rank, 0, [&] { return has_left(last); })) return;
+        to = s_.far.made + (2 * index_ + half_) * packets_made / 2;
+      }
+      for (Amount i = thread(); i < n; i += threads()) write_packet(to, i, data(begin + i));
+      sync();
+      if (far && thread() == 0) {
+        post(Number::packets, static_cast<Index>(rank), to, packets + 8 * begin, 8 * n);
+        made_[half_] = posted_;
+      }
+    }
+  }
+
   static FC_DEVICE const Count* word(const byte* packets, Amount i) {
     return reinterpret_cast<const Count*>(packets) + i;
   }
@@ -444,6 +546,9 @@ class Layer {
   const Index index_;
   Position at_{};
   Count sent_ = 0, received_ = 0, ticks_ = 0;
+  Count posted_ = 0, completed_ = 0;  // entries of the ring; thread 0's
+  Count made_[2] = {0, 0};            // the entry with which each half was put last
+  int half_ = 0;
   bool stopped_ = false;
 };
 

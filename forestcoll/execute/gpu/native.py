@@ -14,7 +14,7 @@ import numpy.typing as npt
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.sizes import Geometry
 
-TABLES = 15
+TABLES = 16
 """Tables of a plan: engine.cu's tables_of_launch."""
 
 STOP = np.dtype(
@@ -42,6 +42,8 @@ _CALLS = {
     "read": (c_void_p, c_void_p, c_void_p, c_size_t),
     "copy": (c_void_p, c_void_p, c_void_p, c_size_t, c_int),
     "set": (c_void_p, c_void_p, c_int, c_size_t),
+    "pin": (c_void_p, c_size_t, c_void_p, c_void_p),
+    "memory": (c_void_p,),
     "fit": (c_void_p, c_int, c_void_p),
     "load": (c_void_p, c_void_p),
     "prepare": (c_void_p, c_void_p, c_int64, c_int32),
@@ -63,6 +65,7 @@ class _Plan(ctypes.Structure):
         ("geometry", c_int64 * 5),
         ("slot_bytes", c_int64),
         ("slot_count", c_int64),
+        ("far", c_uint64 * 4),
         ("type", c_int32),
         ("op", c_int32),
     )
@@ -102,6 +105,10 @@ class Library:
     def value(self, name: str, *arguments: Any) -> int:
         """What `fc_gpu_<name>` returns, where that is a number."""
         return int(getattr(self._calls, f"fc_gpu_{name}")(*arguments))
+
+    def address(self, name: str) -> int | None:
+        """That of `fc_gpu_<name>`."""
+        return ctypes.cast(getattr(self._calls, f"fc_gpu_{name}"), c_void_p).value
 
     def count(self) -> int:
         """How many GPUs this process sees."""
@@ -189,6 +196,21 @@ class Device:
         if bytes_:
             self.call("set", address, value, bytes_)
 
+    def pin(self, bytes_: int) -> tuple[int, int]:
+        """Memory of the host that kernels reach: its address, and theirs. Once."""
+        host, device = c_uint64(), c_uint64()
+        self.call("pin", bytes_, byref(host), byref(device))
+        return host.value, device.value
+
+    def copies(self) -> tuple[int | None, ...]:
+        """The functions that write and read memory of the GPU, and the first argument of both."""
+        return *map(self.library.address, ("write", "read")), self._handle.value
+
+    def memory(self) -> tuple[int, int]:
+        """The kind of its memory, and whether what adapters write there has to be read back."""
+        kind = self.library.value("memory", self._handle)
+        return kind % 4, kind // 4
+
     def fit(self, blocks: int) -> int:
         """Takes so few threads a block that `blocks` run at the same time; how many then do."""
         return int(self.ask(c_int, "fit", blocks))
@@ -200,11 +222,13 @@ class Device:
         geometry: Geometry,
         slots: tuple[int, int],
         kind: tuple[int, int],
+        far: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
         """Uploads a plan of which this GPU runs so many thread blocks.
 
         `tables`: contiguous, in the order of layer.hpp's Launch. `slots`: bytes of one, how many;
-        `kind`: element type, operation.
+        `kind`: element type, operation; `far`: rings, space of other nodes, packets for them, bytes
+        of that space.
         """
         self.blocks = blocks
         plan = _Plan(
@@ -213,6 +237,7 @@ class Device:
             blocks,
             (c_int64 * 5)(*geometry),
             *slots,
+            (c_uint64 * 4)(*far),
             *kind,
         )
         self.call("load", byref(plan))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.execute import _engine
 from forestcoll.execute.contents import Buffers, allocate, allocations
 from forestcoll.execute.deadlock_report import Report, Stop, error_of
 from forestcoll.execute.gpu.arena import SLOT_BYTES, SLOTS, Arenas, Place, lay_out, slot_of
@@ -45,24 +46,36 @@ class Job:
     kind: tuple[int, int]
     average: bool  # divide the sums by the ranks
     root: int
+    nodes: list[int]  # of each rank
 
     @staticmethod
     def of(
-        request: Request, gpu_of: list[int], slots: int = SLOTS, slot_bytes: int = SLOT_BYTES
+        request: Request,
+        gpu_of: list[int],
+        slots: int = SLOTS,
+        slot_bytes: int = SLOT_BYTES,
+        nodes: Sequence[int] = (),
     ) -> Job:
-        """The job of a request. `gpu_of`: position of each rank's GPU among those used."""
+        """The job of a request. `gpu_of`: position of each rank's GPU among those used.
+
+        `nodes`: the node of each rank; without, all are in one.
+        """
         program, data = request.program, request.data
+        nodes = list(nodes) or [0] * program.n
+        if len(set(nodes)) > 1:
+            slot_bytes = min(slot_bytes, _engine.RING[2])
         tables, slot = build(program), slot_of(program, data, slot_bytes)
         return Job(
             program,
             tables,
             data,
-            lay_out(program, tables, data, gpu_of, slots, slot),
+            lay_out(program, tables, data, gpu_of, slots, slot, nodes),
             geometry(data, slot),
             (slot, slots),
             request.kind,
             request.average,
             request.root,
+            nodes,
         )
 
 
@@ -122,9 +135,19 @@ class Worker:
 
     def connect(self, handles: list[bytes], devices: list[int]) -> None:
         """Reaches all other arenas, and loads the plan."""
+        self.reach(handles, devices)
+        self.load(self.job.tables, {"raised": [0] * len(self.job.tables.semaphores)})
+
+    def reach(
+        self, handles: list[bytes], devices: list[int], space: _engine.Space | None = None
+    ) -> None:
+        """Maps all other arenas; those of other nodes are addresses in `space`."""
         for gpu, handle in enumerate(handles):
             if gpu == self.gpu:
                 self.bases.append(self.device.base)
+                continue
+            if space is not None and self.job.nodes[gpu] != self.job.nodes[self.gpu]:
+                self.bases.append(space.arena(gpu))
                 continue
             access, atomics = self.device.library.reaches(devices[self.gpu], devices[gpu])
             if not access or not atomics:
@@ -134,9 +157,18 @@ class Worker:
                     "NVLink, xGMI or peer-to-peer between them; the torch engine needs none"
                 )
             self.bases.append(self.device.attach(handle))
-        job, arenas, t = self.job, self.job.arenas, self.job.tables
+
+    def load(
+        self,
+        t: Tables,
+        given: dict[str, list[int]],
+        far: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> None:
+        """Loads the plan. `given`: tables of addresses (layer.hpp, Launch) other than the arenas'
+        places; `far`: as `Device.load` has it."""
+        job, arenas = self.job, self.job.arenas
         mine = [b for b, row in enumerate(t.blocks) if row[0] in set(self.mine)]
-        pointers = ["posted", "taken", "slots", "sizes", "semaphores", "progress", "arrived"]
+        order = ["posted", "taken", "slots", "sizes", "semaphores", "raised", "progress", "arrived"]
         tables: list[npt.NDArray[Any]] = [
             np.array(t.instructions, np.int32),
             np.array(t.operands, np.int64),
@@ -146,9 +178,12 @@ class Worker:
             np.array(t.blocks, np.int32),
             np.array(mine, np.int32),
             np.zeros(6 * job.program.n, np.uint64),  # addresses: `prepare` gives them
-            *(np.array([*map(self.at, getattr(arenas, p))], np.uint64) for p in pointers),
+            *(
+                np.array(given.get(p) or [*map(self.at, getattr(arenas, p, ()))], np.uint64)
+                for p in order
+            ),
         ]
-        self.device.load(tables, len(mine), job.geometry, job.slots, job.kind)
+        self.device.load(tables, len(mine), job.geometry, job.slots, job.kind, far)
 
     def at(self, place: Place) -> int:
         """A place as an address of this process."""
@@ -236,16 +271,21 @@ Ended = tuple[list[tuple[Any, ...]], list[int]]
 """`Worker.ended` of a GPU: where its thread blocks stood, and its flags."""
 
 
+def report_of(tables: Tables, rows: Sequence[tuple[Any, ...]]) -> Report:
+    """Where all thread blocks were: `rows` of those that waited long; others go on, or are done."""
+    positions = {row[0]: row for row in rows if row[0] >= 0 and not row[5]}
+    done = [Stop(b, block[2], finished=True) for b, block in enumerate(tables.blocks)]
+    return Report(tables, [positions.get(stop.block, stop)[: len(stop)] for stop in done])
+
+
 def explain(job: Job, ended: Sequence[Ended], gave_up: float | None) -> None:
     """ExecutionError unless all is well. `gave_up`: seconds in which nothing moved, or None."""
     tables, arenas = job.tables, job.arenas
-    positions = {row[0]: row for rows, _ in ended for row in rows if row[0] >= 0 and not row[5]}
-    # Those that never waited long are where they were, or done.
-    done = [Stop(b, block[2], finished=True) for b, block in enumerate(tables.blocks)]
-    report = Report(tables, [positions.get(stop.block, stop)[: len(stop)] for stop in done])
-    for block, row in positions.items():
+    rows = [row for rows, _ in ended for row in rows]
+    report = report_of(tables, rows)
+    for row in rows:
         if row[-1]:
-            raise ExecutionError(report.say_mismatch(report.stops[block]))
+            raise ExecutionError(report.say_mismatch(report.stops[row[0]]))
     if gave_up is not None:
         first, *others = report.describe_deadlock()
         raise error_of([f"nothing moved for {gave_up:g} s; {first}", *others])
@@ -266,11 +306,15 @@ def explain(job: Job, ended: Sequence[Ended], gave_up: float | None) -> None:
 
 
 def watch(
-    poll: Callable[[], list[tuple[bool, int]]], abort: Callable[[], object], patience: float
+    poll: Callable[[], list[tuple[bool, int]]],
+    abort: Callable[[], object],
+    patience: float,
+    ended: Callable[[], object] = lambda: False,
 ) -> bool:
     """Waits until no kernel runs. False: nothing moved for `patience` seconds, they were given up.
 
-    `poll`: of every GPU whether its kernel runs, and a number that changes while it gets on.
+    `poll`: of every GPU whether its kernel runs, and a number that changes while it gets on;
+    `ended`: whether it is given up by others.
     """
     seen, since, pause, given_up = -1, time.monotonic(), 2e-5, False
     while True:
@@ -280,7 +324,7 @@ def watch(
         ticks, now = sum(counts), time.monotonic()
         if ticks != seen:
             seen, since = ticks, now
-        elif now - since > (GRACE if given_up else patience):
+        elif now - since > (GRACE if given_up else patience) or (ended() and not given_up):
             if given_up:
                 raise ExecutionError("the GPUs do not end a launch that was given up")
             abort()

@@ -156,10 +156,11 @@ class _Rank(Group):
 
     processor = 0.0
 
-    def join(self, *what: Any) -> None:
+    def join(self, *what: Any) -> bool:
         _urgent(True)  # the wire's thread, which begins here, stays so
-        super().join(*what)
+        reaches = super().join(*what)
         _urgent(False)
+        return reaches
 
     def begin(self) -> None:
         _urgent(True)

@@ -10,7 +10,7 @@
 #include <bit>
 #include <tuple>
 
-#include "far.hpp"
+#include "../gpu/relay.hpp"
 
 namespace nb = nanobind;
 using namespace forestcoll;
@@ -28,11 +28,13 @@ const std::vector<std::string> reduction_names = {FC_REDUCTIONS(FC_REDUCTION_NAM
 
 // A table of tables.py: rows of integers become structures of the same integers.
 template <class Record, class Integer = Index>
+using Row = std::array<Integer, sizeof(Record) / sizeof(Integer)>;
+
+template <class Record, class Integer = Index>
 std::vector<Record> records(nb::handle tables, const char* name) {
-  using Row = std::array<Integer, sizeof(Record) / sizeof(Integer)>;
-  static_assert(sizeof(Row) == sizeof(Record) && std::is_trivially_copyable_v<Record>);
+  static_assert(std::is_trivially_copyable_v<Record>);
   std::vector<Record> found;
-  for (const Row& row : nb::cast<std::vector<Row>>(tables.attr(name)))
+  for (const auto& row : nb::cast<std::vector<Row<Record, Integer>>>(tables.attr(name)))
     found.push_back(std::bit_cast<Record>(row));
   return found;
 }
@@ -129,30 +131,47 @@ Division division_of(const Homes& rows) {
   return {std::get<0>(rows), std::get<1>(rows), std::get<2>(rows)};
 }
 
-// Other processes behind sockets, one for each (-1: this one), which belong to the engine from now on.
-void join(Engine& engine, const Space& space, const Homes& division, const std::vector<int>& descriptors) {
-  engine.join(space, division_of(division),
-              [&](Receiver& receiver) { return make_sockets(receiver, descriptors); });
+// How an engine, or a relay, gets its wire to other processes. Once.
+struct Way {
+  std::function<std::unique_ptr<Wire>(Receiver&)> make;
+};
+
+// Other processes behind sockets, one for each (-1: this one), which belong to the wire from now on.
+Way way_by_sockets(const std::vector<int>& descriptors) {
+  return {[=](Receiver& receiver) { return make_sockets(receiver, descriptors); }};
 }
 
 // Other processes by a library's wire, whose addresses all know.
-void join_loaded(Engine& engine, const Space& space, const Homes& division, Loaded& wire,
-                 const std::vector<nb::bytes>& addresses) {
+Way way_by_library(Loaded& wire, const std::vector<nb::bytes>& addresses) {
   std::vector<std::string> all;
   for (const nb::bytes& address : addresses) all.emplace_back(address.c_str(), address.size());
-  engine.join(space, division_of(division),
-              [&](Receiver& receiver) { return wire.begin(receiver, all); });
+  return {[&wire, all](Receiver& receiver) { return wire.begin(receiver, all); }};
 }
 
 struct Unkindness {
   std::shared_ptr<Exchange> exchange;
 };
 
-void join_unkind(Engine& engine, const Space& space, const Homes& division,
-                 const Unkindness& among) {
-  engine.join(space, division_of(division), [&](Receiver& receiver) {
-    return make_unkind(receiver, among.exchange, space.self());
-  });
+Way way_by_exchange(const Unkindness& among, int self) {
+  return {[exchange = among.exchange, self](Receiver& receiver) {
+    return make_unkind(receiver, exchange, self);
+  }};
+}
+
+template <class Joined>
+nb::object failure_of(Joined& joined) {
+  int peer = -1;
+  const std::string why = joined.failure(peer);
+  return nb::make_tuple(peer, why);
+}
+
+nb::object counts_of(Relay& relay) {
+  std::vector<Count> sent, received;
+  for (int peer = 0; peer < relay.wire().processes(); ++peer) {
+    sent.push_back(relay.wire().sent(peer));
+    received.push_back(relay.wire().received(peer));
+  }
+  return nb::make_tuple(relay.wire().under_way(), sent, received);
 }
 
 using PatternRow = std::tuple<int, int, bool, int>;
@@ -198,24 +217,40 @@ NB_MODULE(_engine, m) {
            nb::arg("processes"), nb::arg("threads"), nb::arg("patience"))
       .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
       .def("rest", &Engine::rest)
-      .def("join", &join, nb::keep_alive<1, 2>())
-      .def("join_unkind", &join_unkind, nb::keep_alive<1, 2>())
-      .def("join_loaded", &join_loaded, nb::keep_alive<1, 2>())
+      .def("join", [](Engine& engine, const Space& space, const Homes& division, const Way& way) {
+        engine.join(space, division_of(division), way.make);
+      }, nb::keep_alive<1, 2>())
       .def("activity", [](const Engine& engine) {
         const Activity a = engine.activity();
         return nb::make_tuple(a.idle, a.finished, a.sent, a.received, a.ticks);
       })
       .def("end", [](Engine& engine, int status) { engine.end(static_cast<Status>(status)); })
-      .def("failure", [](Engine& engine) {
-        int peer = -1;
-        const std::string why = engine.failure(peer);
-        return nb::make_tuple(peer, why);
-      });
+      .def("failure", &failure_of<Engine>);
+  nb::class_<Way>(m, "Way");
+  m.def("way_by_sockets", &way_by_sockets);
+  m.def("way_by_library", &way_by_library, nb::keep_alive<0, 1>());
+  m.def("way_by_exchange", &way_by_exchange);
+  nb::class_<Relay>(m, "Relay")
+      .def("__init__", [](Relay* self, const Space& space, const Row<Relay::Layout, Amount>& layout,
+                          const std::vector<Amount>& peers, const std::vector<Amount>& slots) {
+        new (self) Relay(space, std::bit_cast<Relay::Layout>(layout), peers, slots);
+      }, nb::keep_alive<1, 2>())
+      .def("join", [](Relay& relay, const Way& way, bool reaches) { relay.join(way.make, reaches); })
+      .def("begin", &Relay::begin)
+      .def("end", &Relay::end, nb::call_guard<nb::gil_scoped_release>())
+      .def("give_up", &Relay::give_up)
+      .def("close", &Relay::close)
+      .def("failure", &failure_of<Relay>)
+      .def("counts", &counts_of);
   nb::class_<Space>(m, "Space")
-      .def(nb::init<int, int, Amount>())
+      .def(nb::init<int, int, Amount, bool>())
       .def("arena", [](const Space& s, int p) { return reinterpret_cast<std::uintptr_t>(s.arena(p)); });
   nb::class_<Loaded>(m, "Loaded")
-      .def(nb::init<const std::vector<std::string>&, int, int>())
+      .def("__init__", [](Loaded* self, const std::vector<std::string>& libraries, int processes, int process,
+                          const Row<Arena, Amount>& arena) {
+        new (self) Loaded(libraries, processes, process, std::bit_cast<Arena>(arena));
+      })
+      .def("reaches", &Loaded::reaches)
       .def("address", [](const Loaded& wire) {
         return nb::bytes(wire.address().data(), wire.address().size());
       });
@@ -224,6 +259,7 @@ NB_MODULE(_engine, m) {
         new (self) Unkindness{make_exchange(processes, seed, lazy)};
       });
   m.attr("FAR_HEAD") = Far::head;
+  m.attr("RING") = nb::make_tuple(sizeof(Ring), packets_made, piece);
   m.attr("REDUCED") = reduced;
   m.def("fill", &fill_buffer);
   m.def("compare", &compare_buffers);

@@ -72,6 +72,11 @@ struct Block {
 // What a thread block waits for.
 enum class Awaits : Index { nothing, dependency, slot, message, semaphore, barrier, packets, puts, fetches };
 
+// What a number belongs to that goes to another process. posted, taken: of a connection; raised: how
+// often the sender has raised a semaphore; packets: how often it has put packets for a rank. asked: a
+// thread block of the sender wants `value` bytes of this process's arena; fetched: here they are.
+enum class Number : std::uint32_t { none, posted, taken, raised, packets, asked, fetched };
+
 struct Tables {
   const Instruction* instructions;
   const Operand* operands;

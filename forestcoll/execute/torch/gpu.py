@@ -1,4 +1,4 @@
-"""Plans on tensors by the GPU engine: one kernel a rank, GPUs of one node, no NCCL.
+"""Plans on tensors by the GPU engine: one kernel a rank, no NCCL.
 
     with ft.gpu.Communicator("dgx-h100-1.allreduce.mscclpp.json", tensor.numel()) as allreduce:
         allreduce(tensor)                       # in place; or allreduce(input, output)
@@ -29,10 +29,12 @@ class Communicator:
     """A plan for tensors of one size, on this process's GPU. Close it, or use it in a `with`.
 
     `numel`: elements of a rank's input. `op`: sum, prod, min, max, avg. `group`: whose rank i is
-    the plan's rank i. `device`: this process's GPU, by default torch's current one; all GPUs of the
-    node must be visible to all processes. Raises at all ranks what goes wrong at one: PlanError (a
-    wrong plan, or one for other ranks), UnsupportedError (ranks in several nodes, GPUs without
-    peer access, no memory, a type or operation), ExecutionError.
+    the plan's rank i. `device`: this process's GPU, by default torch's current one; all GPUs of a
+    node must be visible to its processes. `wire`: what carries data between nodes, sockets or ucx;
+    `notes` says what a user should know about it. Raises at all ranks what goes wrong at one:
+    PlanError (a wrong plan, or one for other ranks), UnsupportedError (GPUs of a node without peer
+    access, no memory, a type or operation, a plan that reads memory of another node),
+    ExecutionError.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Communicator:
         device: torch.device | None = None,
         timeout: float = 60.0,
         built: Path | None = None,
+        wire: str = "sockets",
     ) -> None:
         program = _program(plan)
         numel = arguments.whole("numel", numel)
@@ -78,7 +81,9 @@ class Communicator:
             op=op,
             timeout=timeout,
             built=built,
+            wire=wire,
         )
+        self.notes = self._communicator.notes
 
     def __call__(self, input: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
         """The collective; the output, which is the input where none is given and sizes allow."""
