@@ -266,6 +266,7 @@ CONFLICTS: Final = (
     Conflict("links", "!as_json", "--links is for --json", "verify"),
     Conflict("gpus", "engine!=gpu", "--gpus is for --engine gpu"),
     Conflict("engine=torch", "depth ranks_as", "{option} is for --engine cpu"),
+    Conflict("engine!=cpu", "hosts wire", "{option} is for --engine cpu"),
     Conflict("!low !high", "factor step", "-f and -i say how to go from -b to -e: give those too"),
     Conflict("size", "low high", "--size and -b or -e both say which sizes: give one", "run"),
     Conflict("factor", "step", "-f and -i both say how to go on: give one"),

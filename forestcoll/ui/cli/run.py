@@ -158,8 +158,6 @@ def run(
     Of a plan set (the folder that synthesize --sizes wrote) each size runs the plan that serves it.
     """
     options = locals() | {"group": None}  # by name, for what runs at each size
-    if hosts and engine != "cpu":
-        raise click.UsageError("--hosts is for --engine cpu")
     # At every process, before it waits for others: one that is refused would leave them waiting.
     sizes = _sizes(options)
     rows = None if csv is None else Sink.of(csv, force)
