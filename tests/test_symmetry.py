@@ -507,6 +507,19 @@ def test_what_no_scheme_reaches_is_left_to_the_solver() -> None:
     assert "no compact forest was found here: all trees are written" in result.notes
 
 
+def test_all_trees_of_very_many_ranks_are_made_only_where_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("forestcoll.compile.choose.WHOLE", 15)
+    topology = catalog.load("mi250")
+    with pytest.raises(UnsupportedError, match=r"of these 16 GPUs was found, .* have 240 hops or"):
+        synthesize(topology, "allgather", compact=True, formats=("forest",))
+    whole = synthesize(topology, "allgather", compact=False, formats=("forest",))
+    assert whole.forest.algbw == Fraction(2400, 7)
+    rooted = synthesize(topology, "broadcast", compact=True, formats=("forest",))
+    assert rooted.forest.group is None
+
+
 def test_capacities_that_differ_within_an_orbit_are_refused() -> None:
     graph = dgx_a100(2)
     assert pack_compact(graph, 1, [100] * len(graph.tail)) is not None

@@ -5,6 +5,7 @@ In words: `200 of 208 GB/s: 32 channels; 64 would give 204.8`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -67,10 +68,7 @@ class Budget:
 
 def different_trees(forest: Forest) -> int:
     """The largest number of different trees that a root has in one phase."""
-    counts: dict[tuple[int, str], int] = {}
-    for tree in forest.trees:
-        key = (forest.orbit(tree.root), tree.phase)
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter((forest.orbit(tree.root), tree.phase) for tree in forest.trees)
     return max(counts.values(), default=0)
 
 

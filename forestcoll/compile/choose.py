@@ -49,6 +49,8 @@ TRIES = 48
 """Forests made at most for one list of candidates, on small graphs; FEW on very large ones."""
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 """Trees a root that are tried where the rounded optimum does not fit."""
+WHOLE = 8_192
+"""Ranks up to which all trees are made where no compact forest is found."""
 
 
 def _relays(forest: Forest) -> bool:
@@ -159,10 +161,15 @@ class Chooser:
         from forestcoll import solver
 
         with self.stage("solve"):
-            compact = None
-            if self.wishes.compact:
-                compact = solver.solve_compact(
-                    self.graph, self.collective, trees, self.problem.name
+            compact = self.wishes.compact and solver.solve_compact(
+                self.graph, self.collective, trees, self.problem.name
+            )
+            n = len(self.graph.ranks)
+            if compact is None and self.problem.root is None and n > WHOLE:
+                raise UnsupportedError(
+                    f"no compact forest of these {n:,} GPUs was found, and all trees have "
+                    f"{n * (n - 1):,} hops or more: --whole makes them, 'forestcoll optimum' says "
+                    "how fast they would be"
                 )
             return compact or solver.solve(
                 self.graph,
