@@ -53,14 +53,13 @@ void Transport::choose(int row) {
 
 void Transport::index_rows() {
   words_ = (demand_.size() + 63) / 64;
+  left_.resize((room_.size() + 63) / 64);
   holds_.assign(room_.size() * words_, 0);
-  may_.assign(room_.size() * words_, 0);
+  may_.assign(demand_.size() * left_.size(), 0);
   option_.assign(room_.size() * demand_.size(), -1);
   for (int o = 0; o < static_cast<int>(column_.size()); ++o) {
-    const std::size_t place = column_[o] * words_ + row_of_[o] / 64;
-    const std::uint64_t bit = std::uint64_t{1} << row_of_[o] % 64;
-    may_[place] |= bit;
-    if (units_[o] > 0) holds_[place] |= bit;
+    may_[row_of_[o] * left_.size() + column_[o] / 64] |= std::uint64_t{1} << column_[o] % 64;
+    give(o, 0);
     option_[row_of_[o] * room_.size() + column_[o]] = o;
   }
 }
@@ -73,15 +72,14 @@ void Transport::give(int option, Amount units) {
   word = units_[option] > 0 ? word | bit : word & ~bit;
 }
 
-// The option by which the first row that has `least` units of column `from` may use column `to`.
-int Transport::first_option(int from, int to, Amount least) const {
-  for (std::size_t w = 0; w < words_; ++w)
-    for (std::uint64_t both = holds_[from * words_ + w] & may_[to * words_ + w]; both;
-         both &= both - 1) {
-      const int row = static_cast<int>(64 * w) + std::countr_zero(both);
-      if (units_[option(row, from)] >= least) return option(row, to);
-    }
-  return -1;
+// The options of a row in columns that nothing has reached yet are the next to be looked at.
+void Transport::reach(int row) {
+  for (std::size_t w = 0; w < left_.size(); ++w) {
+    const std::uint64_t may = may_[row * left_.size() + w];
+    for (std::uint64_t both = may & left_[w]; both; both &= both - 1)
+      next_.push_back(option(row, static_cast<int>(64 * w) + std::countr_zero(both)));
+    left_[w] &= ~may;
+  }
 }
 
 // One shortest path from `row` over columns that are full, and rows that could leave one for another, to
@@ -89,16 +87,16 @@ int Transport::first_option(int from, int to, Amount least) const {
 // words of bits. came_column_[c] is the option by which c was reached, came_row_[c] the option that its
 // row gives up for it.
 Amount Transport::augment(int row, Amount least) {
-  const int columns = static_cast<int>(room_.size());
-  came_column_.assign(columns, -1);
-  came_row_.assign(columns, -1);
+  came_column_.resize(room_.size());
+  came_row_.assign(room_.size(), -1);
+  std::fill(left_.begin(), left_.end(), ~std::uint64_t{0});
   queue_.clear();
   next_.clear();
-  for (int o = start_[row]; o < start_[row + 1]; ++o) next_.push_back(o);
+  reach(row);
   for (std::size_t i = 0;; ++i) {
+    std::sort(next_.begin(), next_.end());
     for (int o : next_) {
       const int c = column_[o];
-      if (came_column_[c] >= 0) continue;
       came_column_[c] = o;
       if (i > 0) came_row_[c] = option(row_of_[o], queue_[i - 1]);
       if (room_[c] >= least) return settle(row, c);
@@ -106,11 +104,11 @@ Amount Transport::augment(int row, Amount least) {
     }
     if (i == queue_.size()) return 0;
     next_.clear();
-    for (int to = 0; to < columns; ++to) {
-      if (came_column_[to] >= 0) continue;
-      if (const int o = first_option(queue_[i], to, least); o >= 0) next_.push_back(o);
-    }
-    std::sort(next_.begin(), next_.end());
+    for (std::size_t w = 0; w < words_; ++w)
+      for (std::uint64_t held = holds_[queue_[i] * words_ + w]; held; held &= held - 1) {
+        const int other = static_cast<int>(64 * w) + std::countr_zero(held);
+        if (units_[option(other, queue_[i])] >= least) reach(other);
+      }
   }
 }
 

@@ -60,7 +60,7 @@ class Transport {
   Amount settle(int row, int last);
   void give(int option, Amount units);
   int option(int row, int column) const { return option_[row * room_.size() + column]; }
-  int first_option(int from, int to, Amount least) const;
+  void reach(int row);
 
   std::vector<Amount> room_, demand_, units_;  // per column; per row: what is missing; per option
   std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
@@ -69,7 +69,8 @@ class Transport {
   std::vector<int> row_of_;  // per option
   std::vector<int> order_, queue_, came_row_, came_column_, next_;
   std::size_t words_ = 0;            // of 64 rows each
-  std::vector<std::uint64_t> holds_, may_;  // per column, words: rows that have units of it, that may
+  std::vector<std::uint64_t> holds_, may_, left_;  // bits: rows that have units of a column, columns
+                                                   // that a row may use, columns not yet reached
   std::vector<int> option_;                 // per row and column, -1 where the row may not use it
 };
 
