@@ -81,10 +81,11 @@ def object_of(sources: list[Path], target: Path, *flags: str) -> Path:
     return target
 
 
-def bindings(compiled: Artefacts, folder: Path) -> Path:
+def bindings(compiled: Artefacts, folder: Path, sources: list[Path] = BINDINGS) -> Path:
     """An engine's bindings: once for all engines."""
+    name = f"bindings-{len(sources)}.o"
 
     def make(target: Path) -> None:
-        object_of(BINDINGS, folder / "bindings.o").rename(target)
+        object_of(sources, folder / name).rename(target)
 
-    return compiled.once("bindings.o", make, *BINDINGS, *NATIVE, Path(__file__))
+    return compiled.once(name, make, *sources, *NATIVE, Path(__file__))

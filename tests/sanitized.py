@@ -129,6 +129,24 @@ def mistaken() -> int:
     return wrong
 
 
+def rings(gpus: str) -> int:
+    """Right runs of GPUs in several nodes, by the engine at `gpus`; their ranks."""
+    import os
+
+    import programs as pg
+    import test_gpu_cluster
+
+    os.environ |= {"EMULATED_GPUS": "8", "EMULATED_THREADS": "1", "EMULATED_PROCESSORS": "1000"}
+    ended = 0
+    for name in ("ring_allreduce", "direct_allgather", "direct_reduce_scatter", "packet_allreduce"):
+        plan = pg.samples()[name]
+        for size in (3_000, 400_000):
+            found = test_gpu_cluster.run(plan, size, Path(gpus), nodes=2, timeout=100.0)
+            assert found == [0] * plan.n, (name, found)
+            ended += plan.n
+    return ended
+
+
 if __name__ == "__main__":
     native = use(sys.argv[1])
     done = {
@@ -137,5 +155,6 @@ if __name__ == "__main__":
         "racing": racing,
         "overrunning": lambda: overrunning(native),
         "mistaken": mistaken,
+        "rings": lambda: rings(sys.argv[3]),
     }[sys.argv[2]]()
     print(f"ended {done}")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from artefacts import Artefacts
+from command_line import script
 from notation import parse
 from programs import base, edit, ring_allgather
 from test_cluster import REUSE, over_ucx
@@ -25,6 +26,7 @@ from forestcoll.common.errors import ExecutionError, ForestCollError
 from forestcoll.execute import _engine
 from forestcoll.execute.cluster.group import Group
 from forestcoll.execute.gpu import communicator as communicators
+from forestcoll.execute.gpu import compiler as builds
 from forestcoll.execute.gpu import far as fars
 from forestcoll.execute.gpu.communicator import Communicator
 from forestcoll.execute.request import Request
@@ -323,3 +325,35 @@ def test_a_rank_that_fails_ends_all(
     assert all(error.startswith(name) for rank, error in enumerate(told) if rank != 2)
     lines = [re.findall(r"^  rank (\d), thread block \d+, step \d+ \(", x, re.M) for x in told]
     assert all(set(own) == {str(rank)} for rank, own in enumerate(lines))
+
+
+# --- the proof that flags may be written by an adapter
+
+
+@over_ucx
+@pytest.mark.parametrize("way", ["right", "broken"])
+def test_the_order_of_flags_is_proven_or_found_wrong(
+    way: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order = script("wire_order")
+    words = ["--stand-in", "--rounds", "2000", *["--broken"] * (way == "broken")]
+    assert order.main(words) == (way == "broken")
+    said = capfd.readouterr()
+    told = re.search(r"^rounds 2000 wrong (\d+)$", said.out, re.MULTILINE)
+    assert told is not None, said
+    assert (int(told[1]) > 0) == (way == "broken")
+
+
+@over_ucx
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "hip"])
+def test_the_proof_compiles(
+    platform: builds.Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if builds.find_compiler(platform) is None:
+        pytest.skip(f"no compiler for {platform} is installed")
+    names = {"cuda": ["sm_90"], "hip": ["gfx90a"]}[platform]
+    monkeypatch.setattr(builds, "find_platform", lambda: (platform, names))
+    program = tmp_path / "wire_order"
+    assert script("wire_order").build(program, False) == {"cuda": 1, "hip": 3}[platform]
+    assert names[0].encode() in program.read_bytes()

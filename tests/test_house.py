@@ -197,7 +197,7 @@ BUDGETS: dict[str, int] = {
     "lower": 27_035,  # ways of routes by turns at neighbours, slices, counts over columns
     "compile": 37_140,  # plans for sizes of 1 to 16 MiB in more and more pieces, the order of sums
     "study": 22_260,
-    "execute": 112_570,  # 30,200 for ranks in several processes: wires, group, lab, GPUs' rings
+    "execute": 112_395,  # 30,025 for ranks in several processes: wires, group, lab, GPUs' rings
     "ui": 94_340,
     ".": 400,
 }

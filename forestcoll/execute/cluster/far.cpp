@@ -150,8 +150,7 @@ void Far::fetch(Index block, const byte* address, Amount bytes) {
 }
 
 byte* Far::place(int peer, const Effect& effect) {
-  if (effect.place < 0 || effect.bytes < 0 || effect.place > space_.stride() - effect.bytes) return nullptr;
-  if (effect.number == Number::packets && (effect.bytes % 8 || effect.place % 8)) return nullptr;
+  if (!fits(effect, space_.stride())) return nullptr;
   return space_.arena(effect.number == Number::fetched ? peer : space_.self()) + effect.place;
 }
 

@@ -133,9 +133,8 @@ class Ucx : public Wire {
     void* key = nullptr;
     std::size_t length = 0;
     check(ucp_rkey_pack(context_, registered_, &key, &length), "no key of UCX");
-    const ucs_status_t status = ucp_ep_rkey_unpack(ends_[self_], key, &key_);
+    check(ucp_ep_rkey_unpack(ends_[self_], key, &key_), "no way back of UCX");
     ucp_rkey_buffer_release(key);
-    check(status, "no way back of UCX");
   }
 
   // Reads a word of the arena by the way that data came, behind which all of them are there.
@@ -144,12 +143,11 @@ class Ucx : public Wire {
     ucp_request_param_t param{};
     const ucs_status_ptr_t request = ucp_get_nbx(
         ends_[self_], &word, sizeof word, reinterpret_cast<std::uintptr_t>(arena_.start), key_, &param);
-    if (UCS_PTR_IS_ERR(request)) return fail(self_, ucs_status_string(UCS_PTR_STATUS(request)));
-    if (!request) return;
-    ucs_status_t status;
-    while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS && !ending_.load())
+    ucs_status_t status = UCS_PTR_STATUS(request);
+    while (UCS_PTR_IS_PTR(request) && (status = ucp_request_check_status(request)) == UCS_INPROGRESS &&
+           !ending_)
       ucp_worker_progress(worker_);
-    ucp_request_free(request);
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
     if (status != UCS_OK) fail(self_, ucs_status_string(status));
   }
 

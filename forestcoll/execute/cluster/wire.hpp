@@ -63,6 +63,12 @@ inline Effect effect_of(const Header& h) {
   return effect;
 }
 
+// Whether its bytes lie in an arena of so many, packets in whole words.
+inline bool fits(const Effect& e, Amount arena) {
+  return e.place >= 0 && e.bytes >= 0 && e.place <= arena - e.bytes &&
+         (e.number != Number::packets || (e.bytes | e.place) % 8 == 0);
+}
+
 inline constexpr const char* nonsense = "it sent what belongs to no plan of ours";
 
 // Where a wire delivers; it calls from its own thread, one call at a time, except for `left`, which

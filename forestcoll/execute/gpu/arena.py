@@ -96,7 +96,6 @@ def lay_out(
     scratch_bytes = [count * chunk * program.scratch_factor for count in tables.scratch]
     rank_of = [row[0] for row in tables.blocks]
     writers, readers = ([rank_of[ends[side]] for ends in tables.connections] for side in (0, 1))
-    apart = [nodes[w] != nodes[r] for w, r in zip(writers, readers, strict=True)]
     packets = _engine.RING[1] * (len(set(nodes)) > 1)
     large = {
         "input": [place(gpu, rank.input_chunks * chunk) for gpu, rank in ranks],
@@ -105,8 +104,8 @@ def lay_out(
         "slots": [place(gpu_of[r], slots * slot_bytes) for r in readers],
         "sizes": [place(gpu_of[r], slots * 8) for r in readers],
         "mirrors": [
-            place(gpu_of[w], slots * slot_bytes * far)
-            for w, far in zip(writers, apart, strict=True)
+            place(gpu_of[w], slots * slot_bytes * (nodes[w] != nodes[r]))
+            for w, r in zip(writers, readers, strict=True)
         ],
         "made": [place(gpu, packets * rank_of.count(r)) for r, gpu in enumerate(gpu_of)],
     }

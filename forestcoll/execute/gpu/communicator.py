@@ -127,6 +127,7 @@ class Communicator:
         def connect() -> None:
             if group is None:
                 worker.connect(handles, devices)
+                worker.load()
             else:
                 self._far = Far(self.job, worker, group, handles, devices, self._in_place)
 
@@ -173,21 +174,16 @@ class Communicator:
         number, self._launch = self._launch, self._launch + 1
         mine = worker.buffers(self.rank, self._in_place)
         self._move(worker, source, mine[0], inwards=True)
-
-        def prepare() -> None:
-            worker.prepare(self._in_place, number)
-            if far is not None:
-                far.relay.begin()
+        self._together(lambda: worker.prepare(self._in_place, number))
 
         def launch() -> tuple[bool, bool]:
             if far is None:
                 worker.start(self._in_place)
                 done = watch(lambda: [device.poll()], device.abort, self._timeout)
             else:
-                done = far.launch(lambda: worker.start(self._in_place))
+                done = far.launch(self._in_place)
             return done, bool(device.stops()["mismatch"].any())
 
-        self._together(prepare)
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):
             explain(self.job, self._together(worker.end_state), self._timeout)

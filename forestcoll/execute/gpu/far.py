@@ -28,7 +28,7 @@ class Far:
     """What a rank has to do with ranks of other nodes; close it before its device.
 
     `group`: all ranks, one a process, which all make theirs and then `join`. `handles`, `devices`:
-    as `Worker.reach` has them.
+    as `Worker.connect` has them.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Far:
         tables, nodes, arenas, rank, at = job.tables, job.nodes, job.arenas, worker.gpu, worker.at
         owners, takers = [row[0] for row in tables.blocks], [taker for taker, _ in tables.takers]
         self.space = _engine.Space(len(nodes), rank, max(arenas.bytes), False)
-        worker.reach(handles, devices, self.space)
+        worker.connect(handles, devices, self.space)
         rings, count = owners.count(rank), len(tables.connections)
         begin = rings * _engine.RING[0]
         pool = begin + (2 * count + len(takers)) * LINE
@@ -92,17 +92,18 @@ class Far:
         through = "data for other nodes goes through the host's memory: the wire reaches no GPU's"
         return (through,) * (not reaches)
 
-    def launch(self, start: Callable[[], None]) -> bool:
-        """Runs the kernel that `start` starts until all that ranks sent each other is there.
+    def launch(self, in_place: bool) -> bool:
+        """Runs the kernel until all that ranks sent each other is there.
 
-        The relay has begun. False: nothing moved for the group's patience, at all ranks alike.
+        False: nothing moved for the group's patience, at all ranks alike.
         ExecutionError: a rank is lost, and where this one stood.
         """
         relay, group = self.relay, self.group
         self.how = ""
         try:
-            group.begin()
-            start()
+            relay.begin()
+            group.begin()  # so have all others
+            self.worker.start(in_place)
             watch(self._poll, self.device.abort, math.inf, lambda: self.how)
             relay.end()
             self._await(lambda: relay.counts()[0] == 0)

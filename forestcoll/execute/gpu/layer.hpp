@@ -36,7 +36,7 @@ struct Elsewhere {
   Ring* rings;        // per block of this GPU
   const byte* space;  // which stands for all nodes' arenas
   byte* made;         // per block of this GPU: `packets_made`
-  Amount bytes;       // of the space
+  Count bytes;        // of the space
 };
 
 // All that a launch works with, in the memory of its GPU. Pointers are those of this process; what
@@ -190,7 +190,7 @@ class Layer {
 
   FC_DEVICE bool acquire(Index index) {
     Count* value = s_.semaphores[index];
-    const Count* raised = s_.raised[index];
+    const Count* raised = s_.far.rings ? s_.raised[index] : nullptr;
     return await(Awaits::semaphore, index, 1, [&] {
       if (raised) credit(value, raised);
       const Count present = load_relaxed(value);
@@ -211,8 +211,7 @@ class Layer {
   FC_DEVICE bool drained() {
     return await(Awaits::puts, block_.rank, 0, [&] {
       for (Index k = 0; k < static_cast<Index>(gridDim.x); ++k)
-        if (const Count all = load_acquire(&s_.rung[1 + k]); all && !is_there(&s_.far.rings[k].completed, all))
-          return false;
+        if (!is_there(&s_.far.rings[k].completed, load_acquire(&s_.rung[1 + k]))) return false;
       return true;
     });
   }
@@ -234,16 +233,14 @@ class Layer {
     return !stopped_;
   }
 
-  FC_DEVICE void pack(Amount rank, byte* packets, const byte* source, Amount bytes) {
-    make_packets(rank, packets, bytes, [&](Amount i) {
+  FC_DEVICE void pack(Amount, byte* packets, const byte* source, Amount bytes) {
+    make_packets(packets, bytes, [&](Amount i) {
       return reinterpret_cast<const std::uint32_t*>(source)[i];
     });
   }
 
-  FC_DEVICE void forward(Amount rank, byte* packets, const byte* source, Amount bytes) {
-    make_packets(rank, packets, bytes, [&](Amount i) {
-      return static_cast<std::uint32_t>(load_relaxed(word(source, i)));
-    });
+  FC_DEVICE void forward(Amount, byte* packets, const byte* source, Amount bytes) {
+    make_packets(packets, bytes, [&](Amount i) { return load_relaxed(word(source, i)); });
   }
 
   FC_DEVICE void unpack(byte* target, const byte* packets, Amount bytes) {
@@ -402,7 +399,7 @@ class Layer {
   }
 
   FC_DEVICE bool is_far(const byte* target) const {
-    return bits(target) - bits(s_.far.space) < static_cast<std::uintptr_t>(s_.far.bytes);
+    return bits(target) - bits(s_.far.space) < s_.far.bytes;
   }
 
   // For thread 0: an entry in the ring, once there is room. All that the block wrote before belongs to it.
@@ -417,15 +414,14 @@ class Layer {
     entry.far = far;
     const Count place = fetch_add(s_.rung, 1) + 1;
     __threadfence_system();
-    store_release(&entry.last, static_cast<Count>(bytes) << 32 | (place & 0xffffffffu));
+    store_release(&entry.last, bytes << 32 | (place & 0xffffffffu));
     store_release(&s_.rung[1 + index_], posted_);
   }
 
   // Whether so many entries of this block's have been read; looks at the host's memory if need be.
   FC_DEVICE bool has_left(Count entries) {
-    const auto rest = [&] { return static_cast<std::int64_t>(entries - completed_); };
-    if (rest() > 0) completed_ = load_acquire(&s_.far.rings[index_].completed);
-    return rest() <= 0;
+    if (Amount(entries - completed_) > 0) completed_ = load_acquire(&s_.far.rings[index_].completed);
+    return Amount(entries - completed_) <= 0;
   }
 
   // Adds to a semaphore what other nodes have raised it by since; behind it stands how much that was.
@@ -440,7 +436,7 @@ class Layer {
   // Packets with the words that `data` gives. Those for another node are made in memory of the block,
   // by turns in one half and in the other, which must have been read from before it is written again.
   template <class Data>
-  FC_DEVICE void make_packets(Amount rank, byte* packets, Amount bytes, Data data) {
+  FC_DEVICE void make_packets(byte* packets, Amount bytes, Data data) {
     const bool far = is_far(packets);
     const Amount words = bytes / packet_data, each = far ? packets_made / 16 : words;
     for (Amount begin = 0; begin < words && !stopped_; begin += each) {
@@ -454,7 +450,7 @@ class Layer {
       for (Amount i = thread(); i < n; i += threads()) write_packet(to, i, data(begin + i));
       sync();
       if (far && thread() == 0) {
-        post(Number::packets, static_cast<Index>(rank), to, packets + 8 * begin, 8 * n);
+        post(Number::packets, 0, to, packets + 8 * begin, 8 * n);
         made_[half_] = posted_;
       }
     }

@@ -13,12 +13,14 @@ namespace forestcoll {
 
 class Relay : public Receiver {
  public:
+  static constexpr Amount apart = 16;
+
   struct Layout {
     byte* arena;  // the GPU's memory that others write
     Amount bytes;
     Ring* rings;
     Amount ring_count;
-    Incoming* numbers;  // as many as there are
+    Count* numbers;  // where the kernel looks for them, `apart` from each other
     Amount connections, slot_bytes, slots;
     byte* pool;  // pinned memory, so many pieces
     Amount pieces;
@@ -55,7 +57,7 @@ class Relay : public Receiver {
     lanes_ = std::vector<Lane>(layout_.ring_count);
     told_.assign(peers_.size(), 0);
     heard_.assign(space_.processes(), told_);
-    std::fill_n(layout_.numbers, peers_.size(), Incoming{});
+    std::fill_n(layout_.numbers, apart * peers_.size(), 0);
     ending_ = given_up_ = false;
     thread_ = std::thread([this] { run(); });
   }
@@ -75,10 +77,8 @@ class Relay : public Receiver {
   // --- for the wire
 
   byte* place(int, const Effect& e) override {
-    if (e.place < 0 || e.bytes < 0 || e.place > layout_.bytes - e.bytes) return nullptr;
-    if (e.number == Number::packets && (e.bytes % 8 || e.place % 8)) return nullptr;
+    if (!fits(e, layout_.bytes) || (stages(e) && e.bytes > piece)) return nullptr;
     if (!stages(e)) return layout_.arena + e.place;
-    if (e.bytes > piece) return nullptr;
     byte* const memory = take_piece();  // all in use: memory that is not pinned does as well
     return memory ? memory : new byte[piece];
   }
@@ -94,7 +94,7 @@ class Relay : public Receiver {
     const std::lock_guard lock(mutex_);
     Count& heard = heard_[peer][index];
     if (e.value <= heard) return true;
-    std::atomic_ref(layout_.numbers[index].number) += e.value - heard;
+    std::atomic_ref(layout_.numbers[apart * index]) += e.value - heard;
     heard = e.value;
     return true;
   }

@@ -30,9 +30,4 @@ struct Ring {
   Count apart[7];   // from the next one
 };
 
-// A number that comes from other nodes, where the GPU looks for it.
-struct Incoming {
-  Count number, apart[15];
-};
-
 }  // namespace forestcoll

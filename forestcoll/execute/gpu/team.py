@@ -112,6 +112,7 @@ class Team:
             self._answers()
             handles = self.ask("export") if len(self.devices) > 1 else [b""]
             self.ask("connect", handles, self.devices)
+            self.ask("load")
         except BaseException:
             processes.kill()
             raise

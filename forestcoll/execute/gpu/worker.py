@@ -133,12 +133,7 @@ class Worker:
                 "each other, so all must: spread the ranks over more GPUs"
             )
 
-    def connect(self, handles: list[bytes], devices: list[int]) -> None:
-        """Reaches all other arenas, and loads the plan."""
-        self.reach(handles, devices)
-        self.load(self.job.tables, {"raised": [0] * len(self.job.tables.semaphores)})
-
-    def reach(
+    def connect(
         self, handles: list[bytes], devices: list[int], space: _engine.Space | None = None
     ) -> None:
         """Maps all other arenas; those of other nodes are addresses in `space`."""
@@ -160,13 +155,13 @@ class Worker:
 
     def load(
         self,
-        t: Tables,
-        given: dict[str, list[int]],
+        t: Tables | None = None,
+        given: dict[str, list[int]] | None = None,
         far: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
-        """Loads the plan. `given`: tables of addresses (layer.hpp, Launch) other than the arenas'
-        places; `far`: as `Device.load` has it."""
-        job, arenas = self.job, self.job.arenas
+        """Loads the plan: where there are other nodes, with other tables (`t`), and other
+        addresses (`given`: layer.hpp, Launch), than else. `far`: as `Device.load` has it."""
+        job, arenas, t = self.job, self.job.arenas, t or self.job.tables
         mine = [b for b, row in enumerate(t.blocks) if row[0] in set(self.mine)]
         order = ["posted", "taken", "slots", "sizes", "semaphores", "raised", "progress", "arrived"]
         tables: list[npt.NDArray[Any]] = [
@@ -179,7 +174,7 @@ class Worker:
             np.array(mine, np.int32),
             np.zeros(6 * job.program.n, np.uint64),  # addresses: `prepare` gives them
             *(
-                np.array(given.get(p) or [*map(self.at, getattr(arenas, p, ()))], np.uint64)
+                np.array((given or {}).get(p) or [*map(self.at, getattr(arenas, p, ()))], np.uint64)
                 for p in order
             ),
         ]
