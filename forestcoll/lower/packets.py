@@ -411,7 +411,7 @@ class _Writer:
         first: Sequence[Instruction] = (),
         kept: Ref | None = None,
     ) -> None:
-        """total = own + packets, and goes to peers, and to `kept` in own scratch, as packets.
+        """total = packets + own, and goes to peers, and to `kept` in own scratch, as packets.
 
         At most so many operands at a time: each thread goes on with its own sums. `first`: what is
         done before.
@@ -628,8 +628,8 @@ def sum_packets(
     Own data is put to the group, and added up with what comes of it; the sum is put to the next
     group in the same operation. A barrier parts own puts from the sum, which in place lies on what
     they read: nothing that arrives says that they are over. All members add up in the order of the
-    group, for the same bits everywhere. An operation begins with plain data, so those behind the
-    second keep their own packets too, and unpack the first one's.
+    group, for the same bits everywhere. An operation adds up packets, and plain data last: so of
+    more than two all but the last keep their own packets too, and unpack the last one's.
     """
     check_bytes(layout, limits, limits.hint)
     count = layout.chunks
@@ -644,9 +644,10 @@ def sum_packets(
         """Where the packets of round `k` arrive at the group, and in own scratch."""
         if k == len(rounds):
             return {}, None
-        place = rounds[k][rank].index(rank)
-        own, peers = slots[k][place], from_next({*rounds[k][rank]} - {rank}, rank)
-        return {peer: ref_at(own, peer) for peer in peers}, own if place > 1 else None
+        group = rounds[k][rank]
+        own, peers = slots[k][group.index(rank)], from_next({*group} - {rank}, rank)
+        keeps = len(group) > 2 and rank != group[-1]
+        return {peer: ref_at(own, peer) for peer in peers}, own if keeps else None
 
     for rank in range(layout.n):
         own, total = layout.input(rank, 0, count), layout.output(rank, 0, count)
@@ -657,7 +658,7 @@ def sum_packets(
             if kept is None:
                 rest.pop(rounds[k][rank].index(rank))
             else:
-                steps.append(Instruction(Op.UNPACK, (rest.pop(0),), (total,)))
+                steps.append(Instruction(Op.UNPACK, (rest.pop(),), (total,)))
                 own = total
             to, kept = hand_on(rank, k + 1)
             writer.sum(rank, 2 * k + 2, own, rest, total, to, first=steps, kept=kept)

@@ -46,7 +46,7 @@
 //   void pack(rank, packets, source, bytes)     makes packets of this launch in scratch of `rank`
 //   void forward(rank, packets, source packets, bytes)   the same data once more
 //   void unpack(target, packets, bytes)
-//   void combine_packets(target, packets, n, own, bytes)   target = own op packets[0] op ...
+//   void combine_packets(target, packets, n, own, bytes)   target = packets[0] op ... op own
 //
 // Addresses and sizes are multiples of the element, not of a vector. Relaxed signals and waits come as
 // `signal` and `acquire`: a layer may not weaken them. What one launch leaves is the next one's begin:
