@@ -292,11 +292,16 @@ def test_a_stuck_plan_is_explained_at_all(
         assert f"waits for a signal from rank {r} " in error
 
 
-def test_ranks_must_agree(library: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("what", ["size", "plan"])
+def test_ranks_must_agree(library: Path, what: str) -> None:  # noqa: F811
     program = ring_allgather(2)
+    other = edit(program, "0.0.0 + nop")  # alike in a few words
+    assert repr(other) == repr(program)
 
     def live(rank: int, gather: Gather) -> None:
-        with Communicator(program, 4096 << rank, rank, rank, gather, built=library):
+        size = 4096 << rank if what == "size" else 4096
+        plan = other if what == "plan" and rank else program
+        with Communicator(plan, size, rank, rank, gather, built=library):
             raise AssertionError
 
     assert errors(at_all(2, live)) == ["the ranks have different plans, sizes or options"] * 2

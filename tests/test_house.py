@@ -192,12 +192,12 @@ BUDGETS: dict[str, int] = {
     "graph": 81_301,  # most thread blocks take trees without their lanes being counted
     "schedule": 15_700,
     "solver": 88_530,
-    "verify": 56_715,  # a limit of plays, columns as arrays, a flat event engine, order of sums
+    "verify": 56_680,  # a limit of plays, columns as arrays, a flat event engine, order of sums
     "plans": 38_725,
     "lower": 27_040,  # ways of routes by turns at neighbours, slices, counts over columns
     "compile": 37_140,  # plans for sizes of 1 to 16 MiB in more and more pieces, the order of sums
     "study": 22_260,
-    "execute": 112_395,  # 30,025 for ranks in several processes: wires, group, lab, GPUs' rings
+    "execute": 112_400,  # 30,030 for ranks in several processes: wires, group, lab, GPUs' rings
     "ui": 94_340,
     ".": 400,
 }

@@ -6,13 +6,14 @@ their expressions are the same. (Which of two summands comes first makes no diff
 
 from __future__ import annotations
 
-import hashlib
+from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.text_file import digest
 from forestcoll.verify.dataflow import Dataflow
 
 
@@ -64,25 +65,19 @@ def reduction_order(flow: Dataflow) -> Order:
         else:
             one, other = sorted((expressions[k] for k in value.made_from), key=lambda e: e[1])
             expressions.append((f"({one[0]}+{other[0]})", one[1], 1 + max(one[2], other[2])))
-    holders: dict[tuple[int, int, str], list[int]] = {}
+    holders: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for rank, output in enumerate(flow.outputs):
         for k in output:
             value = flow.values[k]
-            holders.setdefault((value.start, value.length, expressions[k][0]), []).append(rank)
+            holders[value.start, value.start + value.length, expressions[k][0]].append(rank)
+    rows = sorted((text, tuple(ranks), start, end) for (start, end, text), ranks in holders.items())
     sums: list[Sum] = []
-    for (text, ranks), parts in groupby(
-        sorted(
-            (text, tuple(ranks), start, start + length)
-            for (start, length, text), ranks in holders.items()
-        ),
-        key=lambda row: row[:2],
-    ):
-        for *_, start, end in parts:
-            begin, stop = Fraction(start, flow.units), Fraction(end, flow.units)
-            if sums and sums[-1][1:] == (begin, text, ranks):
-                begin = sums.pop().start
-            sums.append(Sum(begin, stop, text, ranks))
+    for text, ranks, start, end in rows:  # what adjoins and is added up alike is one part
+        begin = Fraction(start, flow.units)
+        if sums and sums[-1][1:] == (begin, text, ranks):
+            begin = sums.pop().start
+        sums.append(Sum(begin, Fraction(end, flow.units), text, ranks))
     sums.sort()
     steps = max((expressions[k][2] for output in flow.outputs for k in output), default=0)
     text = "".join(f"{s.start} {s.end} {s.expression} {s.ranks}\n" for s in sums)
-    return Order(tuple(sums), steps, hashlib.sha256(text.encode()).hexdigest())
+    return Order(tuple(sums), steps, digest(text))

@@ -12,13 +12,13 @@ import mmap
 import os
 import secrets
 import socket
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from forestcoll.common import errors
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.common.text_file import digest
 from forestcoll.execute.cluster.division import check
 from forestcoll.execute.cluster.group import Group
 from forestcoll.execute.cluster.launchers import ADDRESS, LOCAL, Place
@@ -26,6 +26,7 @@ from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.far import Far
 from forestcoll.execute.gpu.worker import Job, Worker, explain, watch
 from forestcoll.execute.request import Request
+from forestcoll.execute.tables import build
 from forestcoll.program import Program
 
 Gather = Callable[[bytes], Sequence[bytes]]
@@ -84,7 +85,7 @@ class Communicator:
 
     def _meet(self, request: Request, node: str | None, wire: str) -> list[int]:
         """The node of each rank. Where there are several, all ranks meet in a group."""
-        host, what = socket.gethostname(), zlib.crc32(repr(request).encode())
+        host, what = socket.gethostname(), digest(f"{request}{build(request.program)}")
         told = self._together(lambda: (node or host, host, what))
         names, hosts, whats = zip(*told, strict=True)
         if len(set(whats)) > 1:
