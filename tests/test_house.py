@@ -443,14 +443,19 @@ def test_commands_import_no_more_than_they_need(
     assert said in done.stdout
 
 
+def processor_time(*words: str) -> float:
+    """Seconds of processor time that Python takes for `words`, which have to succeed."""
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], capture_output=True, check=True)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
+
+
 def test_help_takes_less_than_300_ms() -> None:
-    """Processor time, the best of several starts: the machine may be busy with other things."""
-    times = []
-    for _ in range(5):
-        start = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "forestcoll", "--help"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        end = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
-        assert "Usage: forestcoll" in done.stdout
-    assert min(times) < 0.3, times
+    """Or, where the machine is slow or busy, four times what click takes to import (2.5 to 3)."""
+    pairs = [
+        (processor_time("-m", "forestcoll", "--help"), processor_time("-c", "import click"))
+        for _ in range(5)
+    ]
+    help_, click = map(min, zip(*pairs, strict=True))
+    assert help_ < max(0.3, 4 * click), pairs

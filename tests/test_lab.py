@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, permutations
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from graphs import named
 
 import forestcoll
 from forestcoll.common import errors
+from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import doctor, lab
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.routes import Routes, routes
@@ -30,7 +32,7 @@ from forestcoll.solver import baselines
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
 
-from forestcoll.execute.lab import measurement, network
+from forestcoll.execute.lab import measurement, network, ranks
 from forestcoll.ui.cli import main
 
 LACKING = network.lacking()
@@ -253,6 +255,18 @@ def test_no_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 
 @fabric
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_a_rank_that_died_is_the_reason_of_what_others_say(dead: int) -> None:
+    """Whoever is heard first: those that it left say that its connection is gone."""
+    pairs = [Pipe() for _ in range(3)]
+    for rank, (_, theirs) in enumerate(pairs):
+        if rank != dead:
+            theirs.send("ExecutionError: process 0 is gone")
+        theirs.close()
+    with pytest.raises(ExecutionError, match=f"^the process of rank {dead} died$"):
+        ranks._collect([ours for ours, _ in pairs], 60)
+
+
 def test_links_too_slow_to_measure() -> None:
     with pytest.raises(errors.UnsupportedError, match=r"^the slowest link would have 0\.1 Mbit/s"):
         network.Network(named("star", gpus=3), Fraction(100_000, 50))

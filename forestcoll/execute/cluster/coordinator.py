@@ -17,6 +17,8 @@ from forestcoll.execute.cluster.messages import Message, Stream, accept, encode
 
 SILENCE = 5.0
 """Seconds without a word of a process after which it counts as lost."""
+SILENT = f"{{}} has not been heard of for {SILENCE:g} s: it is stopped, or its network is down"
+"""What is said of such a process."""
 BEAT = 1.0
 """Seconds between two words of a process that has nothing to say."""
 LOOK = 0.05
@@ -102,7 +104,6 @@ class Coordinator(Thread):
             connection, _ = self.listener.accept()
         except OSError:
             return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = Stream(connection)
         try:
             process = accept(stream, self.secret, "group", time.monotonic() + BEAT)
@@ -186,21 +187,17 @@ class Coordinator(Thread):
         if now - self.said > BEAT:
             self.said = now
             self._tell({"kind": "alive"})
-        missing = self.processes - len(self.members)
+        missing = sorted({*range(self.processes)} - {*self.members})
         if missing and now > self.until:
-            there = [p for p in range(self.processes) if p not in self.members]
             self.until = float("inf")
             self._fail(
-                f"{missing} of {self.processes} processes have not come: "
-                f"{', '.join(map(str, there[:8]))}{' and others' if missing > 8 else ''}"
+                f"{len(missing)} of {self.processes} processes have not come: "
+                f"{', '.join(map(str, missing[:8]))}{' and others' if missing[8:] else ''}"
             )
         for process, one in list(self.members.items()):
             if not one.parted and now - one.heard > SILENCE:
                 one.parted = True
-                self._fail(
-                    f"{self._who(process)} has not been heard of for {SILENCE:g} s: it is "
-                    "stopped, or its network is down"
-                )
+                self._fail(SILENT.format(self._who(process)))
         states = self._states()
         ticks = sum(state.ticks for state in states)
         if ticks != self.moved[1] or all(state.finished for state in states):

@@ -14,7 +14,7 @@ from typing import Any, Self
 from forestcoll.common.errors import ExecutionError, ForestCollError
 from forestcoll.execute import _engine
 from forestcoll.execute.cluster import ucx
-from forestcoll.execute.cluster.coordinator import BEAT, SILENCE, Coordinator
+from forestcoll.execute.cluster.coordinator import BEAT, SILENCE, SILENT, Coordinator
 from forestcoll.execute.cluster.hosts import secret_of
 from forestcoll.execute.cluster.launchers import ADDRESS, PORT, Place
 from forestcoll.execute.cluster.messages import Message, Stream, accept, greet
@@ -97,7 +97,6 @@ class Group:
                 why = str(error)
                 time.sleep(0.1)
                 continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.address = connection.getsockname()[0]
             self._master = connection.getpeername()[0]
             return stream
@@ -183,10 +182,7 @@ class Group:
                 # While this process slept, nobody was silent.
                 heard, looked = heard + max(0.0, now - looked - BEAT), now
                 if now - heard > SILENCE:
-                    self._lose(
-                        f"process 0 has not been heard of for {SILENCE:g} s: it is stopped, or its "
-                        "network is down"
-                    )
+                    self._lose(SILENT.format("process 0"))
                     return
                 state = self._state()
                 if state not in (None, last):
@@ -332,5 +328,4 @@ class Group:
 def _detach(stream: Stream) -> int:
     connection = stream.socket
     connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection.detach()

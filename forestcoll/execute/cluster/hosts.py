@@ -75,14 +75,9 @@ def run(hosts: Sequence[Host], words: Sequence[str]) -> int:
                 PORT: port,
                 SECRET: FROM_STDIN,
             }
-            line = " ".join(
-                [
-                    f"cd {shlex.quote(os.getcwd())} && exec env",
-                    *(f"{name}={shlex.quote(value)}" for name, value in told.items()),
-                    command,
-                    shlex.join(words),
-                ]
-            )
+            variables = shlex.join(f"{name}={value}" for name, value in told.items())
+            home = shlex.quote(os.getcwd())
+            line = f"cd {home} && exec env {variables} {command} {shlex.join(words)}"
             children.append(_start(host, line, secret, first=number == 0))
             threads.append(Thread(target=_pass_on, args=(children[-1].stderr, host.name)))
             threads[-1].start()
@@ -129,9 +124,8 @@ def _wait(children: Sequence[subprocess.Popen[str]]) -> int:
     """Until all have ended; those that do not, once one has failed, are ended."""
     until = float("inf")
     while any(child.poll() is None for child in children) and time.monotonic() < until:
-        codes = [child.returncode for child in children]
-        if until == float("inf") and any(codes):
-            until = time.monotonic() + PATIENCE
+        if any(child.returncode for child in children):
+            until = min(until, time.monotonic() + PATIENCE)
         time.sleep(0.05)
     return next((child.returncode for child in children if child.returncode), 0)
 

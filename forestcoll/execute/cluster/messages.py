@@ -38,6 +38,8 @@ class Stream:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = bytearray()
 
     def send(self, message: Message) -> None:
@@ -85,6 +87,12 @@ def _proof(secret: str, *what: str) -> str:
     return hmac.new(secret.encode(), "|".join(what).encode(), hashlib.sha256).hexdigest()
 
 
+def _check_version(hello: Message) -> None:
+    said = hello.get("hello")
+    if said != HELLO:
+        raise PermissionError(f"it is {str(said)[:60]}, not {HELLO}")
+
+
 def greet(stream: Stream, secret: str, process: int, purpose: str, until: float) -> None:
     """Proves to the listener that this is `process`, and that the listener knows the secret.
 
@@ -93,8 +101,7 @@ def greet(stream: Stream, secret: str, process: int, purpose: str, until: float)
     own = secrets.token_hex(16)
     stream.send({"hello": HELLO, "nonce": own})
     theirs = stream.receive(until, PROOF)
-    if theirs.get("hello") != HELLO:
-        raise PermissionError(f"it is {str(theirs.get('hello'))[:60]}, not {HELLO}")
+    _check_version(theirs)
     nonce = str(theirs.get("nonce"))
     stream.send({"process": process, "proof": _proof(secret, purpose, nonce, str(process))})
     answer = str(stream.receive(until, PROOF).get("proof"))
@@ -110,8 +117,7 @@ def accept(stream: Stream, secret: str, purpose: str, until: float) -> int:
     hello = stream.receive(until, PROOF)
     own = secrets.token_hex(16)
     stream.send({"hello": HELLO, "nonce": own})
-    if hello.get("hello") != HELLO:
-        raise PermissionError(f"it is {str(hello.get('hello'))[:60]}, not {HELLO}")
+    _check_version(hello)
     said = stream.receive(until, PROOF)
     process = said.get("process")
     right = isinstance(process, int) and hmac.compare_digest(

@@ -92,6 +92,7 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
     waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
     end = time.monotonic() + patience
     outcomes: list[Outcome] = []
+    failures: list[str] = []
     while waiting:
         ready = wait(list(waiting), max(0.0, end - time.monotonic()))
         if not ready:
@@ -104,9 +105,11 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
             except EOFError:
                 raise ExecutionError(f"the process of rank {rank} died") from None
             if isinstance(said, str):
-                raise ExecutionError(said if said.startswith("rank ") else f"rank {rank}: {said}")
-            assert isinstance(said, Outcome)  # _rank sends no third thing
-            outcomes.append(said)
+                failures.append(said if said.startswith("rank ") else f"rank {rank}: {said}")
+            else:
+                outcomes.append(said)
+        if failures:  # after who died: it is the reason, and its pipe has ended before others knew
+            raise ExecutionError(failures[0])
     return replace(
         outcomes[0],  # there is a rank
         each=tuple(max(times) for times in zip(*(o.each for o in outcomes), strict=True)),
