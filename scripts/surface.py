@@ -101,6 +101,7 @@ front -t dgx-a100 --rates
 time plain/dgx-a100-1.allreduce.mscclpp.json --size 1M
 time plain/dgx-a100-1.allreduce.msccl.xml --size 1M --links 0
 time plain/dgx-a100-1.allreduce.forest.json --size 1M
+calendar plain/dgx-a100-1.allreduce.mscclpp.json --size 1M
 compare -t ring --set gpus=4 --sizes 64K,1M --against ring
 compare -t dgx-h100 -c alltoall --sizes 1M --against direct
 compare -t ring --set gpus=4 --sizes 1M --without gpu0-gpu1 --against none --with ring.xml

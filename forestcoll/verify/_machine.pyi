@@ -85,6 +85,9 @@ class Thread:
     def transfer(self, waits: bool, route: int, bytes: float, post: int, /) -> None: ...
 
 class Threads:
+    marks: bool
+    produced: list[tuple[float, float]]
+
     def thread(self, rank: int, block: int, proxy: bool, /) -> Thread: ...
     def counter(self) -> int: ...
 
@@ -119,7 +122,7 @@ def simulate(
     seed: int,
     timeline: bool,
     until: float,
-) -> tuple[float, list[float], list[tuple[At, float, float, int, float]], list[At], int]: ...
+) -> tuple[float, list[float], list[tuple[At, float, float, int, float]], list[At], int, bytes]: ...
 
 Xml = tuple[int, dict[str, str], list[Any]]
 """An element: its line, its attributes, what is below it."""

@@ -19,7 +19,7 @@ from forestcoll.ui.cli import hints, messages, process
 from forestcoll.ui.cli.compare import advise, compare, degrade, lab
 from forestcoll.ui.cli.export import deploy, export, view
 from forestcoll.ui.cli.options import add_quiet
-from forestcoll.ui.cli.run import measure, run, time
+from forestcoll.ui.cli.run import calendar, measure, run, time
 from forestcoll.ui.cli.synthesize import doctor, front, optimum, synthesize
 from forestcoll.ui.cli.topology import topology
 from forestcoll.ui.cli.verify import verify
@@ -134,6 +134,6 @@ def cli() -> None:
 add_quiet(cli)
 for command in (
     *(advise, synthesize, optimum, front, verify, doctor, compare, degrade, lab),
-    *(run, measure, time, view, export, deploy, topology),
+    *(run, measure, time, calendar, view, export, deploy, topology),
 ):
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""The commands that time plans: `run` on this machine, `time` in simulation, `measure` of pairs."""
+"""The commands that time plans: `run` here, `time` and `calendar` simulated, `measure` of pairs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from forestcoll.ui.cli import files
 from forestcoll.ui.cli.files import Sink
 from forestcoll.ui.cli.messages import answer, note, print_json, put, report, show_progress
 from forestcoll.ui.cli.options import (
+    BYTES,
     FORCE,
     HOLDS,
     JSON,
@@ -590,19 +591,10 @@ def _time_plan(
     chosen: Options,
 ) -> Found:
     from forestcoll import plans
-    from forestcoll.study import predict
     from forestcoll.verify import simulate
 
-    program, file = plans.loads(text, source), Path(source)
-    beside = predict.forest_beside(file)
-    if topology is not None:
-        prediction = predict.by_topology(program, topology, beside)
-    else:
-        with guard(source, size_of(*([beside] if beside else []))):
-            site, why = predict.beside(program, file)
-        if site is None:
-            raise ForestCollError(why or _no_links(program, source))
-        prediction = site
+    program = plans.loads(text, source)
+    prediction = _predict(program, source, topology)
     if prediction.site.note and chosen.latency is None:
         note(prediction.site.note)
     where, links = prediction.site.where, prediction.site.links
@@ -617,6 +609,61 @@ def _time_plan(
     title = f"{program.collective} on {program.name or source}, {program.n} ranks"
     model = chosen.words([(program.style, program.protocol)], _rules_of(rules), links is not None)
     return title, prediction.figures, timings, model
+
+
+def _predict(program: Program, source: str, topology: Topology | None) -> Prediction:
+    """Of a plan's file, on the topology or by what lies beside it."""
+    from forestcoll.study import predict
+
+    beside = predict.forest_beside(Path(source))
+    if topology is not None:
+        return predict.by_topology(program, topology, beside)
+    with guard(source, size_of(*([beside] if beside else []))):
+        prediction, why = predict.beside(program, Path(source))
+    if prediction is None:
+        raise ForestCollError(why or _no_links(program, source))
+    return prediction
+
+
+@command(
+    "forestcoll calendar out/mi250-1.allreduce.mscclpp.json -t mi250 --size 64M",
+    "forestcoll calendar PLAN --size 1M --rule fair --json > calendar.json",
+)
+def calendar(
+    plan: str = place("file", "PLAN"),
+    machine: Machine = machine_option(
+        "What the plan runs on, as for 'forestcoll time'.", edits=True, required=False
+    ),
+    size: int = option("size", BYTES, "1G"),
+    rule: Rule | None = option(
+        "rule", "How transfers meet on all links. Default: each link's own.", None
+    ),
+    shown: int = option(
+        range(100_001), "How many rows of each buffer to list.", 4, "N", names="--rows"
+    ),
+    as_json: bool = JSON,
+) -> int:
+    """List which bytes of a plan are ready when, and which are needed when, by rank.
+
+    An output's bytes are ready when the rank has them for good, an input's are needed when somebody
+    reads them first. From the simulation of 'forestcoll time'; --json has all rows.
+    """
+    from forestcoll import plans
+    from forestcoll.ui.report import runs
+    from forestcoll.verify import simulate
+
+    topology = machine.load_if_any()
+    program = plans.loads(files.read_text(plan), plan)
+    site = _predict(program, plan, topology).site
+    if site.note:
+        note(site.note)
+    with show_progress(f"simulating {plan}"):
+        dates = simulate.calendar(program, site.where, size, rule=rule, links=site.links)
+    title = f"{program.collective} on {program.name or plan}, {program.n} ranks"
+    kinds = [(program.style, program.protocol)]
+    model = simulate.DEFAULTS.words(kinds, _rules_of((rule,)), site.links is not None)
+    answer(as_json, runs.calendar(title, dates, model, shown))
+    return 0
 
 
 def _rules_of(rules: tuple[Rule | None, ...]) -> list[Rule]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from forestcoll.execute.result import Row, RunResult
     from forestcoll.program import Program
     from forestcoll.study.figures import Figures
-    from forestcoll.verify.simulate import Band, Timing
+    from forestcoll.verify.simulate import Band, Calendar, Timing
 
 MODES = ("out-of-place", "in-place")
 DETAILS = 5
@@ -190,6 +190,38 @@ def simulation(
         grid(("size", "links", "time", "algbw", "busbw", "of algbw"), _fold(rates), range(2, 6)),
         grid(("size", "links", "busiest", "bandwidth", "used"), used, (3, 4)),
     ]
+
+
+def calendar(title: str, dates: Calendar, model: str, shown: int) -> list[Part]:
+    """By rank what is ready and what is needed, in this order; `shown` rows of each for people."""
+    words_of = {"output": "ready", "input": "needed"}
+    buffers = {"output": dates.outputs, "input": dates.inputs}
+    rows = [
+        (rank, f"{name} {words_of[name]}", entry.offset, entry.bytes, words.duration(entry.us))
+        for name, ranks in buffers.items()
+        for rank, entries in enumerate(ranks)
+        for entry in entries[:shown]
+    ]
+    head = [
+        same("simulated", title),
+        Fact("size", dates.size, words.size(dates.size)),
+        Fact("links", dates.rule or "by link", RULE_WORDS[dates.rule] if dates.rule else "own"),
+        Fact("time_us", dates.time, words.duration(dates.time), "time"),
+        same("model", model),
+    ]
+    head += machine(
+        **{
+            f"{name}s": [
+                [
+                    {"offset": e.offset, "bytes": e.bytes, f"{words_of[name]}_us": e.us}
+                    for e in entries
+                ]
+                for entries in ranks
+            ]
+            for name, ranks in buffers.items()
+        }
+    )
+    return [head, grid(("rank", "buffer", "offset", "bytes", "at"), rows, (0, 2, 3, 4))]
 
 
 def _fold(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:

@@ -18,7 +18,8 @@ the topology says, congestion control.
 
 The way there: simulation.py (a plan or a forest in, a `Timing` of result.py out), code.py (what
 thread blocks do, as columns), native/fifo.cpp and native/onesided.cpp (what one does next),
-native/sharing.cpp (who shares a link), native/engine.cpp (events: here time passes).
+native/sharing.cpp (who shares a link), native/engine.cpp (events: here time passes). calendar.py:
+when which bytes are read and written.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from forestcoll.verify.simulate.band import (
     longest,
     plan_band,
 )
+from forestcoll.verify.simulate.calendar import Calendar, Entry, calendar
 from forestcoll.verify.simulate.fabric import Where
 from forestcoll.verify.simulate.options import (
     HOP,
@@ -66,6 +68,8 @@ __all__ = [
     "RULE_WORDS",
     "SIZE",
     "Band",
+    "Calendar",
+    "Entry",
     "LinkUse",
     "Options",
     "Rule",
@@ -75,6 +79,7 @@ __all__ = [
     "Where",
     "band",
     "band_of_trees",
+    "calendar",
     "forest_band",
     "longest",
     "plan_band",

@@ -43,6 +43,7 @@ class Coder:
         self.threads = _machine.Threads()
         self._routes: dict[Way, int] = {}
         self._chunk = Fraction(0)  # bytes
+        self.marks = b""  # of the last play, rows of calendar.MARK, where threads note them
 
     def write(self, program: Program, chunk: Fraction) -> None:
         """Adds the threads of a program whose chunks have so many bytes."""
@@ -152,7 +153,7 @@ class Coder:
 
         More microseconds than `until` are infinitely many. PlanError where some wait for ever.
         """
-        time, moved, rows, stuck, transfers = _machine.simulate(
+        time, moved, rows, stuck, transfers, self.marks = _machine.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),
             [(w.lead, w.latency, w.stages) for w in self._routes],

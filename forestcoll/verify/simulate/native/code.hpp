@@ -25,9 +25,10 @@ namespace forestcoll::simulate {
 //   start  a transfer; goes on at once
 //   join   waits for the last bytes of all transfers that the thread has started
 //   delay  does something on its own
+//   mark   notes that a place is read, or `full` microseconds from now written; a read waits for its producer
 //
 // A transfer posts one in counter `post` when its last byte has arrived.
-enum class Kind : std::int32_t { take, reach, post, move, fetch, start, join, delay };
+enum class Kind : std::int32_t { take, reach, post, move, fetch, start, join, delay, mark };
 
 struct Operation {
   Kind kind;
@@ -42,6 +43,13 @@ struct Origin {  // the instruction that an operation comes from
 struct Size {  // bytes in all rounds of a loop but the last, and in that
   double full = 0, last = 0;
   Size times(double factor) const { return {full * factor, last * factor}; }
+};
+
+// Bytes of a rank's buffer, from `low` to `high`: all rounds of a segment but the last go over `stride` of them.
+struct Place {
+  int rank, buffer;
+  bool reads;
+  double low, high, stride;
 };
 
 // A thread in the making. `block` is -1 where a proxy works for several.
@@ -80,6 +88,9 @@ struct Thread {
     if (full > 0 || last > 0) add({Kind::delay, 0, 0, 0, -1, full, last, 0});
   }
 
+  // Notes that a place is read, or written.
+  void mark(int place, double delay) { add({Kind::mark, place, 0, 0, -1, delay, delay, 0}); }
+
  private:
   void add(const Operation& operation) {
     if (segments.empty()) segments.push_back({0, 1});
@@ -92,6 +103,9 @@ struct Thread {
 struct Threads {
   std::deque<Thread> threads;  // references stay
   std::vector<std::int64_t> counters;
+  bool marks = false;  // whether reads and writes of inputs and outputs are noted
+  std::vector<Place> places{};
+  std::vector<std::pair<double, double>> produced{};  // bytes of each input so far, microseconds
 
   Thread& thread(int rank, int block, bool proxy = false) {
     return threads.emplace_back(Thread{rank, block, proxy});

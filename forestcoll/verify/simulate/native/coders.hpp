@@ -66,6 +66,16 @@ class Fabric {
   std::map<std::tuple<std::string_view, std::int64_t, std::int64_t>, double> kept_;
 };
 
+// Notes that bytes of an input or output are read, or `later` written: `count` chunks from `offset` on, of which
+// `parts` are one; loops go over `stride` bytes a round.
+inline void mark(Threads& threads, Thread& thread, Fabric& fabric, int rank, int buffer, bool reads,
+                 std::int64_t offset, std::int64_t count, std::int64_t parts, double stride, double later = 0) {
+  if (!threads.marks || buffer == verify::scratch) return;
+  const double low = fabric.bytes(offset, parts).full, high = fabric.bytes(offset + count, parts).full;
+  threads.places.push_back({rank, buffer, reads, low, high, stride});
+  thread.mark(verify::count_of(threads.places) - 1, later);
+}
+
 // How chunks of a fifo program are cut: the rounds, a chunk's bytes in a round, chunks in a message at most.
 struct Slices {
   int rounds;

@@ -200,6 +200,7 @@ class Engine {
   Engine(const Network& network, const Threads& threads, bool cut_through, std::uint64_t seed,
          bool timeline)
       : network_(network),
+        code_(threads),
         cut_through_(cut_through),
         seed_(seed),
         timeline_(timeline),
@@ -350,6 +351,8 @@ class Engine {
         note(t, thread, now_ + size);
         at(now_ + size, What::wakes, t);
         return false;
+      case Kind::mark:
+        return mark(t, thread, o);
       default:
         break;
     }
@@ -365,6 +368,23 @@ class Engine {
     thread.waits = true;
     start(t, thread, o, size);
     return false;
+  }
+
+  bool mark(std::int32_t t, const State& thread, const Operation& o) {
+    const Place& place = code_.places[o.object];
+    const double low = place.low + thread.round * place.stride;
+    const double high = thread.round + 1 < thread.rounds ? low + place.stride : place.high;
+    double from = 0, when = 0;
+    for (const auto& [to, time] : code_.produced) {
+      if (place.reads && !place.buffer && from < high - .5 && low < to - .5) when = std::max(when, time);
+      from = to;
+    }
+    if (when > now_ + kSameTime) {
+      at(when, What::wakes, t);
+      return false;
+    }
+    outcome_.marks.push_back({place.rank, place.buffer, place.reads, thread.round, low, high, now_ + o.full});
+    return true;
   }
 
   bool sleep(std::int32_t t, Counter& counter) {
@@ -561,6 +581,7 @@ class Engine {
   }
 
   const Network& network_;
+  const Threads& code_;
   const bool cut_through_;
   std::uint64_t seed_;
   const bool timeline_;

@@ -41,6 +41,11 @@ struct Span {
   double start, end;
 };
 
+struct Mark {  // bytes of a rank's buffer that are read, or written
+  std::int32_t rank, buffer, reads, round;
+  double low, high, time;
+};
+
 struct Stuck {
   std::int32_t thread, operation;
 };
@@ -50,6 +55,7 @@ struct Outcome {
   std::vector<double> bytes;  // per link
   std::vector<Span> spans;
   std::vector<Stuck> stuck;
+  std::vector<Mark> marks;
   std::int64_t transfers = 0;
 };
 

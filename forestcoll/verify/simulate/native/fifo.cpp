@@ -105,7 +105,17 @@ class FifoCoder {
   void local(Thread& thread, const Instruction& i, const verify::Operation& row) {
     std::int64_t chunks = 0;
     for (int k = 0; k < i.sources; ++k) chunks += columns_.sources(i)[k].count;
+    for (int k = 0; k < i.sources + i.targets; ++k)
+      if (k < i.sources || i.op == columns_.op.reduce) touch(thread, columns_.sources(i)[k], true, 0, columns_.sources(i)[k].count);
     work(thread, slices_.size.times(static_cast<double>(chunks)), row.adds);
+    for (int k = 0; k < i.targets; ++k) touch(thread, columns_.targets(i)[k], false, 0, columns_.targets(i)[k].count);
+  }
+
+  // Notes that chunks of the rank's own are read or written.
+  void touch(Thread& thread, const verify::Operand& at, bool reads, std::int64_t first, std::int64_t count) {
+    // slices are one after another in each chunk; where there are several, marks are of one chunk each
+    for (std::int64_t chunk = at.offset + first; chunk < at.offset + first + count; ++chunk)
+      mark(threads_, thread, fabric_, thread.rank, at.buffer, reads, chunk, 1, 1, slices_.size.full);
   }
 
   void work(Thread& thread, Size size, bool adds) {
@@ -128,18 +138,20 @@ class FifoCoder {
       const Size size = slices_.size.times(chunks / slices_.parts);
       for (int part = 0; part < slices_.parts; ++part) {
         if (into) thread.take(into->here);
+        if (out) thread.take(out->free);
+        if (i.sources && !part) touch(thread, columns_.sources(i)[0], true, first, static_cast<std::int64_t>(chunks));
         if (out)
           send(thread, block, *out, size);
         else
           work(thread, size, row.adds);
         if (into) thread.post(into->room >= 0 ? into->room : into->free, into->back);
       }
+      if (i.targets) touch(thread, columns_.targets(i)[0], false, first, static_cast<std::int64_t>(chunks));
     }
   }
 
   void send(Thread& thread, const Block& block, Queue& out, Size size) {
     const Size wire = size.times(slices_.wire);
-    thread.take(out.free);
     const int route = fabric_.between(block.rank, block.send, wire);
     if (!out.proxy) return thread.transfer(Kind::move, route, wire, rates_.cap(), out.here);
     work(thread, size, false);

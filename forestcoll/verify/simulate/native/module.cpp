@@ -23,7 +23,7 @@ using Stages = std::vector<std::vector<int>>;  // links of each stage
 // Where an operation comes from: rank, thread block, whether it is a proxy's, step, operation, peer.
 using At = std::tuple<int, int, bool, int, int, int>;
 using SpanRow = std::tuple<At, double, double, int, double>;  // start, end, route or -1, bytes
-using Result = std::tuple<double, std::vector<double>, std::vector<SpanRow>, std::vector<At>, std::int64_t>;
+using Result = std::tuple<double, std::vector<double>, std::vector<SpanRow>, std::vector<At>, std::int64_t, nb::bytes>;
 
 void add_route(Network& network, const Stages& stages, double lead, double latency, bool cut_through) {
   Route route{.first = verify::count_of(network.stages), .lead = lead, .latency = latency};
@@ -90,7 +90,8 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
   for (const Span& s : found.spans) spans.push_back(span_row(threads.threads[s.thread], s));
   std::vector<At> stuck;
   for (const Stuck& s : found.stuck) stuck.push_back(at(threads.threads[s.thread], s.operation));
-  return {found.time, found.bytes, spans, stuck, found.transfers};
+  const nb::bytes marks(reinterpret_cast<const char*>(found.marks.data()), found.marks.size() * sizeof(Mark));
+  return {found.time, found.bytes, spans, stuck, found.transfers, marks};
 }
 
 }  // namespace
@@ -108,6 +109,8 @@ void bind_simulation(nb::module_& m) {
       });
   nb::class_<Threads>(m, "Threads")
       .def(nb::init<>())
+      .def_rw("marks", &Threads::marks)
+      .def_rw("produced", &Threads::produced)
       .def("thread", &Threads::thread, nb::rv_policy::reference_internal)
       .def("counter", [](Threads& threads) { return threads.counter(); });
   nb::class_<Rates>(m, "Rates").def("__init__", [](Rates* self, double block, double sum, bool adds_slowly) {

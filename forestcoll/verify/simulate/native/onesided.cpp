@@ -71,6 +71,7 @@ class Writer {
       thread_.origin = {i.step, i.op, peer(i)};
       instruction(k, i, columns_.row(i));
     }
+    tell(thread_, -1, 0);
   }
 
  private:
@@ -81,6 +82,7 @@ class Writer {
   };
 
   void begin(const Instruction& i) {
+    step_ = i.step;
     rounds_ = 1;
     sliced_ = i.loop >= 0;
     if (sliced_) std::tie(rounds_, slice_.full, slice_.last) = fabric_.loop(columns_.loops[i.loop]);
@@ -168,7 +170,9 @@ class Writer {
     const Channel& at = channel(c);
     const int counter = all_.signals(at.peer, block_.rank, at.port, at.index);
     const double delay = fabric_.latency(block_.rank, at.peer);
-    (at.port == 1 ? ask(c) : thread_).post(counter, delay);
+    Thread& teller = at.port == 1 ? ask(c) : thread_;
+    teller.post(counter, delay);
+    tell(teller, at.peer, delay);
   }
 
   void flush(int c) {
@@ -185,18 +189,40 @@ class Writer {
       const int to = columns_.targets(i)[k].rank;
       const Size bytes = size(columns_.sources(i)[i.sources > 1 ? k : 0], i);
       const int route = fabric_.between(block_.rank, to, bytes);
+      untold_.emplace_back(&i, &columns_.targets(i)[k]);
+      const Operand& from = columns_.sources(i)[i.sources > 1 ? k : 0];
       if (!ports) {
+        touch(thread_, from, i, true);
         thread_.transfer(Kind::move, route, bytes, rates_.cap());
         continue;
       }
       const int c = columns_.channels_of(i)[k];
-      ask(c).transfer(Kind::move, route, bytes, 0);
+      Thread& asked = ask(c);
+      touch(asked, from, i, true);
+      asked.transfer(Kind::move, route, bytes, 0);
       if (row.signals) signal(c);
       if (i.op == columns_.op.put_signal_flush) flush(c);
     }
   }
 
   // --- data
+
+  // Notes that an operand is read or written.
+  void touch(Thread& thread, const Operand& at, const Instruction& i, bool reads, double later = 0) {
+    const int owner = at.rank == own_rank ? block_.rank : at.rank;
+    const std::int64_t first = std::int64_t{at.offset} * i.parts + std::int64_t{at.count} * i.part;
+    // what a loop wrote and a later step tells is told as a whole
+    const double stride = i.loop >= 0 && i.step == step_ ? slice_.full : 0;
+    mark(all_.threads_, thread, fabric_, owner, at.buffer, reads, first, at.count, i.parts, stride, later);
+  }
+
+  // What was written at `peer` (-1: at anyone) is there for it once it is told.
+  void tell(Thread& thread, int peer, double later) {
+    for (const auto& [i, at] : untold_)
+      if (peer < 0 || at->rank == peer)
+        touch(thread, *at, *i, false, peer < 0 ? fabric_.latency(block_.rank, at->rank) : later);
+    std::erase_if(untold_, [peer](const auto& one) { return peer < 0 || one.second->rank == peer; });
+  }
 
   void local(const Instruction& i, bool sums) {
     double full = 0, last = 0;
@@ -214,13 +240,20 @@ class Writer {
       for (int k = 0; k < i.sources; ++k) {
         const Size bytes = size(src[k], i);
         const int route = fabric_.between(src[k].rank, block_.rank, bytes, true);
+        touch(thread_, src[k], i, true);
         thread_.transfer(Kind::fetch, route, bytes, rates_.cap());
+        touch(thread_, dst[k], i, false);
       }
       return;
     }
     constexpr int none = 1 << 30;  // as program/ops.py has it
-    if (!row.adds || std::min(row.remote_src, row.remote_dst) == none)
-      return local(i, i.op != columns_.op.copy);
+    for (int k = 0; k < i.sources; ++k) touch(thread_, src[k], i, true);
+    if (!row.adds || std::min(row.remote_src, row.remote_dst) == none) {
+      if (i.op == columns_.op.reduce) touch(thread_, dst[0], i, true);
+      local(i, i.op != columns_.op.copy);
+      for (int k = 0; k < i.targets; ++k) touch(thread_, dst[k], i, false);
+      return;
+    }
     int peers = 0;
     double after = 0;
     for (int k = 0; k < i.sources + i.targets; ++k) peers += src[k].rank != own_rank;
@@ -239,6 +272,11 @@ class Writer {
     }
     thread_.join();
     if (rates_.adds_slowly || !peers) local(i, true);
+    for (int k = 0; k < i.targets; ++k)
+      if (dst[k].rank == own_rank)
+        touch(thread_, dst[k], i, false);
+      else
+        untold_.emplace_back(&i, &dst[k]);
   }
 
   void packet(int k, const Instruction& i, const verify::Operation& row) {
@@ -251,7 +289,9 @@ class Writer {
       }
       for (const int counter : counters) thread_.reach(counter, 1, 0);
     }
+    for (int s = 0; s < std::min(row.packet_src, i.sources); ++s) touch(thread_, columns_.sources(i)[s], i, true);
     local(i, i.sources > 1 && i.op != columns_.op.put_packets);
+    for (int d = 0; d < std::min(row.packet_dst, i.targets); ++d) touch(thread_, columns_.targets(i)[d], i, false);
     const auto& told = all_.written_[k];
     for (std::size_t d = 0; d < told.size(); ++d) {
       const Operand& to = columns_.targets(i)[static_cast<std::size_t>(row.packet_dst) + d];
@@ -273,10 +313,16 @@ class Writer {
       group.push_back(rank == own_rank ? block_.rank : rank);
     }
     const Size bytes = size(columns_.targets(i)[0], i);
+    for (int k = 0; k < i.sources; ++k) touch(thread_, columns_.sources(i)[k], i, true);
     const auto routes = fabric_.in_switch(block_.rank, adds, group);
     for (const int route : routes)
       thread_.transfer(Kind::start, route, bytes, rates_.cap(verify::count_of(routes)));
     thread_.join();
+    for (int k = 0; k < i.targets; ++k)
+      if (columns_.targets(i)[k].rank == own_rank)
+        touch(thread_, columns_.targets(i)[k], i, false);
+      else
+        untold_.emplace_back(&i, &columns_.targets(i)[k]);
   }
 
   OnesidedCoder& all_;
@@ -285,10 +331,11 @@ class Writer {
   Fabric& fabric_;
   const Block& block_;
   Thread& thread_;
-  int rounds_ = 1;
+  int rounds_ = 1, step_ = -1;
   bool sliced_ = false;
   Size slice_;
   std::map<int, Port> ports_;
+  std::vector<std::pair<const Instruction*, const Operand*>> untold_;  // what is written at peers that know not yet
   std::vector<int> order_;  // of the ports, as they were asked first
   std::map<int, int> met_;  // barriers: how often so far
 };

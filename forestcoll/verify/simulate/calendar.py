@@ -1,0 +1,138 @@
+"""When which bytes are ready, and when which are needed: the calendar of a simulated plan.
+
+Threads note reads and writes of inputs and outputs as they come to them (`Threads.marks`). What one
+rank writes at another is ready once that rank is told of it. Runtimes cut chunks into slices, so
+parts of a chunk are ready before others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from forestcoll.common.arguments import whole
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.program import Program
+from forestcoll.topology import Topology
+from forestcoll.verify.columns import BUFFERS
+from forestcoll.verify.simulate.code import Coder
+from forestcoll.verify.simulate.fabric import Latencies, Where, fabric
+from forestcoll.verify.simulate.options import Options, Rule
+from forestcoll.verify.simulate.simulation import DEFAULTS, MOST_BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MARK = [(name, "i4") for name in ("rank", "buffer", "reads", "round")]
+MARK += [(name, "f8") for name in ("low", "high", "time")]
+"""Columns of a mark, as engine.hpp has them."""
+
+
+class Entry(NamedTuple):
+    """`bytes` of a buffer from `offset` on, and the microsecond of their event."""
+
+    offset: int
+    bytes: int
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """By rank, in the order of time and then offset: what is ready, and what is first read.
+
+    `outputs`: when bytes of the output are written for the last time. `inputs`: when bytes of the
+    input are read for the first time. Neighbours of one time are one entry. `time`: of the whole
+    plan, in microseconds. `rule` None: of each link its own.
+    """
+
+    rule: Rule | None
+    size: int
+    time: float
+    outputs: tuple[tuple[Entry, ...], ...]
+    inputs: tuple[tuple[Entry, ...], ...]
+
+
+def calendar(
+    program: Program,
+    topology: Where,
+    size: int,
+    *,
+    rule: Rule | None = None,
+    links: Topology | Latencies | None = None,
+    options: Options = DEFAULTS,
+    produced: Sequence[tuple[int, float]] = (),
+) -> Calendar:
+    """The calendar of a program for `size` bytes, as nccl-tests counts them.
+
+    `produced`: bytes from the start of each rank's input, ascending, and the microsecond at which
+    those up to there are finished, and not before: nobody reads them earlier. Otherwise as `run`.
+
+    Raises UnsupportedError where a producer is given and the program works in place alone.
+    """
+    import numpy as np
+
+    if produced and not program.out_of_place:
+        raise UnsupportedError("a plan that works in place alone does not tell input and output")
+    size = whole("size", size, 1, MOST_BYTES)
+    network = fabric(program, topology, rule, options, links)
+    coder = Coder(network, options)
+    coder.threads.marks, coder.threads.produced = True, list(produced)
+    first, total = program.ranks[0], program.n
+    chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
+    coder.write(program, chunk)
+    time = coder.play()[0]
+    marks = np.frombuffer(coder.marks, MARK)
+    marks = marks[np.argsort(marks["time"], kind="stable")]
+    definition, sides = program.collective.definition, []
+    for buffer, counts in (
+        (1, [rank.output_chunks for rank in program.ranks]),
+        (0, [rank.input_chunks for rank in program.ranks]),
+    ):
+        whose: Sequence[int] = range(total)
+        if program.root >= 0 and definition.root == ("target" if buffer else "source"):
+            whose = [program.root]
+        rows = []
+        for rank, count in enumerate(counts):
+            length = round(count * chunk) if rank in whose else 0
+            rows.append(_entries(program, marks[marks["rank"] == rank], rank, buffer, length))
+        sides.append(tuple(rows))
+    return Calendar(rule, size, time, *sides)
+
+
+def _entries(
+    program: Program, marks: np.ndarray, rank: int, buffer: int, length: int
+) -> tuple[Entry, ...]:
+    """Of one rank's buffer; `marks` in the order of time."""
+    import numpy as np
+
+    if not length:
+        return ()
+    low, high = (np.rint(marks[name]).astype(np.int64) for name in ("low", "high"))
+    mine = marks["buffer"] == buffer
+    if not program.out_of_place:  # one memory: the shorter buffer lies in the longer
+        mine = marks["buffer"] < 2
+        if program.shorter is not None:
+            at, short = BUFFERS.index(program.shorter), BUFFERS[buffer] is program.shorter
+            part = length if short else length // program.n
+            shift = rank * part * ((marks["buffer"] == at) - int(short))
+            low, high = low + shift, high + shift
+    mine &= marks["reads"] == (buffer == 0)
+    low, high = np.clip(low[mine], 0, length), np.clip(high[mine], 0, length)
+    times = marks["time"][mine]
+    order = slice(None, None, 1 if buffer else -1)  # the last write, the first read
+    borders = np.unique(np.concatenate([[0, length], low, high]))
+    when = np.full(len(borders) - 1, 0.0 if buffer else np.nan)
+    begins, ends = np.searchsorted(borders, low[order]), np.searchsorted(borders, high[order])
+    for begin, end, time in zip(begins, ends, times[order], strict=True):
+        when[begin:end] = time
+    changes = np.flatnonzero(np.diff(when) != 0) + 1
+    starts = [0, *changes.tolist()]
+    stops = [*starts[1:], len(when)]
+    rows = (
+        Entry(int(borders[a]), int(borders[b] - borders[a]), float(when[a]))
+        for a, b in zip(starts, stops, strict=True)
+        if when[a] == when[a]  # what nobody reads has no time
+    )
+    return tuple(sorted(rows, key=lambda entry: (entry.us, entry.offset)))
