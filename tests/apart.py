@@ -125,6 +125,7 @@ def run_apart(
     lazy: bool = False,
     strict: bool = False,
     wire: str = "unkind",
+    wire_dtype: str | None = None,
     **asked: Any,
 ) -> RunResult:
     """`cpu.run` by so many processes; what it raises at one of them.
@@ -136,7 +137,14 @@ def run_apart(
 
     def live(member: Member) -> None:
         try:
-            answers[member.process] = cpu.run(program, size, group=member, threads=1, **asked)  # type: ignore[arg-type]
+            answers[member.process] = cpu.run(
+                program,
+                size,
+                group=member,  # type: ignore[arg-type]
+                threads=1,
+                wire=wire_dtype,
+                **asked,
+            )
         except BaseException as error:
             answers[member.process] = error
             together.barrier.abort()

@@ -203,7 +203,7 @@ def test_plain_arithmetic_is_numpys(dtype: str, op: str, function: np.ufunc) -> 
 
 
 def test_test_data_differs_by_rank_and_position() -> None:
-    pattern = (0, 0, True, 8)
+    pattern = (0, 0, True, 8, 0)
     arrays = [np.zeros(4096, np.float32) for _ in range(2)]
     for r, a in enumerate(arrays):
         _engine.fill(pattern, r, 0, a.size, a.ctypes.data, 1)
@@ -315,7 +315,9 @@ def test_ctrl_c_ends_a_run() -> None:
 
 def test_a_run_without_progress_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     real = _engine.Engine
-    monkeypatch.setattr(cpu._engine, "Engine", lambda *given: real(*given[:-1], -1.0))
+    monkeypatch.setattr(
+        cpu._engine, "Engine", lambda *given, **more: real(*given[:-1], -1.0, **more)
+    )
     with pytest.raises(ExecutionError, match="no thread block made progress for 60 s") as caught:
         run(in_single_elements(), 2**24, check=False, iterations=50)
     assert "rank 1, thread block 0, step " in words(caught.value)

@@ -409,7 +409,7 @@ def test_averages_are_divided_as_nccl_does() -> None:
             continue
         sums, means = (np.zeros(4096, dtype) for _ in range(2))
         for op, array in (("sum", sums), ("avg", means)):
-            pattern = (k, OPS.index(op), True, 7)
+            pattern = (k, OPS.index(op), True, 7, k)
             _engine.fill(pattern, _engine.REDUCED, 0, array.size, array.ctypes.data, 1)
         if sums.dtype.kind == "f":
             assert np.array_equal(means, (sums / sums.dtype.type(7)).astype(dtype))

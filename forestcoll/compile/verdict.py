@@ -307,19 +307,21 @@ def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
         "busiest_load": None if busiest is None else str(done.loads[busiest]),
     }
     if program.collective.reduces and done.moved:
-        lines.append(_tell_order(program, done, figures))
+        lines += _tell_order(program, done, figures)
     return Verdict(form, lines, figures)
 
 
-def _tell_order(program: Program, done: Verified, figures: dict[str, object]) -> str:
-    """How the result is added up: a line, and the figure `reduction_order`."""
+def _tell_order(program: Program, done: Verified, figures: dict[str, object]) -> list[str]:
+    """How the result is added up, and how often rounded: lines, and their figures."""
     from forestcoll.verify.dataflow import dataflow
     from forestcoll.verify.order import reduction_order
+    from forestcoll.verify.rounding import UNITS, error_bound, roundings
 
     try:
-        order = reduction_order(dataflow(program, done))
+        flow = dataflow(program, done)
+        order, steps = reduction_order(flow), roundings(flow)
     except UnsupportedError as error:
-        return f"order of the sums: not told ({error})"
+        return [f"order of the sums: not told ({error})"]
     figures["reduction_order"] = {
         "sha256": order.digest,
         "additions_in_a_row": order.steps,
@@ -329,8 +331,13 @@ def _tell_order(program: Program, done: Verified, figures: dict[str, object]) ->
             for s in order.sums
         ],
     }
+    figures["rounding_steps"], figures["rounding_steps_at_ranks"] = steps
+    figures["error_bounds"] = {t: error_bound(steps, t, t, False).share for t in UNITS}
     alike = "the same" if order.is_alike else "not the same"
-    return (
+    units = ", ".join(f"2^-{UNITS[t]} of {t}" for t in ("bfloat16", "float16", "float32"))
+    return [
         f"order of sums {order.digest[:16]}: at most {order.steps} additions in a row, {alike} at "
-        "every rank"
-    )
+        "every rank",
+        f"rounding steps: {steps.steps} ({steps.at_ranks} where ranks add up in float32); error at "
+        f"most {steps.steps} u of the sum of magnitudes, u {units}",
+    ]

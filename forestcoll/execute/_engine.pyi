@@ -12,8 +12,11 @@ Stop = tuple[int, int, int, int, int, bool, int, int, int, int]
 Death = tuple[int, int, int, int]
 """rank, process, signal (0: none), exit code (-1: unknown)."""
 
-Pattern = tuple[int, int, bool, int]
-"""Element type, operation, whether that is applied, and over how many ranks (engine.hpp)."""
+Pattern = tuple[int, int, bool, int, int]
+"""Element type, operation, whether that is applied, over how many ranks, and the wire's type."""
+
+Passage = tuple[int, int, int, bool]
+"""Addresses of the caller's data and the wire's, values, whether they are divided on the way."""
 
 Division = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Of each rank its process, of each semaphore the rank that takes from it, of each connection where
@@ -32,6 +35,7 @@ def op_names() -> list[str]: ...
 def type_names() -> list[str]: ...
 def reduction_names() -> list[str]: ...
 def element_bytes(type: int) -> int: ...
+def element_values(type: int) -> int: ...
 
 class Engine:
     def __init__(
@@ -46,6 +50,9 @@ class Engine:
         processes: bool,
         threads: int,
         patience: float,
+        data: int = 0,
+        passages: tuple[Sequence[Passage], Sequence[Passage]] = ([], []),
+        exact: Sequence[tuple[int, int]] = (),
     ) -> None: ...
     def launch(
         self, turn: int, group: Together | None = None

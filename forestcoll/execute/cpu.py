@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
+
+import numpy as np
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
@@ -22,10 +24,18 @@ try:
     from forestcoll.execute import _engine
     from forestcoll.execute.cluster.division import check as check_division
     from forestcoll.execute.cluster.division import deal, lay_out, mark_drains
-    from forestcoll.execute.contents import Buffers, Contents, allocate, common_memory, private
+    from forestcoll.execute.contents import (
+        Buffers,
+        Bytes,
+        Contents,
+        allocate,
+        common_memory,
+        private,
+    )
     from forestcoll.execute.deadlock_report import Status, explain
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
+    from forestcoll.execute.wire import Wire
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
         f"the native engine forestcoll.execute._engine cannot be loaded ({error}); "
@@ -54,6 +64,8 @@ def run(
     slice_bytes: int | None = None,
     ranks_as: RanksAs = "threads",
     group: Group | None = None,
+    wire: str | None = None,
+    accumulate: str | None = None,
     **asked: Unpack[Asked],
 ) -> RunResult:
     """The table of `modes` (those that the program allows), each launched `iterations` times.
@@ -69,36 +81,45 @@ def run(
     memory that has no name; or `threads` threads for all; "auto" makes processes for at most 64.
     `group`: the processes among which ranks are dealt out; all of them call this alike, each runs
     its ranks as threads, and all get the same answer.
+    `wire`: the type in which data travel and are added, float32, float16, bfloat16 or fp8 (blocks
+    of 32 values, to which chunks are padded), where it is not `dtype`. `accumulate="float32"`: a
+    rank adds up as float32 all that comes to it, and rounds once what leaves it.
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
-    request = Request.of(program, size_bytes, **asked)
+    request, on_wire = Wire.of(Request.of(program, size_bytes, **asked), wire, accumulate)
     workers = arguments.whole_or_none("threads", threads) or len(os.sched_getaffinity(0))
     slots = arguments.whole_or_none("slots", slots)
     slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
     slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
     processes = group is None and _ranks_as(ranks_as, request.program.n)
-    tables, data = build(request.program), request.data
+    tables, data = on_wire.cut(build(request.program)), on_wire.lay_out(request.data)
     homes = [0] * request.program.n if group is None else deal(request.program.n, group.processes)
     here = [r for r, home in enumerate(homes) if group is None or home == group.process]
     if group is not None:
         check_division(request.program, homes)
     needed = memory_bytes(request.program, tables.scratch, data, request.modes, here)
+    if on_wire.converts:
+        none = [0] * request.program.n
+        needed += memory_bytes(request.program, none, request.data, request.modes, here)
+    if on_wire.accumulates:
+        needed += needed * 4 * on_wire.values // on_wire.element
     _check_memory(needed, data.size)
     connections = len(tables.connections)
     count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
     if slots is not None or slot_bytes is not None:
         _check_slots(connections, count, slot)
     workers = min(workers, MOST_THREADS)
-    contents = Contents(request.program, data, request.pattern, request.root, workers, here)
+    pattern = (*request.pattern[:4], on_wire.type)
+    contents = Contents(request.program, request.data, pattern, request.root, workers, here)
     shape = geometry(data, slot, slice_bytes)
-    job = _Job(request, tables, contents, shape, (slot, count), processes, group, homes)
+    job = _Job(request, on_wire, tables, contents, shape, (slot, count), processes, group, homes)
     rows = tuple(map(job.row, request.modes))
     wrong = contents.mismatches
     if group is not None:
         wrong = [text for texts in group.gather(wrong) for text in texts]
-    return RunResult(rows, request.notes, tuple(wrong))
+    return RunResult(rows, request.notes + on_wire.notes(request), tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,7 @@ class _Job:
     """One call of `run`: everything that is the same in all modes."""
 
     request: Request
+    wire: Wire
     tables: Tables
     contents: Contents
     geometry: Geometry
@@ -115,25 +137,29 @@ class _Job:
     homes: list[int]
 
     def row(self, mode: Mode) -> Row:
-        if self.group is not None:
-            return self.row_of_group(mode, self.group)
-        data, program = self.contents.data, self.request.program
+        data, group = self.wire.lay_out(self.request.data), self.group
+        row = self.row_alone(mode) if group is None else self.row_of_group(mode, group)
+        return replace(row, wire=self.wire.name, wire_bytes=data.parts * data.stride)
+
+    def row_alone(self, mode: Mode) -> Row:
+        data, program = self.wire.lay_out(self.request.data), self.request.program
         memory = common_memory if self.processes else private
         try:
             buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
+            own = self.own(buffers, mode)
         except (OSError, MemoryError) as error:
             raise UnsupportedError(
                 f"size {data.size}: the system does not give the ranks' buffers their memory "
                 f"({getattr(error, 'strerror', None) or error}); a limit of this process "
                 "(ulimit -v) or of its group may hold it: choose a smaller size"
             ) from error
-        engine = self.engine(self.tables, buffers)
+        engine = self.engine(self.tables, buffers, own)
         try:
             return self.request.row(
                 mode,
-                lambda: self.contents.fill(buffers),
+                lambda: self.fill(buffers, own),
                 lambda number: self.launch(engine, number % self.turns),
-                lambda: self.contents.compare(buffers, mode),
+                lambda: self.contents.compare(own, mode),
             )
         finally:
             engine.rest()
@@ -143,29 +169,56 @@ class _Job:
         """Launches that use different halves of scratch."""
         return 2 if self.request.program.double_scratch else 1
 
-    def engine(self, tables: Tables, buffers: Sequence[Buffers]) -> _engine.Engine:
-        turns = self.turns
+    def own(self, buffers: list[Buffers], mode: Mode) -> list[Buffers]:
+        """What the caller has: the plan's `buffers`, or others where it has another type."""
+        if not self.wire.converts:
+            return buffers
+        program, here = self.request.program, set(self.contents.ranks)
+
+        def memory(rank: int, size: int) -> Bytes:
+            return private(rank, size) if rank in here else np.broadcast_to(np.uint8(0), size)
+
+        return allocate(program, [0] * program.n, self.request.data.chunk_bytes, mode, memory)
+
+    def fill(self, buffers: Sequence[Buffers], own: Sequence[Buffers]) -> None:
+        """Fresh data; of the wire's type what has yet to be written is NaN as well."""
+        self.contents.fill(own)
+        for r in self.contents.ranks if self.wire.converts else ():
+            buffers[r].output.fill(0xFF)
+            buffers[r].scratch.fill(0xFF)
+
+    def engine(
+        self, tables: Tables, buffers: Sequence[Buffers], own: Sequence[Buffers]
+    ) -> _engine.Engine:
+        turns, wire = self.turns, self.wire
+        here, (type_, op) = self.contents.ranks, self.request.kind
+        divides = self.request.average and not wire.converts
         return _engine.Engine(
             tables,
             self.request.program.n,
             [a for turn in range(turns) for b in buffers for a in b.addresses(turn, turns)],
-            self.contents.sums(buffers) if self.request.average else [],
+            self.contents.sums(buffers) if divides else [],
             self.geometry,
             self.slots,
-            self.request.kind,
+            (wire.type, op),
             self.processes,
             self.contents.threads,
             self.request.timeout,
+            data=type_,
+            passages=wire.passages(self.request, own, buffers, here),
+            exact=wire.exact(buffers, here),
         )
 
     def row_of_group(self, mode: Mode, group: Group) -> Row:
         """The same of a group's processes: the slowest one's time, and what is wrong at any."""
-        data, program, tables = self.contents.data, self.request.program, self.tables
+        data, program = self.wire.lay_out(self.request.data), self.request.program
+        tables = self.tables
         arenas = lay_out(program, tables, data, mode, self.homes, group.process, self.slots)
         buffers = arenas.buffers
         addresses = [one.addresses(0, 1) for one in buffers]
         tables = mark_drains(tables, addresses, data.chunk_bytes, self.homes, strict=group.strict)
-        engine = self.engine(tables, buffers)
+        own = self.own(buffers, mode)
+        engine = self.engine(tables, buffers, own)
         owners = [rank for rank, _ in tables.takers]
         shares = self.homes, owners, arenas.slots
         group.join(lambda way, _: engine.join(arenas.space, shares, way))
@@ -173,9 +226,9 @@ class _Job:
         try:
             return self.request.row(
                 mode,
-                lambda: self.contents.fill(buffers),
+                lambda: self.fill(buffers, own),
                 lambda number: self.launch_together(engine, number % self.turns, group),
-                lambda: sum(group.gather(self.contents.compare(buffers, mode))),
+                lambda: sum(group.gather(self.contents.compare(own, mode))),
             )
         finally:
             group.watch(None)

@@ -93,7 +93,8 @@ class Request:
     @property
     def pattern(self) -> _engine.Pattern:
         """What the inputs hold, and hence the outputs."""
-        return *self.kind, self.program.collective.reduces, self.program.n
+        type_, op = self.kind
+        return type_, op, self.program.collective.reduces, self.program.n, type_
 
     @property
     def average(self) -> bool:

@@ -28,6 +28,8 @@ class Row:
     algbw: float
     busbw: float
     wrong: int | None
+    wire: str  # the type in which data travel
+    wire_bytes: int  # of all data in that type, padding included
     predicted_us: float | None = None  # on the machine that the plan is for
 
     @staticmethod
@@ -45,7 +47,9 @@ class Row:
         algbw, collective = data.size / seconds / 1e9, program.collective
         busbw = algbw * float(collective.bus_factor(program.n))
         op = op if collective.reduces else "none"
-        return Row(mode, data.size, data.count, dtype, op, root, seconds * 1e6, algbw, busbw, wrong)
+        measured = seconds * 1e6, algbw, busbw, wrong
+        travels = dtype, data.parts * data.stride
+        return Row(mode, data.size, data.count, dtype, op, root, *measured, *travels)
 
     @property
     def prediction_percent(self) -> float | None:

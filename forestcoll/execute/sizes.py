@@ -45,16 +45,19 @@ class Layout:
         return self.chunks * self.chunk != self.part
 
 
-def layout(program: Program, size: int, element: int) -> Layout:
-    """The layout of the largest data of at most `size` bytes, or of one element (a part)."""
+def layout(program: Program, size: int, element: int, whole: int = 1) -> Layout:
+    """The layout of the largest data of at most `size` bytes, or of one element (a part).
+
+    `whole`: a chunk has a multiple of so many elements.
+    """
     first = program.ranks[0]
     parts = program.collective.parts(program.n)
     chunks = max(first.input_chunks, first.output_chunks) // parts
     part = max(1, size // (parts * element))
     chunk = -(-part // chunks)
-    if program.protocol == "LL" and program.style == "onesided":
-        whole = PACKET_BYTES // element  # packets hold whole words, and slices of 16 bytes
-        chunk = -(-chunk // whole) * whole
+    if has_packets(program):  # which hold whole words, and slices of 16 bytes
+        whole = max(whole, PACKET_BYTES // element)
+    chunk = -(-chunk // whole) * whole
     return Layout(
         size=parts * part * element,
         count=part,
@@ -64,6 +67,11 @@ def layout(program: Program, size: int, element: int) -> Layout:
         chunks=chunks,
         chunk=chunk,
     )
+
+
+def has_packets(program: Program) -> bool:
+    """Whether data and the number of their launch travel in one word (MSCCL++'s LL)."""
+    return program.protocol == "LL" and program.style == "onesided"
 
 
 Geometry = tuple[int, int, int, int, int]

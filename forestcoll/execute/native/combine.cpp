@@ -28,8 +28,37 @@ __attribute__((always_inline)) inline void divide_loop(byte* target, Amount byte
   for (Amount i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
 }
 
+// Of a plain type, one value after the other; of fp8, block after block.
+template <class T>
+__attribute__((always_inline)) inline void widen_loop(byte* target, const byte* source, Amount values) {
+  float* to = reinterpret_cast<float*>(target);
+  const T* from = reinterpret_cast<const T*>(source);
+  if constexpr (std::is_same_v<T, Fp8>)
+    for (Amount i = 0; i < values / block_values; ++i) widen_block(from[i], to + i * block_values);
+  else
+    for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::in(from[i]);
+}
+
+template <class T>
+__attribute__((always_inline)) inline void narrow_loop(byte* target, const byte* source, Amount values) {
+  T* to = reinterpret_cast<T*>(target);
+  const float* from = reinterpret_cast<const float*>(source);
+  if constexpr (std::is_same_v<T, Fp8>)
+    for (Amount i = 0; i < values / block_values; ++i) narrow_block(from + i * block_values, to[i]);
+  else
+    for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::out(from[i]);
+}
+
 // What every processor of the kind has.
 struct Plain {
+  template <class T>
+  static void widen(byte* target, const byte* source, Amount values) {
+    widen_loop<T>(target, source, values);
+  }
+  template <class T>
+  static void narrow(byte* target, const byte* source, Amount values) {
+    narrow_loop<T>(target, source, values);
+  }
   template <Reduction op, class T>
   static void combine(byte* target, const byte* a, const byte* b, Amount bytes) {
     combine_loop<op, T>(target, a, b, bytes);
@@ -88,6 +117,16 @@ FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
 }
 
 struct Avx2 {
+  template <class T>
+  __attribute__((target("avx2,f16c"))) static void widen(byte* target, const byte* source,
+                                                         Amount values) {
+    widen_loop<T>(target, source, values);
+  }
+  template <class T>
+  __attribute__((target("avx2,f16c"))) static void narrow(byte* target, const byte* source,
+                                                          Amount values) {
+    narrow_loop<T>(target, source, values);
+  }
   template <Reduction op, class T>
   __attribute__((target("avx2,f16c"))) static void combine(byte* target, const byte* a,
                                                            const byte* b, Amount bytes) {
@@ -118,11 +157,49 @@ auto with_set(Function function) {
   return function(Plain{});
 }
 
+// function(T{}) for the types that a wire may have.
+template <class Function>
+auto with_wire(Type type, Function function) {
+  switch (type) {
+    case Type::float16: return function(Half{});
+    case Type::bfloat16: return function(BFloat16{});
+    case Type::fp8: return function(Fp8{});
+    default: return function(float{});
+  }
+}
+
+template <class Function>
+auto with_any(Type type, Function function) {
+  return type == Type::fp8 ? function(Fp8{}) : with_type(type, function);
+}
+
 }  // namespace
+
+Amount wire_bytes(Type type) {
+  return with_any(type, [](auto zero) { return Amount{sizeof zero}; });
+}
+
+Amount wire_values(Type type) { return type == Type::fp8 ? block_values : 1; }
+
+Convert widen_function(Type type) {
+  return with_set([&](auto set) {
+    return with_wire(type, [](auto zero) -> Convert {
+      return decltype(set)::template widen<decltype(zero)>;
+    });
+  });
+}
+
+Convert narrow_function(Type type) {
+  return with_set([&](auto set) {
+    return with_wire(type, [](auto zero) -> Convert {
+      return decltype(set)::template narrow<decltype(zero)>;
+    });
+  });
+}
 
 Combine combine_function(Type type, Reduction op) {
   return with_set([&](auto set) {
-    return with_type(type, [&](auto zero) {
+    return with_any(type, [&](auto zero) {
       return with_reduction(op, [&](auto chosen) -> Combine {
         return decltype(set)::template combine<decltype(chosen)::op, decltype(zero)>;
       });

@@ -18,8 +18,9 @@
 
 namespace forestcoll {
 
-constexpr Amount copy_tile = Amount{1} << 20;  // between looks at the abort flag
-constexpr Amount combine_tile = 8192;                // stays in the first-level cache
+// Multiples of every element.
+constexpr Amount copy_tile = Amount{sizeof(Fp8)} << 15;  // between looks at the abort flag
+constexpr Amount combine_tile = sizeof(Fp8) << 8;        // stays in the first-level cache
 
 // Puts a block back in line if it waits; defined by the scheduler.
 // `worker`: who does; -1: none of the workers.
@@ -73,7 +74,8 @@ class CpuLayer {
   bool can_receive(byte* target, const byte* operand, Amount bytes) {
     const Count next = in_->taken.load(std::memory_order_relaxed);
     const auto arrived = [&] { return in_->posted.load() > next; };
-    if (!arrived() && !crosses(incoming_)) offer(next, target, operand, bytes);
+    // Sums that stay float32 are this rank's own business.
+    if (!arrived() && !crosses(incoming_) && !accumulates()) offer(next, target, operand, bytes);
     if (!await(in_->posted, Awaits::message, incoming_, next + 1,
                arrived))
       return false;
@@ -208,6 +210,7 @@ class CpuLayer {
       const std::uint32_t data = read_packet(packets + 2 * done);
       std::memcpy(target + done, &data, packet_data);
     }
+    if (accumulates()) pass_exact(target, nullptr, bytes);
     ticks_.add();
   }
 
@@ -215,6 +218,12 @@ class CpuLayer {
   void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
                        Amount bytes) {
     alignas(64) byte sum[combine_tile], part[combine_tile];
+    if (accumulates())
+      return accumulate(target, n + 1, bytes, [&](int i, Amount done, Amount size) -> const byte* {
+        if (i == n) return own + done;
+        unpack(part, packets[i] + 2 * done, size);
+        return part;
+      });
     for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
       const Amount size = std::min(combine_tile, bytes - done);
       if (n) unpack(sum, packets[0] + 2 * done, size);
@@ -232,6 +241,7 @@ class CpuLayer {
   void copy(byte* target, const byte* source, Amount bytes) {
     if (target == source) return;
     if (is_far(target)) return far_->put(rank(), target, source, bytes);
+    if (accumulates()) pass_exact(target, source, bytes);
     const bool apart = target + bytes <= source || source + bytes <= target;
     if (!apart) {  // a plan's fault, but no reason for undefined behaviour here
       std::memmove(target, source, bytes);
@@ -255,6 +265,8 @@ class CpuLayer {
       store(target, sources[0], n == 2 ? sources[1] : nullptr, bytes);
       return;
     }
+    if (accumulates())
+      return accumulate(target, n, bytes, [&](int i, Amount done, Amount) { return sources[i] + done; });
     alignas(64) byte sum[combine_tile];
     for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
       const Amount size = std::min(combine_tile, bytes - done);
@@ -364,8 +376,70 @@ class CpuLayer {
       copy(target, a, bytes);
       return;
     }
+    if (accumulates())
+      return accumulate(target, 2, bytes, [&](int i, Amount done, Amount) { return (i ? b : a) + done; });
     for (Amount done = 0; done < bytes && !aborted(); done += copy_tile) {
       machine_.combine(target + done, a + done, b + done, std::min(copy_tile, bytes - done));
+      ticks_.add();
+    }
+  }
+
+  // --- sums that stay float32 until they leave the rank
+  //
+  // Every buffer has its values as float32 beside it, as they were before they were rounded to what
+  // lies there. That they still belong to it is seen by rounding them again: peers write as well.
+
+  bool accumulates() const { return !machine_.exact.empty(); }
+
+  Amount values(Amount bytes) const {
+    return bytes / geometry().element_bytes * wire_values(machine_.options.type);
+  }
+
+  float* exact_of(const byte* address) const {
+    for (Amount k = rank() * buffers_each; k < (rank() + 1) * buffers_each; ++k) {
+      const Area& area = machine_.options.exact[k];
+      if (address >= area.start && address < area.start + area.bytes)
+        return machine_.exact[k] + values(address - area.start);
+    }
+    return nullptr;
+  }
+
+  // What is copied keeps them; of what comes from elsewhere there are none (NaN).
+  void pass_exact(byte* target, const byte* source, Amount bytes) {
+    float* const to = exact_of(target);
+    const float* const from = exact_of(source);
+    if (to && from)
+      std::memmove(to, from, values(bytes) * sizeof(float));
+    else if (to)
+      std::memset(to, 0xff, values(bytes) * sizeof(float));
+  }
+
+  void widen(float* to, const byte* source, Amount bytes) {
+    machine_.widen(reinterpret_cast<byte*>(to), source, values(bytes));
+    const float* const exact = exact_of(source);
+    if (!exact) return;
+    alignas(64) byte again[combine_tile];
+    machine_.narrow(again, reinterpret_cast<const byte*>(exact), values(bytes));
+    const Amount step = geometry().element_bytes, each = values(step);
+    for (Amount at = 0, value = 0; at < bytes; at += step, value += each)
+      if (!std::memcmp(again + at, source + at, step))
+        std::memcpy(to + value, exact + value, each * sizeof(float));
+  }
+
+  // As `combine`, of n sources that `part(i, done, size)` tells, rounded once.
+  template <class Part>
+  void accumulate(byte* target, int n, Amount bytes, Part part) {
+    alignas(64) float sum[combine_tile], other[combine_tile];
+    byte* const wide = reinterpret_cast<byte*>(sum);
+    for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
+      const Amount size = std::min(combine_tile, bytes - done), count = values(size);
+      widen(sum, part(0, done, size), size);
+      for (int i = 1; i < n; ++i) {
+        widen(other, part(i, done, size), size);
+        machine_.combine_wide(wide, wide, reinterpret_cast<const byte*>(other), count * sizeof(float));
+      }
+      if (float* const exact = exact_of(target + done)) std::memcpy(exact, sum, count * sizeof(float));
+      machine_.narrow(target + done, wide, count);
       ticks_.add();
     }
   }

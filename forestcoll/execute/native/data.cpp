@@ -23,7 +23,7 @@ std::uint32_t mix(Random position, std::uint32_t rank) {
 
 bool is_integer(Type type) {
   return type != Type::float32 && type != Type::float16 && type != Type::bfloat16 &&
-         type != Type::float64;
+         type != Type::float64 && type != Type::fp8;
 }
 
 bool is_sum(Reduction op) { return op == Reduction::sum || op == Reduction::avg; }
@@ -33,6 +33,7 @@ Value exact_limit(Type type) {
   switch (type) {
     case Type::float16: return 1 << 11;
     case Type::bfloat16: return 1 << 8;
+    case Type::fp8: return 1 << 4;
     case Type::float32: return 1 << 24;
     default: return Value{1} << 53;
   }
@@ -47,7 +48,7 @@ Value exact_limit(Type type) {
 class Values {
  public:
   explicit Values(const Pattern& p) {
-    const Value limit = exact_limit(p.type);
+    const Value limit = std::min(exact_limit(p.type), exact_limit(p.wire));
     if (is_integer(p.type)) {
       kind_ = p.reducing && p.op == Reduction::prod ? odd : bits;
     } else if (p.reducing && p.op == Reduction::prod) {

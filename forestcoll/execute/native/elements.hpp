@@ -26,7 +26,7 @@
 namespace forestcoll {
 
 // In the order of `type_names` in module.cpp.
-enum class Type : int { float32, float16, bfloat16, float64, int8, uint8, int32, int64 };
+enum class Type : int { float32, float16, bfloat16, float64, int8, uint8, int32, int64, fp8 };
 
 // The operations, but for `avg`: it is `sum` until the sums are complete.
 #define FC_REDUCTIONS(USE) USE(sum) USE(prod) USE(min) USE(max)
@@ -41,6 +41,14 @@ struct Half {
 };
 struct BFloat16 {
   std::uint16_t bits;
+};
+
+// Values on the wire (never a caller's): e4m3 with one power of two for all, inline, so that a block is
+// an element as any other to plans, slots and wires. `scale` is the power's exponent as float32 has it,
+// as in OCP's MXFP8; 255: a value was infinite or none, and all count as none.
+constexpr int block_values = 32;
+struct Fp8 {
+  std::uint8_t scale, codes[block_values];
 };
 
 FC_ELEMENT Bits float_bits(float value) {
@@ -93,6 +101,40 @@ FC_ELEMENT BFloat16 narrow_bfloat16(float value) {
   const Bits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const Bits nan = bits >> 16 | 0x40u;
   return {static_cast<std::uint16_t>(choose((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded))};
+}
+
+// The largest value keeps its place in [2^7, 2^8): none saturates, and those below 2^-13 of it lose bits.
+constexpr Bits block_top = 7;
+
+// Rounds each of `values` to nearest even. e4m3: exponent bias 7, subnormals are multiples of 2^-9.
+FC_ELEMENT void narrow_block(const float* values, Fp8& block) {
+  Bits top = block_top + 1;
+  for (int i = 0; i < block_values; ++i) {
+    const Bits exponent = float_bits(values[i]) >> 23 & 0xffu;
+    top = exponent > top ? exponent : top;
+  }
+  const bool finite = top < 255;
+  const Bits scale = top - block_top;
+  block.scale = finite ? scale : 255;
+  const float shrink = bits_float(finite ? (254 - scale) << 23 : 0);
+  for (int i = 0; i < block_values; ++i) {
+    const Bits bits = float_bits(values[i] * shrink), magnitude = bits & 0x7fffffffu;
+    const Bits normal = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3);
+    const Bits small = float_bits(bits_float(magnitude) + 16384.0f) - 0x46800000u;  // steps of 2^-9
+    const Bits code = choose(magnitude < 0x3c800000u, small, normal);
+    block.codes[i] = static_cast<std::uint8_t>(code | (bits >> 24 & 0x80u));
+  }
+}
+
+// Exact.
+FC_ELEMENT void widen_block(const Fp8& block, float* values) {
+  const bool finite = block.scale < 255;
+  const float grow = bits_float(finite ? Bits{block.scale} << 23 : 0x7fc00000u);
+  for (int i = 0; i < block_values; ++i) {
+    const Bits code = block.codes[i];
+    const float magnitude = bits_float((code & 0x7fu) << 20) * bits_float(247u << 23);  // 2^120
+    values[i] = bits_float(float_bits(magnitude) | (code & 0x80u) << 24) * grow;
+  }
 }
 
 // function(T{}) for the C++ type of `type`: what is compiled for every type is chosen here.
@@ -184,6 +226,18 @@ FC_ELEMENT T combine_elements(T a, T b) {
   if constexpr (op == Reduction::prod) return A::out(Modulus<A>::prod(x, y));
   if constexpr (op == Reduction::min) return A::out(y < x ? y : x);
   if constexpr (op == Reduction::max) return A::out(x < y ? y : x);
+}
+
+// Block by block: both widened, combined as float32, rounded once.
+template <Reduction op>
+FC_ELEMENT Fp8 combine_elements(const Fp8& a, const Fp8& b) {
+  float x[block_values], y[block_values];
+  widen_block(a, x);
+  widen_block(b, y);
+  for (int i = 0; i < block_values; ++i) x[i] = combine_elements<op>(x[i], y[i]);
+  Fp8 result;
+  narrow_block(x, result);
+  return result;
 }
 
 // What is compiled for every operation is chosen by the type of the argument of `function`.

@@ -3,6 +3,7 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "far.hpp"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr Nanoseconds poll_interval = std::chrono::milliseconds(20);
 constexpr Nanoseconds longest_nap = std::chrono::seconds(1);
+constexpr Amount pass_tile = 1 << 12;      // values, a multiple of a block's
 constexpr Amount average_tile = 1 << 18;  // bytes, a multiple of every element
 
 // --- where everything stood when a launch ended
@@ -165,6 +167,43 @@ void divide_sums(const Options& options) {
   });
 }
 
+// What the caller has to what is sent, or back; tile by tile, through float32.
+void pass(const Options& options, const std::vector<Passage>& passages, bool back) {
+  const Type from = back ? options.type : options.data, to = back ? options.data : options.type;
+  const Convert widen = widen_function(from), narrow = narrow_function(to);
+  const Divide divide = divide_function(Type::float32);
+  const auto at = [](byte* start, Type type, Amount value) {
+    return start + value / wire_values(type) * wire_bytes(type);
+  };
+  for (const Passage& p : passages) {
+    byte* const source = back ? p.wire : p.own;
+    byte* const target = back ? p.own : p.wire;
+    share_out((p.values + pass_tile - 1) / pass_tile, options.threads, [&](Amount k) {
+      alignas(64) float tile[pass_tile];
+      byte* const wide = reinterpret_cast<byte*>(tile);
+      const Amount first = k * pass_tile, n = std::min(pass_tile, p.values - first);
+      widen(wide, at(source, from, first), n);
+      if (p.divides) divide(wide, n * sizeof(float), options.ranks);
+      narrow(at(target, to, first), wide, n);
+    });
+  }
+}
+
+// Values before they are rounded: none yet, as all buffers begin.
+void lay_out_exact(Machine& m) {
+  Amount bytes = 0;
+  const auto place = [&](const Area& area) {
+    const Amount begin = bytes;
+    bytes += area.bytes / m.options.geometry.element_bytes * wire_values(m.options.type) * sizeof(float);
+    return begin;
+  };
+  std::vector<Amount> begins;
+  for (const Area& area : m.options.exact) begins.push_back(place(area));
+  m.exact_memory = std::make_unique<Region>(bytes, m.options.processes);
+  for (const Amount begin : begins)
+    m.exact.push_back(reinterpret_cast<float*>(m.exact_memory->start() + begin));
+}
+
 }  // namespace
 
 Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
@@ -178,6 +217,10 @@ Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
   s.members.resize(s.plan.barriers);
   s.packet_readers.resize(s.options.ranks);
   s.combine = combine_function(s.options.type, s.options.op);
+  s.combine_wide = combine_function(Type::float32, s.options.op);
+  s.widen = widen_function(s.options.type);
+  s.narrow = narrow_function(s.options.type);
+  lay_out_exact(s);
   lay_out_states(s);
   connect_waiters(s);
   lay_out_teams(s);
@@ -367,6 +410,10 @@ Result Engine::launch(int turn, const Caller& caller) {
   State& s = *state_;
   Result result;
   if (s.block_count() == 0) return result;
+  const auto begin = Clock::now();
+  pass(s.options, s.options.in, false);
+  const auto passed = Clock::now() - begin;
+  if (!s.exact.empty()) std::memset(s.exact_memory->start(), 0xff, s.exact_memory->bytes());
   prepare_launch(s);
   s.control->turn = turn;
   if (s.far && !caller.begin()) {
@@ -391,7 +438,9 @@ Result Engine::launch(int turn, const Caller& caller) {
     divide_sums(s.options);
     s.control->finish = Clock::now();
   }
-  const auto time = s.control->finish - s.control->begin;
+  const auto end = Clock::now();
+  pass(s.options, s.options.out, true);
+  const auto time = s.control->finish - s.control->begin + passed + (Clock::now() - end);
   result.nanoseconds = std::chrono::duration_cast<Nanoseconds>(time).count();
   result.leftovers = leftovers_of(s);
   if (!result.leftovers.empty()) result.status = Status::leftover;

@@ -36,6 +36,13 @@ struct Area {
   Amount bytes;
 };
 
+// Values that the caller has in its own type, and the plan's buffers in that of the wire.
+struct Passage {
+  byte *own, *wire;
+  Amount values;
+  bool divides;  // avg: by the number of ranks, on the way out
+};
+
 // What is the same in all launches of an engine.
 struct Options {
   Geometry geometry;
@@ -50,6 +57,12 @@ struct Options {
   // every turn that launches may take. With `processes` all of it is shared memory.
   std::vector<byte*> addresses;
   std::vector<Area> sums;  // divided by the number of ranks once all blocks are done (avg)
+  // Where the caller's data have another type than the wire's, `type`: what is converted before each
+  // launch, and after it.
+  Type data;
+  std::vector<Passage> in, out;
+  // Three per rank, or none: buffers whose sums stay float32 as well, until they leave the rank.
+  std::vector<Area> exact;
 };
 
 enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died, lost };
@@ -141,6 +154,14 @@ Combine combine_function(Type type, Reduction op);  // avg: the sum
 using Divide = void (*)(byte* target, Amount bytes, int ranks);
 Divide divide_function(Type type);
 
+// Types of the wire. A block of fp8 is one element of so many bytes, and so many values.
+Amount wire_bytes(Type type);
+Amount wire_values(Type type);
+// `values` values (whole blocks) to float32, and from there, rounded to nearest even.
+using Convert = void (*)(byte* target, const byte* source, Amount values);
+Convert widen_function(Type type);
+Convert narrow_function(Type type);
+
 // work(k) for every k below `count`, by `threads` threads.
 template <class Work>
 void share_out(Amount count, int threads, Work work) {
@@ -156,12 +177,13 @@ void share_out(Amount count, int threads, Work work) {
 // --- what ranks put in and what must come out, from the definition of the collective alone
 
 // How the values of one test are drawn. `reducing`: `op` will be applied over `ranks` ranks; values
-// are then chosen so that every order of evaluation is exact in `type`.
+// are then chosen so that every order of evaluation is exact in `type`, and in the wire's.
 struct Pattern {
   Type type = Type::float32;
   Reduction op = Reduction::sum;
   bool reducing = false;
   int ranks = 1;
+  Type wire = Type::float32;
 };
 
 constexpr int reduced = -1;  // in place of a rank: the reduction over all ranks

@@ -206,7 +206,8 @@ struct Machine {
   Plan plan;
   Tables tables{};
   Options options;
-  Combine combine = nullptr;
+  Combine combine = nullptr, combine_wide = nullptr;  // of the type, of float32
+  Convert widen = nullptr, narrow = nullptr;
   std::vector<std::vector<Index>> dependents;      // per block: blocks that wait for its progress
   std::vector<std::vector<Index>> takers;          // per semaphore: blocks that may wait for it
   std::vector<std::vector<Index>> members;         // per barrier: blocks
@@ -214,7 +215,8 @@ struct Machine {
   std::vector<std::vector<Area>> pages;            // per rank that is a process: what it reaches
   int workers = 0, teams = 0;
 
-  std::unique_ptr<Region> state_memory, team_memory, slot_memory;
+  std::unique_ptr<Region> state_memory, team_memory, slot_memory, exact_memory;
+  std::vector<float*> exact;  // of each of options.exact: its values before they were rounded
   Control* control = nullptr;
   BlockState* blocks = nullptr;
   Connection* connections = nullptr;

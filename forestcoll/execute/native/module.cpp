@@ -63,17 +63,24 @@ Plan plan_of(nb::handle tables) {
 byte* memory(std::uintptr_t address) { return reinterpret_cast<byte*>(address); }
 
 using Numbers = std::pair<Amount, Amount>;
+using PassageRow = std::tuple<std::uintptr_t, std::uintptr_t, Amount, bool>;
 
 void make_engine(Engine* self, nb::handle tables, int ranks,
                  const std::vector<std::uintptr_t>& addresses,
                  const std::vector<std::pair<std::uintptr_t, Amount>>& sums,
                  const std::array<Amount, 5>& geometry, Numbers slots, Numbers kind,
-                 bool processes, int threads, double patience) {
+                 bool processes, int threads, double patience, int data,
+                 const std::array<std::vector<PassageRow>, 2>& passages,
+                 const std::vector<std::pair<std::uintptr_t, Amount>>& exact) {
   Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
                   static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
-                  processes, threads, patience, {}, {}};
+                  processes, threads, patience, {}, {}, static_cast<Type>(data), {}, {}, {}};
   for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
   for (const auto& [address, bytes] : sums) options.sums.push_back({memory(address), bytes});
+  for (const auto& [address, bytes] : exact) options.exact.push_back({memory(address), bytes});
+  for (int way = 0; way < 2; ++way)
+    for (const auto& [own, wire, values, divides] : passages[way])
+      (way ? options.out : options.in).push_back({memory(own), memory(wire), values, divides});
   new (self) Engine(plan_of(tables), std::move(options));
 }
 
@@ -174,11 +181,11 @@ nb::object counts_of(Relay& relay) {
   return nb::make_tuple(relay.wire().under_way(), sent, received);
 }
 
-using PatternRow = std::tuple<int, int, bool, int>;
+using PatternRow = std::tuple<int, int, bool, int, int>;
 
 Pattern pattern_of(const PatternRow& row) {
-  const auto [type, op, reducing, ranks] = row;
-  return {static_cast<Type>(type), static_cast<Reduction>(op), reducing, ranks};
+  const auto [type, op, reducing, ranks, wire] = row;
+  return {static_cast<Type>(type), static_cast<Reduction>(op), reducing, ranks, static_cast<Type>(wire)};
 }
 
 void fill_buffer(const PatternRow& pattern, int source, Amount first, Amount count,
@@ -210,11 +217,14 @@ NB_MODULE(_engine, m) {
   m.def("op_names", [] { return op_names; });
   m.def("type_names", [] { return type_names; });
   m.def("reduction_names", [] { return reduction_names; });
-  m.def("element_bytes", [](int type) { return element_bytes(static_cast<Type>(type)); });
+  m.def("element_bytes", [](int type) { return wire_bytes(static_cast<Type>(type)); });
+  m.def("element_values", [](int type) { return wire_values(static_cast<Type>(type)); });
   nb::class_<Engine>(m, "Engine")
       .def("__init__", &make_engine, nb::arg("tables"), nb::arg("ranks"), nb::arg("addresses"),
            nb::arg("sums"), nb::arg("geometry"), nb::arg("slots"), nb::arg("kind"),
-           nb::arg("processes"), nb::arg("threads"), nb::arg("patience"))
+           nb::arg("processes"), nb::arg("threads"), nb::arg("patience"), nb::arg("data") = 0,
+           nb::arg("passages") = nb::make_tuple(nb::list(), nb::list()),
+           nb::arg("exact") = nb::list())
       .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
       .def("rest", &Engine::rest)
       .def("join", [](Engine& engine, const Space& space, const Homes& division, const Way& way) {

@@ -268,6 +268,12 @@ CONFLICTS: Final = (
     Conflict("gpus", "engine!=gpu", "--gpus is for --engine gpu"),
     Conflict("engine=torch", "depth ranks_as", "{option} is for --engine cpu"),
     Conflict("engine!=cpu", "hosts wire", "{option} is for --engine cpu"),
+    Conflict(
+        "engine!=cpu",
+        "wire_dtype accumulate",
+        "{option} is for --engine cpu: others, and the runtimes (MSCCL, RCCL, MSCCL++), "
+        "move and add --dtype as it is",
+    ),
     Conflict("!low !high", "factor step", "-f and -i say how to go from -b to -e: give those too"),
     Conflict("size", "low high", "--size and -b or -e both say which sizes: give one", "run"),
     Conflict("factor", "step", "-f and -i both say how to go on: give one"),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from forestcoll.study.figures import Figures
     from forestcoll.study.predict import Prediction
     from forestcoll.topology import Topology
+    from forestcoll.ui.report import runs
     from forestcoll.verify.simulate import Band, Options, Rule, Timing
 
 Engine = Callable[..., "RunResult"]
@@ -56,6 +57,7 @@ MOST_SIZES = 1000
 MOST_BYTES = 2**34
 """Bytes of a message of `measure`."""
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
+WIRES = ("float32", "float16", "bfloat16", "fp8")
 OPS = REDUCTIONS
 LAUNCHES = 1_000_000
 
@@ -121,6 +123,16 @@ def run(
         "What carries data between the processes of --engine cpu. ucx: RDMA, shared memory or TCP, "
         "as UCX finds them; compiled on first use.",
         "sockets",
+    ),
+    wire_dtype: str | None = option(
+        WIRES,
+        "The type in which --engine cpu moves the data and adds them up, where it is not --dtype. "
+        "fp8: blocks of 32 values of 8 bits with one scale, 33 bytes.",
+    ),
+    accumulate: str | None = option(
+        ("float32",),
+        "With --engine cpu a rank adds up in float32 all that comes to it, and rounds once what "
+        "leaves it. Default: every addition rounds, as the runtimes do it.",
     ),
     gpus: list[int] | None = option(
         "gpus",
@@ -206,7 +218,7 @@ def _run(options: dict[str, Any], sizes: list[int], rows: Sink | None, first: bo
             _run_sizes(job, options)
     except (ForestCollError, KeyboardInterrupt):
         if first and not as_json:  # hours of smaller sizes, perhaps
-            _print_tables(jobs)
+            _print_tables(jobs, options)
         raise
     results = [result for job in jobs for result in job.results]
     wrong = int(any(result.wrong for result in results))
@@ -221,14 +233,36 @@ def _run(options: dict[str, Any], sizes: list[int], rows: Sink | None, first: bo
     if rows is not None:
         rows.write(runs.csv(results))
     if as_json:
-        told = [runs.run_facts(j.program, j.results, j.figures, j.band) for j in jobs]
+        told = [
+            runs.run_facts(j.program, j.results, j.figures, j.band, _rounding(j, options))
+            for j in jobs
+        ]
         if jobs[0].of_set:
             told = [[facts.Fact("plan", j.plan), *own] for j, own in zip(jobs, told, strict=True)]
         answers = [*map(facts.as_json, told)]
         print_json(answers if jobs[0].of_set else answers[0])
     else:
-        _print_tables(jobs)
+        _print_tables(jobs, options)
     return wrong
+
+
+def _rounding(job: _Job, options: dict[str, Any]) -> runs.Rounded | None:
+    """How often the plan rounds in this type and what that may cost; None: it is not told."""
+    from forestcoll.ui.report import runs
+    from forestcoll.verify.dataflow import dataflow
+    from forestcoll.verify.rounding import UNITS, error_bound, roundings
+
+    dtype, op, accumulates = (options[name] for name in ("dtype", "op", "accumulate"))
+    sums = job.program.collective.reduces and op in ("sum", "avg")
+    if not job.results or not sums or dtype not in UNITS:
+        return None
+    wire = options["wire_dtype"] or dtype
+    try:
+        steps = roundings(dataflow(job.program))
+    except (PlanError, UnsupportedError):  # what is wrong with it, its data have shown
+        return None
+    bound = error_bound(steps, dtype, wire, accumulates is not None, op == "avg")
+    return runs.Rounded(steps, bound, accumulates is not None)
 
 
 def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
@@ -238,7 +272,10 @@ def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
     from forestcoll.common.text_file import digest
 
     plans = [digest(Path(job.plan).read_bytes()) for job in jobs]
-    asked = ("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high", "wire")
+    asked = (
+        *("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high"),
+        *("wire", "wire_dtype", "accumulate"),
+    )
     mine = [
         version("forestcoll"),
         plans,
@@ -314,14 +351,16 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
     return jobs
 
 
-def _print_tables(jobs: list[_Job]) -> None:
+def _print_tables(jobs: list[_Job], options: dict[str, Any]) -> None:
     """A table for each plan that has run."""
     from forestcoll.common.escape import escape
     from forestcoll.ui.report import runs
 
     done = [job for job in jobs if job.results]
     names = [f"# {escape(job.plan)}\n" if job.of_set else "" for job in done]
-    tables = [runs.run_table(j.program, j.results, j.figures, j.band) for j in done]
+    tables = [
+        runs.run_table(j.program, j.results, j.figures, j.band, _rounding(j, options)) for j in done
+    ]
     put("\n".join(name + table for name, table in zip(names, tables, strict=True)))
 
 
@@ -360,6 +399,7 @@ def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
         from forestcoll.execute import cpu
 
         own = {"ranks_as": options["ranks_as"], "group": options["group"]}
+        own |= {"wire": options["wire_dtype"], "accumulate": options["accumulate"]}
         yield partial(cpu.run, program, timeout=timeout, slots=depth, **own)
 
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forestcoll.common.escape import escape
 from forestcoll.ui.report import words
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from forestcoll.execute.result import Row, RunResult
     from forestcoll.program import Program
     from forestcoll.study.figures import Figures
+    from forestcoll.verify.rounding import Bound, Roundings
     from forestcoll.verify.simulate import Band, Calendar, Timing
 
 MODES = ("out-of-place", "in-place")
@@ -45,11 +46,33 @@ COLUMNS = (
 """Columns of a CSV."""
 
 
+class Rounded(NamedTuple):
+    """How often a plan rounds, and by how much a sum may be wrong with the options of a run."""
+
+    steps: Roundings
+    bound: Bound
+    accumulates: bool
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        steps, other = self.steps if not self.accumulates else self.steps[::-1]
+        without = "without" if self.accumulates else "with"
+        text = (
+            f"{steps} ({other} {without} --accumulate float32); error at most "
+            f"{100 * self.bound.share:.3g} % of the sum of magnitudes"
+        )
+        if self.bound.of_block:
+            text += f" and {100 * self.bound.of_block:.2g} % of that of the blocks' largest"
+        return text
+
+
 def run_table(
     program: Program,
     results: Sequence[RunResult],
     figures: Figures | None = None,
     band: Band | None = None,
+    rounded: Rounded | None = None,
 ) -> str:
     """Head, one line a size, and the closing averages; wrong elements are listed below.
 
@@ -86,6 +109,11 @@ def run_table(
     if band is not None:
         lines.append(f"# Simulated algbw      : {words.band(band)}")
         lines.append(f"# Model                : {band.model}")
+    if rows and rows[0].wire != rows[0].dtype:
+        sent = 100 * sum(row.wire_bytes for row in rows) / sum(row.size for row in rows)
+        lines.append(f"# Sent as              : {rows[0].wire}, {sent:.4g} % of the bytes")
+    if rounded is not None:
+        lines.append(f"# Rounding steps       : {rounded.words}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
     return "".join(f"{escape(line.rstrip())}\n" for line in lines)
 
@@ -108,8 +136,11 @@ def run_facts(
     results: Sequence[RunResult],
     figures: Figures | None = None,
     band: Band | None = None,
+    rounded: Rounded | None = None,
 ) -> list[Fact]:
     """The same for machines."""
+    steps = (None, None) if rounded is None else rounded.steps
+    bound = (None, None) if rounded is None else rounded.bound
     rows = (row for result in results for row in result.rows)
     return machine(
         collective=program.collective,
@@ -119,6 +150,10 @@ def run_facts(
         predicted=None if figures is None else _prediction(figures),
         **{fact.key: fact.value for fact in bandwidth_facts(figures)},
         simulated=band,
+        rounding_steps=steps[0],
+        rounding_steps_at_ranks=steps[1],
+        error_bound=bound[0],
+        error_bound_of_block=bound[1],
         wrong=_details(results),
         notes=list(dict.fromkeys(note for result in results for note in result.notes)),
     )
