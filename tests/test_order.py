@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ import pytest
 from artefacts import Artefacts
 from notation import parse
 from test_execute_gpu import library  # noqa: F401 (a fixture)
-from test_torch_gpu import _gpus, _open, four  # noqa: F401 (a fixture)
+from test_torch_gpu import RANKS, _gpus, _open, four  # noqa: F401 (a fixture)
 from torch_ranks import needs_gloo, run_ranks, torch
 
-from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.errors import ForestError, PlanError, UnsupportedError
 from forestcoll.compile.verdict import verify_text
 from forestcoll.execute import contents, cpu
 from forestcoll.plans import dumps, loads
 from forestcoll.program import Program
+from forestcoll.schedule.forest import check
+from forestcoll.solver.baselines import sums
 from forestcoll.verify.dataflow import dataflow
-from forestcoll.verify.order import Order, reduction_order
+from forestcoll.verify.order import Order, digest_of, reduction_order
 
 Bits = np.ndarray[Any, np.dtype[Any]]
 
@@ -114,6 +117,79 @@ def test_the_cpu_engine_gives_the_bits_of_the_expressions(
     assert all(wrong_bits(program, spoilt, 1 << 16, dtype, monkeypatch))
 
 
+PRESCRIBED = {
+    "binary": ("dgx-a100", "allreduce", "binary"),
+    "packets": ("dgx-a100", "allreduce", "binary", "--target", "mscclpp", "--protocol", "LL"),
+    "five": (
+        "dgx-a100",
+        "allreduce",
+        "binary",
+        "--ranks",
+        ",".join(f"box0/gpu{r}" for r in range(5)),
+    ),
+    "boxes": ("dgx-h100 boxes=2", "reduce-scatter", "binary"),
+    "rooted": ("dgx-a100", "reduce", "uniform", "--root", "3"),
+    "sparse": ("dgx1-v100", "allreduce", "uniform"),
+}
+BINARY = "(((0+1)+(2+3))+((4+5)+(6+7)))"
+
+
+@pytest.mark.parametrize("case", PRESCRIBED)
+def test_all_of_the_data_is_added_up_in_the_order_that_is_asked_for(
+    compiled: Artefacts, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, collective, kind, *words = PRESCRIBED[case]
+    made = compiled(machine, collective, "--reduction-order", kind, *words)
+    for form, program in made.programs.items():
+        text = dumps(program, form)
+        order = reduction_order(dataflow(loads(text, source="plan")))
+        (expression,) = {each.expression for each in order.sums}
+        assert expression == made.forest.sums
+        assert expression == BINARY or case not in ("binary", "packets")
+        assert sorted(map(int, re.findall(r"\d+", expression))) == list(range(program.n))
+        assert digest_of(made.forest) == order.digest
+        assert f'"{order.digest}"' in text  # in both formats
+        told = "\n".join(made.summary["notes"])
+        assert f"order of sums {order.digest[:16]}, {kind}: " in told
+        for dtype, size in zip(WIDTHS, (1 << 14, 48 * 1000 + 16, 1 << 14), strict=True):
+            found = wrong_bits(program, order, size, dtype, monkeypatch)
+            assert found
+            assert not any(found), (form, dtype)
+    forest = made.forest
+    with pytest.raises(ForestError, match=r"tree 0 adds up .*, not "):
+        check(replace(forest, sums=chain(range(forest.n))))
+
+
+def test_groups_that_add_up_before_give_the_bits_of_all_ranks() -> None:
+    parts = inputs(8, 1000, "bfloat16")
+    whole = replay(BINARY, parts, "bfloat16")
+    while len(parts) > 1:
+        half = [replay("(0+1)", parts[k : k + 2], "bfloat16") for k in range(0, len(parts), 2)]
+        tree = sums.binary(range(len(half)))
+        assert (replay(repr(tree).replace(", ", "+"), half, "bfloat16") == whole).all()
+        parts = half
+    other = replay(chain(range(8)), inputs(8, 1000, "bfloat16"), "bfloat16")
+    assert (other != whole).any()
+
+
+def test_a_plan_that_adds_up_otherwise_than_it_says_is_refused(compiled: Artefacts) -> None:
+    made = compiled("dgx-a100", "allreduce", "--reduction-order", "binary")
+    text = made.file(".msccl.xml").read_text(encoding="utf-8")
+    stated = digest_of(made.forest)
+    with pytest.raises(
+        PlanError, match=r"^plan.xml: states the order of sums 0000.* but adds up in"
+    ):
+        verify_text(text.replace(stated, "0" * 64), "plan.xml")
+    waiting = re.search(r'<step [^>]*type="re"[^>]*(depid="\d+" deps="\d+")[^>]*>', text)
+    assert waiting
+    race = text[: waiting.start(1)] + 'depid="-1" deps="-1"' + text[waiting.end(1) :]
+    with pytest.raises(PlanError, match=r"race: rank 0, .* both use chunk 0 of rank 0's output"):
+        verify_text(race, "plan.xml")
+    switched = replace(pg.base("fabric_allreduce"), extra={"sums": stated})
+    with pytest.raises(PlanError, match=r"states the order of sums .* but a switch adds up"):
+        verify_text(dumps(switched, "mscclpp-json"), "plan.json")
+
+
 def chain(ranks: Sequence[int]) -> str:
     """`(((2+1)+0)`: from the last to the first."""
     text = str(ranks[-1])
@@ -159,6 +235,7 @@ def test_packets_are_added_before_what_is_there(
 @needs_gloo
 @pytest.mark.slow
 def test_all_engines_give_the_same_bits(
+    compiled: Artefacts,
     library: Path,  # noqa: F811
     four: dict[str, Program],  # noqa: F811
 ) -> None:
@@ -166,6 +243,9 @@ def test_all_engines_give_the_same_bits(
 
     count = 1 << 12  # parts begin at multiples of 64 bytes, as PyTorch's engine cuts them
     programs = {name: p for name, p in four.items() if name.startswith("allreduce")}
+    for kind in ("binary", "uniform"):
+        made = compiled("dgx-a100", "allreduce", *RANKS, "--reduction-order", kind)
+        programs |= {f"allreduce.{kind}.{form}": p for form, p in made.programs.items()}
     given = {name: Plan(program) for name, program in programs.items()}
     for rank, found in enumerate(run_ranks(4, by_torch, str(library), given, count)):
         assert len(found) == 2 * 2 * len(WIDTHS) * len(programs)

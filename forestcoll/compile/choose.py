@@ -15,7 +15,7 @@ Which of two plans of a forest is better, `search.Judge.better` says; which plan
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
@@ -124,6 +124,8 @@ class Chooser:
 
         Raises PlanError where no plan fits, UnsupportedError where no forest is as is wished.
         """
+        if self.wishes.reduction_order != "recorded":
+            return self._choose_by_order()
         if self.wishes.trees != "auto":
             forest = self.forest(self.wishes.trees)
             refusal = self.wishes.refusal(forest)
@@ -140,6 +142,49 @@ class Chooser:
             if candidate is not None:
                 return self._explain(*self._fastest(candidate))
         raise self._failure()
+
+    def _choose_by_order(self) -> Choice:
+        """The fastest forest that adds up as is wished, and what that costs."""
+        from forestcoll.solver.baselines.sums import forests
+
+        order, problem = self.wishes.reduction_order, self.problem
+        free = replace(self.wishes, reduction_order="recorded")
+        with self.stage("solve"):
+            candidates = forests(self.graph, self.collective, problem.root, problem.name, order)
+        refusal = PlanError("")
+        for forest in candidates:
+            try:
+                programs = self._lower(forest)
+            except PlanError as error:
+                refusal = error
+                continue
+            judged = self._judge(forest, programs)
+            other = Chooser(problem, self.targets, free, self.best, self._clock).choose()
+            note = self._price(self._choice(forest, judged, []), other)
+            return self._choice(forest, judged, [note])
+        raise refusal
+
+    def _price(self, ours: Choice, other: Choice) -> str:
+        """What the order costs against recorded sums: GB/s of the links, and simulated time."""
+        from forestcoll.verify.order import digest_of
+        from forestcoll.verify.simulate import plan_band
+
+        links, words = self.problem.links, []
+        rates = [choice.forest.plain_algbw for choice in (ours, other)]
+        with self.stage("simulate"):
+            for form, program in ours.programs.items():
+                bands = [
+                    plan_band(p, choice.forest, links)
+                    for choice, p in ((ours, program), (other, other.programs[form]))
+                ]
+                if bands[0] and bands[1]:
+                    mine, theirs = (max(b.fifo, b.fair) for b in bands if b)
+                    words.append(f"{form} {mine:.0f} us against {theirs:.0f} us")
+        return (
+            f"order of sums {digest_of(ours.forest)[:16]}, {self.wishes.reduction_order}: "
+            f"{float(rates[0]):.6g} GB/s of {float(rates[1]):.6g} recorded "
+            f"({percent(rates[0] / rates[1])})" + "".join(f"; {text}" for text in words)
+        )
 
     @property
     def front(self) -> Front:

@@ -173,6 +173,13 @@ class Request:
         "any size take at most 1 + 2 NIC / NVLink times the best.",
         False,
     )
+    reduction_order: Literal["recorded", "uniform", "binary"] = _option(
+        ("recorded", "uniform", "binary"),
+        "In which order sums are made. recorded: as is fastest, and told; uniform: one order for "
+        "all of the data; binary: ((0+1)+(2+3))+..., the same bits for 1, 2, 4, ... groups. Both "
+        "cost bandwidth.",
+        "recorded",
+    )
     instances: int | Literal["auto"] = _option(
         Auto(1024),
         "Cut every tree into N equal parts on channels of their own, for more thread "
@@ -278,7 +285,8 @@ class Request:
     def free(self) -> bool:
         """Whether nothing is asked of the forest: number of trees, share, height or budget."""
         asked = (self.trees, self.min_percent, self.exact, self.max_height, self.budget)
-        return asked == ("auto", None, False, None, Budget())
+        free = asked == ("auto", None, False, None, Budget())
+        return free and self.reduction_order == "recorded"
 
     @property
     def lowest(self) -> bool:
@@ -400,6 +408,16 @@ CONFLICTS: Final = (
         "collective=alltoall",
         "formats=forest",
         "no forest carries an alltoall: --format routes has its paths",
+    ),
+    Conflict(
+        "reduction_order=uniform,binary",
+        "collective=allgather,broadcast,alltoall",
+        "--reduction-order is for sums: {collective} makes none",
+    ),
+    Conflict(
+        "reduction_order=uniform,binary",
+        "trees min_percent exact max_height budget shares groups compact nvls sizes",
+        "--reduction-order uniform and binary choose the trees themselves: leave {option} away",
     ),
     Conflict("nvls", "place", "--nvls says the place already: leave --place away"),
     Conflict(

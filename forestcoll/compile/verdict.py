@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.common import arguments
-from forestcoll.common.errors import ForestCollError, ForestError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, ForestError, PlanError, UnsupportedError
 from forestcoll.topology.numbers import decimal, percent
 
 if TYPE_CHECKING:
@@ -270,10 +270,9 @@ def _verify_plan(text: str, source: str) -> Verdict:
     form = plans.detect(text, source)
     program = plans.loads(text, source=source, format=form)
     try:
-        done = verify(program)
+        verdict = verdict_of(program, verify(program), form)
     except ForestCollError as error:
         raise type(error)(f"{source}: {error}") from None
-    verdict = verdict_of(program, done, form)
     notes = program.extra.get("notes", "").splitlines()
     verdict.lines.extend(f"note: {note}" for note in notes)
     verdict.figures["notes"] = notes
@@ -317,11 +316,18 @@ def _tell_order(program: Program, done: Verified, figures: dict[str, object]) ->
     from forestcoll.verify.order import reduction_order
     from forestcoll.verify.rounding import UNITS, error_bound, roundings
 
+    stated = program.extra.get("sums")
     try:
         flow = dataflow(program, done)
         order, steps = reduction_order(flow), roundings(flow)
     except UnsupportedError as error:
+        if stated is not None:
+            raise PlanError(f"states the order of sums {stated[:16]}, but {error}") from None
         return [f"order of the sums: not told ({error})"]
+    if stated not in (None, order.digest):
+        raise PlanError(
+            f"states the order of sums {stated[:16]}, but adds up in the order {order.digest[:16]}"
+        )
     figures["reduction_order"] = {
         "sha256": order.digest,
         "additions_in_a_row": order.steps,

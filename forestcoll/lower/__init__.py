@@ -66,6 +66,8 @@ from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
 from forestcoll.verify._machine import Columns
 from forestcoll.verify.columns import columns_of
+from forestcoll.verify.dataflow import dataflow
+from forestcoll.verify.order import digest_of, reduction_order
 
 __all__ = [
     "UNIT_BYTES",
@@ -139,10 +141,15 @@ def lower(
             ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
             if halves:
                 extra["halves"] = halves
-    return program_of(
+    program = program_of(
         ranks, limits, forest.name, chunks, in_place,
         protocol=sent, root=forest.root, extra=extra, columns=columns,
     )  # fmt: skip
+    if forest.sums:
+        program.extra["sums"] = digest_of(forest)
+        if reduction_order(dataflow(program)).digest != program.extra["sums"]:
+            raise PlanError(f"{title}: a {sent} plan of these trees adds up in another order")
+    return program
 
 
 def program_of(

@@ -123,13 +123,14 @@ class RankTree:
     # per rank, of the channels to or from its parent
     parities: tuple[int, ...] = ()
     instance: int = 0  # which of the equal parts of the forest it is in
+    ordered: bool = False  # whether sums are made in the order of the children, last ones first
 
     def children(self) -> list[list[int]]:
-        """Per rank its children, ascending."""
+        """Per rank its children, ascending, or as they are added."""
         children: list[list[int]] = [[] for _ in self.parent]
-        for rank, parent in enumerate(self.parent):
-            if parent >= 0:
-                children[parent].append(rank)
+        for rank in reversed(self.order) if self.ordered else range(len(self.parent)):
+            if self.parent[rank] >= 0:
+                children[self.parent[rank]].append(rank)
         return children
 
 
@@ -271,15 +272,24 @@ def _rank_trees(forest: Forest, parity: Parity) -> Iterator[RankTree]:
             parent[rank_of[ends[1]]] = rank_of[ends[0]]
             parities[rank_of[ends[1]]] = parity(path)
         root = rank_of[tree.root]
-        order = _order(number, tree, root, parent)
-        yield RankTree(root, tree.phase, 0, tree.weight, tuple(parent), order, tuple(parities))
+        ordered = bool(forest.sums) and tree.phase == "reduce"
+        served = [rank_of[path[0]] for path in reversed(tree.edges)] if ordered else range(forest.n)
+        order = _order(number, tree, root, parent, served)
+        yield RankTree(
+            root, tree.phase, 0, tree.weight, tuple(parent), order, tuple(parities), 0, ordered
+        )
 
 
-def _order(number: int, tree: Tree, root: int, parent: list[int]) -> tuple[int, ...]:
-    """Ranks from the root outwards; PlanError if the edges are no tree that reaches all."""
+def _order(
+    number: int, tree: Tree, root: int, parent: list[int], served: Iterable[int]
+) -> tuple[int, ...]:
+    """Ranks from the root outwards, children as they are `served`.
+
+    PlanError if the edges are no tree that reaches all.
+    """
     children = defaultdict(list)
-    for rank, p in enumerate(parent):
-        children[p].append(rank)
+    for rank in served:
+        children[parent[rank]].append(rank)
     order = [root]
     for rank in order:
         order.extend(children[rank])
@@ -331,7 +341,7 @@ def _place(trees: list[RankTree], start: list[int], instances: int) -> Iterator[
                 for tree in phase:
                     yield RankTree(
                         tree.root, tree.phase, chunk, tree.count, tree.parent, tree.order,
-                        tree.parities, instance,
+                        tree.parities, instance, tree.ordered,
                     )  # fmt: skip
                     chunk += tree.count
             if phase and chunk != start[root + 1]:

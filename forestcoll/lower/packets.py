@@ -410,11 +410,12 @@ class _Writer:
         *,
         first: Sequence[Instruction] = (),
         kept: Ref | None = None,
+        most: int | None = None,
     ) -> None:
         """total = packets + own, and goes to peers, and to `kept` in own scratch, as packets.
 
-        At most so many operands at a time: each thread goes on with its own sums. `first`: what is
-        done before.
+        At most so many operands at a time, or `most`: each thread goes on with its own sums.
+        `first`: what is done before.
         """
         direct = tuple(self.near(rank, to)[: self.peers])
         dst, op = [total], Op.REDUCE_PUT_PACKETS if direct else Op.REDUCE_PACKETS
@@ -426,7 +427,8 @@ class _Writer:
             rest = {peer: ref for peer, ref in to.items() if peer not in direct}
             self.forward(rank, level + 1, kept, rest)
         dst += [to[peer] for peer in direct]
-        parts = [packets[k : k + self.peers + 1] for k in range(0, len(packets), self.peers + 1)]
+        most = most or self.peers + 1
+        parts = [packets[k : k + most] for k in range(0, len(packets), most)]
         steps = [
             Instruction(Op.REDUCE_PACKETS, (total if k else own, *part), (total,))
             for k, part in enumerate(parts)
@@ -603,7 +605,9 @@ class _Trees:
             to = {} if down is None else self._down(down, rank)
         if children[rank]:
             packets = [self._arrive[number, child] for child in children[rank]]
-            self.writer.sum(rank, level, own, packets, total, to)
+            # own data is added to the packets of an operation, not the other way round
+            most = 1 if tree.ordered else None
+            self.writer.sum(rank, level, own, packets, total, to, most=most)
         else:
             self.writer.begin(rank, level, own, to)
 

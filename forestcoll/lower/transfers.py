@@ -160,15 +160,16 @@ def _reduce(
             total = layout.output(parent, first, count)
         else:
             total = own_ref(Buffer.SCRATCH, sums[number, parent], count)
-        own = needs.get(rank, [])
+        own, before = needs.get(rank, []), needs.setdefault(parent, [])
         if own:
             source = own_ref(Buffer.SCRATCH, sums[number, rank], count)
         else:
             source = layout.input(rank, first, count)
-        needs.setdefault(parent, []).append(len(transfers))
+        awaited = [*own, *before[-1:]] if tree.ordered else own
+        before.append(len(transfers))
         parity = tree.parities[rank]
         transfers.append(
-            Transfer(rank, parent, source, total, "add", first, number, own, group, parity)
+            Transfer(rank, parent, source, total, "add", first, number, awaited, group, parity)
         )
     for chunk in range(first, first + count):
         home[chunk] += needs[tree.root]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -75,6 +75,7 @@ class Forest(Shown):
     bound: Bound | None = None
     root: int = -1  # rank number, for broadcast and reduce
     group: SymmetryGroup | None = None
+    sums: str = ""  # how every part is added up, if that is prescribed: "((0+1)+2)", of ranks
     _known: list[Scan] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -278,6 +279,18 @@ def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]
     return tuple(edges[number] for number in order)
 
 
+def sum_of(tree: Tree, rank_of: Mapping[int, int]) -> str:
+    """How a tree of a reduce adds up, in the order of its edges: "((0+1)+2)", of ranks.
+
+    Of two summands that with the least rank comes first.
+    """
+    texts = {node: (rank, str(rank)) for node, rank in rank_of.items()}
+    for path in tree.edges:
+        (least, one), (_, other) = sorted((texts[path[-1]], texts[path[0]]))
+        texts[path[-1]] = least, f"({one}+{other})"
+    return texts[tree.root][1]
+
+
 def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup) -> list[Tree]:
     """Every image of each tree, reduce trees first, roots in rank order; equal paths are one."""
     number = graph.rank_of
@@ -331,6 +344,9 @@ def check(forest: Forest) -> Fraction:
     if forest.group is not None:
         _check_group(forest, forest.group)
     _check_shares(forest)
+    for number, tree in enumerate(forest.trees if forest.sums else ()):
+        if tree.phase == "reduce" and (order := sum_of(tree, forest.graph.rank_of)) != forest.sums:
+            raise ForestError(f"tree {number} adds up {order[:200]}, not {forest.sums[:200]}")
     return forest.algbw
 
 

@@ -7,6 +7,7 @@ their expressions are the same. (Which of two summands comes first makes no diff
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.text_file import digest
+from forestcoll.schedule.forest import Forest
 from forestcoll.verify.dataflow import Dataflow
 
 
@@ -79,5 +81,17 @@ def reduction_order(flow: Dataflow) -> Order:
         sums.append(Sum(begin, Fraction(end, flow.units), text, ranks))
     sums.sort()
     steps = max((expressions[k][2] for output in flow.outputs for k in output), default=0)
-    text = "".join(f"{s.start} {s.end} {s.expression} {s.ranks}\n" for s in sums)
-    return Order(tuple(sums), steps, digest(text))
+    return Order(tuple(sums), steps, _digest(sums))
+
+
+def digest_of(forest: Forest) -> str:
+    """The digest of the order of any plan of a forest that prescribes its sums."""
+    n, collective = forest.n, forest.collective
+    everyone = (forest.root,) if collective.has_root else tuple(range(n))
+    if not collective.output_is_part:
+        return _digest([Sum(Fraction(0), Fraction(1), forest.sums, everyone)])
+    return _digest([Sum(Fraction(r, n), Fraction(r + 1, n), forest.sums, (r,)) for r in range(n)])
+
+
+def _digest(sums: Iterable[Sum]) -> str:
+    return digest("".join(f"{s.start} {s.end} {s.expression} {s.ranks}\n" for s in sums))

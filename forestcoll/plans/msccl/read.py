@@ -188,7 +188,8 @@ class _Reader:
             names=names if len(names) == head.ranks else (),
             min_bytes=head.min_bytes,
             max_bytes=head.max_bytes,
-            extra={"format": "msccl-xml"},
+            extra={"format": "msccl-xml"}
+            | {key: text for key, text in self.algo.values.items() if key == "sums"},
         )
 
     # --- algo -------------------------------------------------------------------------------------

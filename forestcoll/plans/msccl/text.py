@@ -46,7 +46,7 @@ SHAPES: Final[dict[str, Shape]] = {
     },
 }  # fmt: skip
 """What the loaders read of each element."""
-ATTRIBUTES: Final = {"name", "redop"}.union(*SHAPES.values())
+ATTRIBUTES: Final = {"name", "redop", "sums"}.union(*SHAPES.values())
 PLAIN: Final = {str(number): number for number in range(-1, 256)}
 """By their texts: numbers that say what they mean."""
 MAX_ATTRIBUTES: Final = 16  # a tag's attributes that the runtimes' parsers keep

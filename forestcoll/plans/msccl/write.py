@@ -83,6 +83,8 @@ def _algo(program: Program, total: int) -> str:
     }
     if program.collective.has_root:
         attributes["root"] = program.root
+    if "sums" in program.extra:
+        attributes["sums"] = program.extra["sums"]
     return "<algo " + " ".join(f'{key}="{value}"' for key, value in attributes.items()) + ">"
 
 

@@ -171,7 +171,9 @@ class _Reader:
             max_bytes=min(high, MAX_BYTES),
             protocol="LL" if packets else "Simple",
             double_scratch=double,
-            extra={key: str(top.get(key)) for key in _SETTINGS} | {"format": "mscclpp-json"},
+            extra={key: str(top.get(key)) for key in _SETTINGS}
+            | {"format": "mscclpp-json"}
+            | ({"sums": self.own.get("sums")} if "sums" in self.own else {}),
         )
 
     def halve(self, ranks: tuple[RankProgram, ...], packets: bool) -> bool:

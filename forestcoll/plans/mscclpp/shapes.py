@@ -120,7 +120,7 @@ OWN: Final[Shape] = {
     "forestcoll": Field(dict, usual={}, need="", of={
         "name": Field(str, need=""), "in_place": Field(bool, need=""),
         "out_of_place": Field(bool, usual=False), "names": _list(str, optional=True),
-        "root": _optional(None, "", ()),
+        "root": _optional(None, "", ()), "sums": Field(str, need=""),
         "max_bytes": _optional(None, "RUN-REFUSED", range(2**63)),
     }),
 }  # fmt: skip

@@ -138,6 +138,8 @@ def _own(program: Program) -> dict[str, Any]:
         own["root"] = program.root
     if program.names:
         own["names"] = list(program.names)
+    if "sums" in program.extra:
+        own["sums"] = program.extra["sums"]
     if program.max_bytes == largest_size(program):
         own["max_bytes"] = program.max_bytes  # else reading would take it for "no limit"
     return own

@@ -95,3 +95,4 @@ class ForestModel(Model):
     bound: BoundModel | None = None
     trees: list[TreeModel]
     symmetry: SymmetryModel | None = None
+    sums: Annotated[str, Field(pattern=r"^[0-9+()]+$")] | None = None

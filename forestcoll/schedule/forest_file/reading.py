@@ -151,6 +151,7 @@ def _forest(model: ForestModel) -> Forest:
         bound=bound,
         root=root,
         group=group,
+        sums=model.sums or "",
     )
 
 

@@ -35,6 +35,8 @@ def dumps(forest: Forest) -> str:
     if forest.group is not None:
         maps = (json.dumps(moves(names, image)) for image in forest.group.generators)
         block["symmetry"] = Block(generators=Rows(maps, 3))
+    if forest.sums:
+        block["sums"] = forest.sums
     return dump_block(block) + "\n"
 
 

@@ -175,6 +175,7 @@ class OnesidedBlocks {
   Tree read(nb::handle each) const {
     const auto field = [&](const char* name) { return each.attr(name); };
     Tree tree{nb::cast<int>(field("root")), nb::cast<std::string_view>(field("phase")) == "broadcast",
+              nb::cast<bool>(field("ordered")),
               nb::cast<Chunks>(field("first")), nb::cast<Chunks>(field("count")), nb::cast<Ints>(field("parent")),
               nb::cast<Ints>(field("order")), {}, {}, {}, {}};
     constexpr Chunks most = Chunks{1} << 40;  // sums of as many as fit into memory do not leave 64 bits

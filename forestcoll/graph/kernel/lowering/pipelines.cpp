@@ -99,11 +99,13 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
   tree.groups.assign(n, {});
   tree.main.assign(n, 0);
   tree.further.assign(n, 0);
-  for (int child = 0; child < n; ++child)
+  for (int place = 0; place < n; ++place) {
+    const int child = tree.ordered ? tree.order[n - 1 - place] : place;
     if (tree.parent[child] >= 0) tree.children[tree.parent[child]].push_back(child);
+  }
   for (const int rank : tree.order) {
     Ints& children = tree.children[rank];
-    turn(children, rank);
+    if (!tree.ordered) turn(children, rank);
     std::array<Ints, 2> kinds;  // of another box, of the own
     for (const int child : children) kinds[problem.near(rank, child)].push_back(child);
     std::array<int, 2> peers = {static_cast<int>(kinds[0].size()), static_cast<int>(kinds[1].size())};
@@ -112,6 +114,9 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
     std::vector<Ints>& groups = tree.groups[rank];
     if (apart == Apart::all || (apart == Apart::inner && rank != tree.root)) {
       groups = batches(children, 1);
+    } else if (tree.ordered) {
+      groups = batches(children, wide ? most : n);
+      std::reverse(groups.begin(), groups.end());  // the last group adds first
     } else {
       for (const int kind : {1, 0}) {
         const std::vector<Ints> parts = batches(kinds[kind], wide ? most : n);
@@ -161,7 +166,9 @@ void Pipelines::place_sums(const Tree& tree, State& state) {
     }
     // what is added up first may be overwritten by the sum
     const Ints& first = tree.groups[rank].back();
-    const auto lender = std::find_if(first.begin(), first.end(), [&](int c) { return !problem_.near(rank, c); });
+    const auto last = tree.ordered ? first.begin() + 1 : first.end();
+    auto lender = std::find_if(first.begin(), last, [&](int c) { return !problem_.near(rank, c); });
+    if (lender == last) lender = first.end();
     if (lender != first.end()) state.lent[rank] = *lender;
     total = lender == first.end() ? keep(rank, tree.count) : state.slots[*lender];
   }
@@ -350,16 +357,15 @@ void Pipelines::reduce(Draft& draft, int number, int place, int rank, const Ints
   if (!tree.children[rank].empty()) {
     const bool begins = place == tree.further_groups(rank);  // the last group adds first
     if (!begins) draft.acquired = {first + place};
-    std::vector<Place> slots, parts;
+    // a place without a rank is the own one
+    std::vector<Place> parts;
     for (const int child : children) {
       if (!silent(number, child)) draft.waits.push_back(lane(number, child));
-      if (problem_.near(rank, child))
-        parts.push_back(at(partial(number, child), child));
-      else
-        slots.push_back(state.slots[child]);
+      parts.push_back(problem_.near(rank, child) ? at(partial(number, child), child) : state.slots[child]);
     }
+    if (!tree.ordered) std::stable_partition(parts.begin(), parts.end(), [](const Place& part) { return part.rank < 0; });
     const Place& total = state.totals[rank];
-    draft.sums = sum(total, begins ? input_of(rank, tree) : total, slots, parts);
+    draft.sums = sum(total, begins ? input_of(rank, tree) : total, parts);
   }
   if (place) {
     draft.released = {first + place - 1};
@@ -394,21 +400,23 @@ void Pipelines::begin(Draft& draft, int down, int rank) const {
 // Where the partial sum of `rank` lies when it is complete.
 Place Pipelines::partial(int number, int rank) const { return states_[number].totals[rank]; }
 
-// total = base + local + near, where near ones are read at peers.
+// total = base + parts, in this order; those of a rank are read there.
 //
-// The kernel takes one local operand beside the remote ones, so local ones are added first. An operation
+// The kernel takes one local operand beside the remote ones, so each operation has parts of one kind. It
 // takes two operands more than it may have peers.
-Instructions Pipelines::sum(const Place& total, Place base, const std::vector<Place>& local,
-                            const std::vector<Place>& near) const {
-  const std::size_t most = problem_.limits.peers;
+Instructions Pipelines::sum(const Place& total, Place base, const std::vector<Place>& parts) const {
   Instructions steps;
-  for (const auto& [op, refs, size] : {std::tuple(Op::reduce_to, &local, most + 1), std::tuple(Op::read_reduce, &near, most)})
-    for (std::vector<Place>& some : batches(*refs, size)) {
-      if (!steps.empty()) steps.push_back({Op::nop, {}, {}, {}, {}});
-      some.insert(some.begin(), base);
-      steps.push_back({op, some, {total}, {}, {}});
-      base = total;
-    }
+  for (auto part = parts.begin(); part != parts.end();) {
+    const bool local = part->rank < 0;
+    const auto most = std::min<std::ptrdiff_t>(parts.end() - part, problem_.limits.peers + local);
+    const auto end = std::find_if(part, part + most, [&](const Place& other) { return (other.rank < 0) != local; });
+    if (!steps.empty()) steps.push_back({Op::nop, {}, {}, {}, {}});
+    std::vector<Place> some{base};
+    some.insert(some.end(), part, end);
+    steps.push_back({local ? Op::reduce_to : Op::read_reduce, some, {total}, {}, {}});
+    base = total;
+    part = end;
+  }
   return steps;
 }
 

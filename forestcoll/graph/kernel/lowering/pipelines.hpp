@@ -93,7 +93,8 @@ enum class Apart { no, inner, all };  // ranks of which every child is in a grou
 // in each further one; `main`: the number of the main group, and of the further ones, `further + 1` on.
 struct Tree {
   int root;
-  bool down;  // a broadcast
+  bool down;     // a broadcast
+  bool ordered;  // sums are made in the order of the children, the last of `order` first
   Chunks first, count;
   Ints parent, order;
   std::vector<Ints> children;
@@ -199,8 +200,7 @@ class Pipelines {
   void reduce(Draft& draft, int number, int place, int rank, const Ints& children) const;
   void begin(Draft& draft, int down, int rank) const;
   Place partial(int number, int rank) const;
-  Instructions sum(const Place& total, Place base, const std::vector<Place>& local,
-                   const std::vector<Place>& near) const;
+  Instructions sum(const Place& total, Place base, const std::vector<Place>& parts) const;
   Instructions body(Draft& draft, int rank) const;
   Instructions on_semaphores(Op op, const Ints& semaphores) const;
   Place input_of(int rank, const Tree& tree) const { return {input, tree.first - problem_.inputs[rank], tree.count}; }
