@@ -12,8 +12,9 @@ from test_simulate import EXACT, fabric
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError
 from forestcoll.program import Program
+from forestcoll.program.tiles import read_order, tiles
 from forestcoll.study import predict
-from forestcoll.verify import simulate
+from forestcoll.verify import simulate, verify
 from forestcoll.verify.simulate import Calendar, Entry, Options
 
 ROOT = Path(__file__).parents[1]
@@ -136,3 +137,55 @@ def test_a_plan_without_room_for_its_input_has_no_producer() -> None:
     program = parse(CHAIN.replace("root=0", "root=0 places=in"))
     with pytest.raises(ForestCollError, match="in place alone"):
         simulate.calendar(program, fabric("gpu0-switch,gpu1-switch"), MIB, produced=((MIB, 1.0),))
+
+
+@pytest.mark.parametrize("rule", ["fair", "fifo"])
+@pytest.mark.parametrize("suffix", ["msccl.xml", "mscclpp.json"])
+def test_what_is_finished_first_goes_first(suffix: str, rule: simulate.Rule) -> None:
+    """On MI250, 16 tiles, a producer as long as the plan: the bound, and beside it no order."""
+    path = ROOT / f"schedules/mi250-1/allreduce.{suffix}"
+    program = plans.read_plan(path)
+    prediction = predict.beside(program, path)[0]
+    assert prediction is not None
+    site, order = prediction.site, [k ^ 5 for k in range(16)]
+    found = simulate.overlap(program, site.where, 2**30, order, rule=rule, links=site.links)
+    t, n = found.plan, 16
+    assert found.producer == t
+    assert found.bound == pytest.approx(t + t / n + found.latency)
+    assert found.ordered <= 1.05 * found.bound
+    assert found.unordered >= 1.3 * found.ordered
+    # what no order beats: the last tile comes after the producer
+    assert found.ordered > t + t / n
+
+
+@pytest.mark.parametrize("suffix", ["msccl.xml", "mscclpp.json"])
+@pytest.mark.parametrize("name", ["allreduce", "broadcast", "reduce"])
+def test_tiles_in_any_order_are_proven(name: str, suffix: str) -> None:
+    program = plans.read_plan(ROOT / f"schedules/dgx-a100-1/{name}.{suffix}")
+    tiled = tiles(program, (2, 0, 1))
+    proven, once = verify(tiled), verify(program)
+    assert (proven.collective, proven.root, proven.modes) == (
+        once.collective,
+        once.root,
+        once.modes,
+    )
+    assert proven.chunks == 3 * once.chunks
+    assert verify(tiles(program, (0,))) == once
+
+
+def test_an_order_is_read_as_lines_or_pairs() -> None:
+    assert read_order("8 8\n0 4\n\n4 4\n", "f") == (2, 3, 0, 1)
+    assert read_order("[[8, 4], [0, 8]]", "f") == (2, 0, 1)
+
+
+def test_the_plan_with_tiles_is_written_and_right(tmp_path: Path) -> None:
+    order, made = tmp_path / "order", tmp_path / "made.mscclpp.json"
+    order.write_text("524288 524288\n0 524288\n")
+    plan = str(ROOT / "schedules/dgx-a100-1/allreduce.mscclpp.json")
+    told = as_json("calendar", plan, "--order", str(order), "--size", "1M", "-o", str(made))
+    gain = told["overlap"]
+    assert gain["tiles"] == 2
+    assert gain["plan"] == as_json("time", plan, "--size", "1M")["timings"][0]["time_us"]
+    (checked,) = as_json("verify", str(made), "--no-simulate")
+    assert checked["ok"]
+    assert plans.read_plan(made) == tiles(plans.read_plan(Path(plan)), (1, 0))

@@ -187,18 +187,18 @@ def test_no_function_is_called_by_a_participle() -> None:
 
 BUDGETS: dict[str, int] = {
     "common": 4_000,
-    "program": 10_815,
+    "program": 11_555,  # 30: 740 for tiles
     "topology": 57_360,
     "graph": 81_477,  # most thread blocks take trees without their lanes being counted; 30
     "schedule": 15_875,  # 30
     "solver": 89_773,  # 30
-    "verify": 59_968,  # a limit of plays, event engine, sums; 30: 2,730 for dates, 446 for rounding
+    "verify": 60_305,  # a limit of plays, event engine, sums; 30: 3,040 for dates, 446 for rounding
     "plans": 38_809,  # 30
     "lower": 27_231,  # ways of routes by turns at neighbours, slices, counts over columns; 30
     "compile": 37_681,  # plans for 1 to 16 MiB in more pieces, the order of sums; 30: rounding
     "study": 22_260,
     "execute": 116_895,  # 30,030 for ranks in several processes; 30: 4,453 for types of the wire
-    "ui": 95_397,  # 30: 550 for the calendar, 507 for types
+    "ui": 95_765,  # 30: 910 for the calendar, 507 for types
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.

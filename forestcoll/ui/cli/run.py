@@ -668,6 +668,8 @@ def _predict(program: Program, source: str, topology: Topology | None) -> Predic
 @command(
     "forestcoll calendar out/mi250-1.allreduce.mscclpp.json -t mi250 --size 64M",
     "forestcoll calendar PLAN --size 1M --rule fair --json > calendar.json",
+    "forestcoll calendar PLAN --tiles 16 --rows 0",
+    "forestcoll calendar PLAN --order tiles.txt --producer 900 -o ordered.json",
 )
 def calendar(
     plan: str = place("file", "PLAN"),
@@ -681,6 +683,26 @@ def calendar(
     shown: int = option(
         range(100_001), "How many rows of each buffer to list.", 4, "N", names="--rows"
     ),
+    order: str | None = option(
+        "file",
+        "In which order a producer finishes its input: lines 'offset bytes', or a JSON list of "
+        "such pairs. Tiles of the data go through the plan in this order.",
+        None,
+        "FILE",
+    ),
+    tiles: int | None = option(
+        range(1, 257), "The same for so many equal tiles from the first byte on.", None, "N"
+    ),
+    producer: float | None = option(
+        click.FloatRange(0, 1e9),
+        "Microseconds that the producer takes. Default: as long as the plan.",
+        None,
+        "US",
+    ),
+    output: str | None = output_option(
+        "FILE|-", "Where the plan with tiles goes, in the format of PLAN.", None
+    ),
+    force: bool = FORCE,
     as_json: bool = JSON,
 ) -> int:
     """List which bytes of a plan are ready when, and which are needed when, by rank.
@@ -689,20 +711,35 @@ def calendar(
     reads them first. From the simulation of 'forestcoll time'; --json has all rows.
     """
     from forestcoll import plans
+    from forestcoll.program.tiles import read_order
+    from forestcoll.program.tiles import tiles as tile
     from forestcoll.ui.report import runs
-    from forestcoll.verify import simulate
+    from forestcoll.verify import simulate, verify
 
-    topology = machine.load_if_any()
-    program = plans.loads(files.read_text(plan), plan)
+    topology, sink = machine.load_if_any(), Sink.of(output, force)
+    text = files.read_text(plan)
+    program = plans.loads(text, plan)
+    taken = read_order(files.read_text(order), order) if order else range(tiles or 0)
     site = _predict(program, plan, topology).site
     if site.note:
         note(site.note)
     with show_progress(f"simulating {plan}"):
+        gain = None
+        if taken:
+            gain = simulate.overlap(
+                program, site.where, size, taken, producer=producer, rule=rule, links=site.links
+            )
+            program = tile(program, taken)
+            verify(program)
         dates = simulate.calendar(program, site.where, size, rule=rule, links=site.links)
     title = f"{program.collective} on {program.name or plan}, {program.n} ranks"
     kinds = [(program.style, program.protocol)]
     model = simulate.DEFAULTS.words(kinds, _rules_of((rule,)), site.links is not None)
-    answer(as_json, runs.calendar(title, dates, model, shown))
+    if output is not None:
+        written = plans.dumps(program, plans.detect(text, plan))
+        sink.write(written, None if as_json else lambda: f"{len(taken)} tiles")
+    if output != "-":
+        answer(as_json, runs.calendar(title, dates, model, shown, gain))
     return 0
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.study.figures import Figures
     from forestcoll.verify.rounding import Bound, Roundings
-    from forestcoll.verify.simulate import Band, Calendar, Timing
+    from forestcoll.verify.simulate import Band, Calendar, Overlap, Timing
 
 MODES = ("out-of-place", "in-place")
 DETAILS = 5
@@ -227,8 +227,13 @@ def simulation(
     ]
 
 
-def calendar(title: str, dates: Calendar, model: str, shown: int) -> list[Part]:
-    """By rank what is ready and what is needed, in this order; `shown` rows of each for people."""
+def calendar(
+    title: str, dates: Calendar, model: str, shown: int, gain: Overlap | None = None
+) -> list[Part]:
+    """By rank what is ready and what is needed, in this order; `shown` rows of each for people.
+
+    `gain`: of a producer, beside what it would take otherwise.
+    """
     words_of = {"output": "ready", "input": "needed"}
     buffers = {"output": dates.outputs, "input": dates.inputs}
     rows = [
@@ -244,6 +249,11 @@ def calendar(title: str, dates: Calendar, model: str, shown: int) -> list[Part]:
         Fact("time_us", dates.time, words.duration(dates.time), "time"),
         same("model", model),
     ]
+    if gain is not None:
+        head += machine(overlap=asdict(gain) | {"bound": gain.bound})
+        rows_of = {"producer": gain.producer, "plan": gain.plan, "unordered": gain.unordered}
+        rows_of |= {f"{gain.tiles} tiles in order": gain.ordered, "bound": gain.bound}
+        head += [Fact("", None, words.duration(us), label) for label, us in rows_of.items()]
     head += machine(
         **{
             f"{name}s": [

@@ -34,7 +34,7 @@ from forestcoll.verify.simulate.band import (
     longest,
     plan_band,
 )
-from forestcoll.verify.simulate.calendar import Calendar, Entry, calendar
+from forestcoll.verify.simulate.calendar import Calendar, Entry, Overlap, calendar, overlap
 from forestcoll.verify.simulate.fabric import Where
 from forestcoll.verify.simulate.options import (
     HOP,
@@ -72,6 +72,7 @@ __all__ = [
     "Entry",
     "LinkUse",
     "Options",
+    "Overlap",
     "Rule",
     "Span",
     "Switching",
@@ -82,6 +83,7 @@ __all__ = [
     "calendar",
     "forest_band",
     "longest",
+    "overlap",
     "plan_band",
     "run",
     "run_each",

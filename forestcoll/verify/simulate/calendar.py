@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forestcoll.common.arguments import whole
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Program
+from forestcoll.program.tiles import tiles
 from forestcoll.topology import Topology
 from forestcoll.verify.columns import BUFFERS
 from forestcoll.verify.simulate.code import Coder
@@ -99,6 +100,63 @@ def calendar(
             rows.append(_entries(program, marks[marks["rank"] == rank], rank, buffer, length))
         sides.append(tuple(rows))
     return Calendar(rule, size, time, *sides)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A producer that finishes the input tile by tile, and the plan behind it, in microseconds.
+
+    `plan`: by itself. `latency`: of a few bytes, its hops one after another. `unordered`: end to
+    end as the plan is. `ordered`: with tiles, what is finished first going first. `bound`: what no
+    order of equal tiles comes below, the greater of producer + plan / tiles and producer / tiles +
+    plan, and the latency.
+    """
+
+    tiles: int
+    producer: float
+    plan: float
+    latency: float
+    unordered: float
+    ordered: float
+
+    @property
+    def bound(self) -> float:
+        """Of what is ordered."""
+        first, last = self.producer + self.plan / self.tiles, self.producer / self.tiles + self.plan
+        return max(first, last) + self.latency
+
+
+def overlap(
+    program: Program,
+    topology: Where,
+    size: int,
+    order: Sequence[int],
+    *,
+    producer: float | None = None,
+    rule: Rule | None = None,
+    links: Topology | Latencies | None = None,
+) -> Overlap:
+    """How much of the time behind a producer an order saves.
+
+    `order`: the tiles as they are finished (program/tiles.py). `producer`: its microseconds, None:
+    those of the plan. Errors as of `calendar` and `tiles`.
+    """
+
+    def play(one: Program, size: int, produced: Sequence[tuple[int, float]] = ()) -> float:
+        return calendar(one, topology, size, rule=rule, links=links, produced=produced).time
+
+    count, plan, chunks = len(order), play(program, size), program.ranks[0].input_chunks
+    producer = plan if producer is None else producer
+    ends = {place: producer * (k + 1) / count for k, place in enumerate(order)}
+    produced = [(size * (place + 1) // count, ends[place]) for place in range(count)]
+    return Overlap(
+        count,
+        producer,
+        plan,
+        play(program, max(4 * chunks, program.min_bytes)),
+        play(program, size, produced),
+        play(tiles(program, order), size, produced),
+    )
 
 
 def _entries(
