@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.execute.torch.adasum import AdasumRun, check_adasum
 from forestcoll.execute.torch.agreement import (
     Agreement,
     Once,
@@ -38,15 +40,17 @@ def all_reduce(
     async_op: bool = False,
     *,
     out: torch.Tensor | None = None,
+    layers: Sequence[int] | None = None,
 ) -> Work | None:
     """Leave the sum (or `op`) over all ranks in `tensor`, or in `out`, at every rank.
 
-    `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero).
+    `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero); or
+    "adasum" of `layers`, each of so many elements one after the other (adasum/).
     Returns a Work if `async_op`. Raises PlanError (the plan is not one for this), UnsupportedError
     (type or operation) and ExecutionError (a peer failed or did not answer in time).
     """
     output = tensor if out is None else out
-    return start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op)
+    return start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op, layers=layers)
 
 
 def all_gather_into_tensor(
@@ -214,6 +218,7 @@ def start(
     root: tuple[str, int] | None = None,
     sizes: Callable[[int], list[int]] | None = None,
     results: tuple[list[torch.Tensor], Callable[[], None]] | None = None,
+    layers: Sequence[int] | None = None,
 ) -> Work | None:
     """Check what can be checked before anything is sent, then go.
 
@@ -222,12 +227,17 @@ def start(
     """
     group = group_of(group)
     try:
-        ready, name = plan_of(plan), op_name(op)
+        ready, adasum = plan_of(plan), op == "adasum"
+        name = "sum" if adasum else op_name(op)
+        if layers is not None and not adasum:
+            raise UnsupportedError("layers are for op='adasum'")
         check_alike(input_, output)
         if sizes is None:
             _check_sizes(collective, ready.ranks, input_, output)
         adds = name if collective.reduces else None
         check_call(ready, collective, (input_, output), group, adds, root)
+        if adasum:
+            check_adasum(ready, layers, input_)
         blocks = None if sizes is None else sizes(ready.ranks)
     except Exception as error:
         refuse(group, plan, input_, error, splits=sizes is not None)
@@ -235,12 +245,14 @@ def start(
     told: Agreement | Once
     if blocks is None:
         what = f"{input_.numel()} elements{', ' + name if adds else ''}"
+        if adasum:
+            what += f" of layers {zlib.crc32(repr(layers := list(layers or ())).encode()):08x}, ada"
         told = Once(group, describe(ready, what, input_.dtype), input_.device)
     else:
         text = describe(ready, "blocks with splits", input_.dtype)
         told = Agreement(group, text, input_.device, blocks)
     tensors, leave = results or ([output], None)
-    call = _Call(ready, name, group, told, input_.detach(), output.detach(), leave)
+    call = _Call(ready, name, group, told, input_.detach(), output.detach(), leave, layers)
     work = submit(call, group, tensors, wait=not async_op)
     return work if async_op else None
 
@@ -296,6 +308,7 @@ class _Call:
     input: torch.Tensor
     output: torch.Tensor
     leave: Callable[[], None] | None
+    layers: Sequence[int] | None
     rank: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -317,8 +330,11 @@ class _Call:
             job = self.plan.alltoallv_job(self.rank, sizes, element)
         else:
             part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
-            job = self.plan.job(self.rank, part, element, in_place=in_place)
-        run = Run if sizes else run_of(self.group)
+            whole = self.layers is not None  # as one slice
+            job = self.plan.job(self.rank, part, element, in_place=in_place, slices=whole)
+        run: Any = Run if sizes else run_of(self.group)
+        if self.layers is not None:
+            run = functools.partial(AdasumRun, self.layers)
         run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
         if output is not self.output:
             self.output.copy_(output)

@@ -36,12 +36,17 @@ class Message(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """`target` = `first` op `second`, or a copy; `last`: the sum is now complete."""
+    """`target` = `first` op `second`, or a copy; `last`: the sum is now complete.
+
+    `came`: `first` has just been received. `begin`: the target's first element, in its part.
+    """
 
     target: Range
     first: Range
     second: Range | None
     last: bool
+    came: bool
+    begin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +189,8 @@ class _Cutter:
     def sum(self, local: Local, slice_: int) -> Sum:
         second = None if local.second is None else self.range(local.second, slice_)
         target, first = self.range(local.target, slice_), self.range(local.first, slice_)
-        return Sum(target, first, second, local.last)
+        begin = self.slices(local.target)[slice_]
+        return Sum(target, first, second, local.last, local.came, begin)
 
     def range(self, spot: Spot, slice_: int) -> Range:
         low, high = self.slices(spot)[slice_ : slice_ + 2]

@@ -7,7 +7,7 @@ from a rank to another, so that backends without tags match them right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -107,12 +107,16 @@ class Run:
         _pool.give_back(self.own)
 
     def start(self, number: int) -> Flight:
-        """Begins all transfers of a step, batch after batch."""
+        """Begins all transfers of a step."""
         flight = Flight(number)
-        operations = [self.operation(*transfer) for transfer in self.transfers(flight)]
+        self.post_all(flight, self.transfers(flight))
+        return flight
+
+    def post_all(self, flight: Flight, transfers: Iterable[Transfer]) -> None:
+        """Begins all of a flight's transfers, batch after batch."""
+        operations = [self.operation(*transfer) for transfer in transfers]
         for batch in sorted({batch for batch, _ in operations}):
             self.post(flight, [op for b, op in operations if b == batch])
-        return flight
 
     def operation(self, kind: Any, memory: torch.Tensor, peer: int) -> tuple[int, dist.P2POp]:
         """Returns (batch, operation). A message is in the same batch at both ends."""
@@ -135,14 +139,21 @@ class Run:
 
     def finish(self, flight: Flight) -> None:
         """Waits for a step's transfers, and puts what came in its places."""
+        self.settle(flight)
+        for parts, memory in flight.unpack:
+            torch._foreach_copy_(parts, list(memory.split([p.numel() for p in parts])))
+        self.add_up(flight.number)
+
+    def settle(self, flight: Flight) -> None:
         for work, words in flight.works:
             try:
                 work.wait()
             except RuntimeError as error:
                 raise self.failure(flight, words, error) from error
-        for parts, memory in flight.unpack:
-            torch._foreach_copy_(parts, list(memory.split([p.numel() for p in parts])))
-        for each in self.job.steps[flight.number].sums:
+
+    def add_up(self, number: int) -> None:
+        """Makes the sums of a step."""
+        for each in self.job.steps[number].sums:
             self.sum(each)
 
     def failure(self, flight: Flight, words: str, error: Exception) -> ExecutionError:

@@ -41,7 +41,7 @@ class Plan:
         self.program = program
         self.flow: Dataflow = dataflow(program)
         self.slices, self.lead = slices, lead or LEAD
-        self._levels = levels(self.flow)
+        self.levels = levels(self.flow)
         self._rounds: dict[tuple[int, bool], RankRounds] = {}
         self._jobs: OrderedDict[tuple[int, bool, cutting.Cut], cutting.Job] = OrderedDict()
         self._lock = Lock()
@@ -84,14 +84,16 @@ class Plan:
     @property
     def rounds(self) -> int:
         """Transfers that follow one another before the last piece is there."""
-        return max(self._levels, default=-1) + 1
+        return max(self.levels, default=-1) + 1
 
     def __repr__(self) -> str:
         return f"<Plan {self.name}: {self.collective}, {self.ranks} ranks, {self.rounds} rounds>"
 
-    def job(self, rank: int, part: int, element: int, *, in_place: bool) -> cutting.Job:
+    def job(
+        self, rank: int, part: int, element: int, *, in_place: bool, slices: int = 0
+    ) -> cutting.Job:
         """The steps of `rank` for parts of `part` elements of `element` bytes."""
-        slices = self.count_slices(part * self.flow.parts * element)
+        slices = slices or self.count_slices(part * self.flow.parts * element)
         key = rank, in_place, self._cut(part, element, slices)
         rounds = self.rounds_of(rank, in_place=in_place)
         with self._lock:
@@ -116,7 +118,7 @@ class Plan:
         with self._lock:
             key = rank, in_place
             if key not in self._rounds:
-                self._rounds[key] = rank_rounds(self.flow, self._levels, rank, in_place=in_place)
+                self._rounds[key] = rank_rounds(self.flow, self.levels, rank, in_place=in_place)
             return self._rounds[key]
 
     def _cut(

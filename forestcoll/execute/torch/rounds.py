@@ -48,12 +48,16 @@ class Transfer(NamedTuple):
 
 
 class Local(NamedTuple):
-    """`target` = `first` op `second`, or a copy of `first`; `last`: the sum is now complete."""
+    """`target` = `first` op `second`, or a copy of `first`; `last`: the sum is now complete.
+
+    `came`: `first` has just been received.
+    """
 
     target: Spot
     first: Spot
     second: Spot | None = None
     last: bool = False
+    came: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,8 @@ class _Planner:
         locals_ = []
         for k in self.sums[number]:
             first, second = map(self._spot, values[k].made_from)
-            locals_.append(Local(self._spot(k), first, second, values[k].complete))
+            came = len(values[values[k].made_from[0]].made_from) == 1
+            locals_.append(Local(self._spot(k), first, second, values[k].complete, came))
         for k in self.copies[number]:
             target = Spot(Memory.OUTPUT, self.places[k], values[k].length)
             locals_.append(Local(target, self._spot(k)))
