@@ -200,7 +200,7 @@ class Group:
         try:
             return [self.launch, self._round, *map(int, watched[0]())]
         except ConnectionError as error:
-            self._say({"kind": "failed", "text": f"{self.name}: {error}"})
+            self.fail(f": {error}")
             self._running = False
             return None
 

@@ -75,9 +75,8 @@ def run(hosts: Sequence[Host], words: Sequence[str]) -> int:
                 PORT: port,
                 SECRET: FROM_STDIN,
             }
-            variables = shlex.join(f"{name}={value}" for name, value in told.items())
-            home = shlex.quote(os.getcwd())
-            line = f"cd {home} && exec env {variables} {command} {shlex.join(words)}"
+            env = shlex.join(f"{name}={value}" for name, value in told.items())
+            line = f"cd {shlex.quote(os.getcwd())} && exec env {env} {command} {shlex.join(words)}"
             children.append(_start(host, line, secret, first=number == 0))
             threads.append(Thread(target=_pass_on, args=(children[-1].stderr, host.name)))
             threads[-1].start()
