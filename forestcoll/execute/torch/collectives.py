@@ -22,7 +22,7 @@ from forestcoll.execute.torch.agreement import (
     movable,
     refuse,
 )
-from forestcoll.execute.torch.engine import Buffers, Run
+from forestcoll.execute.torch.engine import Buffers, OnChunk, Ready, Run, Watch
 from forestcoll.execute.torch.operators import OPERATORS
 from forestcoll.execute.torch.plan import Plan, plan_of
 from forestcoll.execute.torch.putting import run_of
@@ -41,16 +41,27 @@ def all_reduce(
     *,
     out: torch.Tensor | None = None,
     layers: Sequence[int] | None = None,
+    on_chunk: OnChunk | None = None,
+    ready: Ready | None = None,
 ) -> Work | None:
     """Leave the sum (or `op`) over all ranks in `tensor`, or in `out`, at every rank.
 
     `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero); or
     "adasum" of `layers`, each of so many elements one after the other (adasum/).
+    `on_chunk(view, offset)` is given each contiguous part of the flat result once, as soon as it is
+    final and this rank has sent it on, in this order; it may overwrite the part. `ready`: yields
+    (offset, elements) of the flat input as they are finished, or these and something to `wait()`
+    on; nothing is read earlier, and what it leaves out is taken as finished at its end. What either
+    raises comes out of `wait`, once all transfers are over. Both take contiguous tensors.
     Returns a Work if `async_op`. Raises PlanError (the plan is not one for this), UnsupportedError
     (type or operation) and ExecutionError (a peer failed or did not answer in time).
     """
     output = tensor if out is None else out
-    return start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op, layers=layers)
+    watch = None if on_chunk is None and ready is None else Watch(on_chunk, ready)
+    return start(
+        plan, Collective.ALLREDUCE, tensor, output, group, async_op,
+        op=op, layers=layers, watch=watch,
+    )  # fmt: skip
 
 
 def all_gather_into_tensor(
@@ -219,6 +230,7 @@ def start(
     sizes: Callable[[int], list[int]] | None = None,
     results: tuple[list[torch.Tensor], Callable[[], None]] | None = None,
     layers: Sequence[int] | None = None,
+    watch: Watch | None = None,
 ) -> Work | None:
     """Check what can be checked before anything is sent, then go.
 
@@ -234,6 +246,10 @@ def start(
         check_alike(input_, output)
         if sizes is None:
             _check_sizes(collective, ready.ranks, input_, output)
+        if watch is not None and not (input_.is_contiguous() and output.is_contiguous()):
+            raise UnsupportedError("on_chunk and ready take contiguous tensors")
+        if watch is not None and layers is not None:
+            raise UnsupportedError("on_chunk and ready are not for Adasum: layers go whole")
         adds = name if collective.reduces else None
         check_call(ready, collective, (input_, output), group, adds, root)
         if adasum:
@@ -252,7 +268,7 @@ def start(
         text = describe(ready, "blocks with splits", input_.dtype)
         told = Agreement(group, text, input_.device, blocks)
     tensors, leave = results or ([output], None)
-    call = _Call(ready, name, group, told, input_.detach(), output.detach(), leave, layers)
+    call = _Call(ready, name, group, told, input_.detach(), output.detach(), leave, layers, watch)
     work = submit(call, group, tensors, wait=not async_op)
     return work if async_op else None
 
@@ -309,6 +325,7 @@ class _Call:
     output: torch.Tensor
     leave: Callable[[], None] | None
     layers: Sequence[int] | None
+    watch: Watch | None = None
     rank: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -324,6 +341,8 @@ class _Call:
         flat_in, flat_out = input_.view(-1), output.view(-1)
         in_place = same or self.overlaps(flat_in, flat_out)
         if in_place and (sizes or not (same or self.matches_nccl(flat_in, flat_out))):
+            if self.watch is not None:
+                self.watch.wait_for_all()
             flat_in, in_place = flat_in.clone(), False
         element = output.element_size()
         if sizes:
@@ -335,7 +354,12 @@ class _Call:
         run: Any = Run if sizes else run_of(self.group)
         if self.layers is not None:
             run = functools.partial(AdasumRun, self.layers)
-        run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
+        buffers, watch = Buffers(flat_in, flat_out), self.watch or Watch(None, None)
+        watch.begin(job, flat_out, in_place)
+        try:
+            run(self.plan, job, buffers, self.op, self.group, self.told.tag, watch)()
+        finally:
+            watch.end()
         if output is not self.output:
             self.output.copy_(output)
         if self.leave is not None:

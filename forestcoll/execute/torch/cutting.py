@@ -8,6 +8,7 @@ and what would be empty is left out, at both ends alike.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -56,6 +57,14 @@ class Step:
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
     sums: tuple[Sum, ...]
+
+    @property
+    def ranges(self) -> Iterator[Range]:
+        """All that it reads or writes."""
+        for message in (*self.sends, *self.receives):
+            yield from message.ranges
+        for each in self.sums:
+            yield from (r for r in (each.target, each.first, each.second) if r is not None)
 
     @property
     def elements_to_pack(self) -> int:

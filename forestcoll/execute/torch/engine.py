@@ -7,9 +7,11 @@ from a rank to another, so that backends without tags match them right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.torch.cutting import Job, Message, Range, Sum
 from forestcoll.execute.torch.operators import OPERATORS
 from forestcoll.execute.torch.plan import Plan
+from forestcoll.execute.torch.rounds import Memory
 
 BATCH = 256
 """Transfers in a batch: with more, backends have been seen to hang."""
@@ -76,6 +79,115 @@ class Flight:
     unpack: list[tuple[list[torch.Tensor], torch.Tensor]] = field(default_factory=list)
 
 
+OnChunk = Callable[[torch.Tensor, int], object]
+"""Given a part of the flat result that is final, and its first element."""
+Ready = Iterable[tuple[Any, ...]]
+"""(first element, elements) of the flat input as they are finished, or with what to `wait()` on."""
+
+
+class Watch:
+    """Who makes the input part by part, and who takes the result so.
+
+    A part goes to `on_chunk` once nothing is written to it or sent from it any more. On processors
+    that is done by a thread beside the transfers; on GPUs it is put into their stream. What either
+    side raises is raised when all transfers are over, for peers wait for them.
+    """
+
+    def __init__(self, on_chunk: OnChunk | None, ready: Ready | None) -> None:
+        self.on_chunk = on_chunk
+        self.producer = None if ready is None else iter(ready)
+        self.made: list[tuple[int, int]] = []
+        self.error: BaseException | None = None
+        self.queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        self.thread: Thread | None = None
+        self.final: dict[int, list[tuple[int, int]]] = {}
+
+    def begin(self, job: Job, output: torch.Tensor, in_place: bool) -> None:
+        """Finds out which step is the last with anything to do with each part of `output`."""
+        if self.on_chunk is None:
+            return
+        self.output, kinds = output, {Memory.OUTPUT} | ({Memory.INPUT} if in_place else set())
+        touched = [
+            (piece.start, piece.start + piece.length, number)
+            for number, step in enumerate(job.steps)
+            for piece in step.ranges
+            if piece.memory in kinds
+        ]
+        borders = sorted({0, output.numel(), *(at for part in touched for at in part[:2])})
+        place = {at: k for k, at in enumerate(borders)}
+        last = torch.full((len(borders) - 1,), len(job.steps) - 1)
+        last_touch = torch.full_like(last, -1)
+        for low, high, number in touched:
+            last_touch[place[low] : place[high]] = number
+        self.final = defaultdict(list)
+        for k, number in enumerate(torch.where(last_touch < 0, last, last_touch).tolist()):
+            parts = self.final[number]
+            low = parts.pop()[0] if parts and parts[-1][1] == borders[k] else borders[k]
+            parts.append((low, borders[k + 1]))
+        if not output.is_cuda:
+            self.thread = Thread(target=self._take, name="forestcoll parts", daemon=True)
+            self.thread.start()
+
+    def _take(self) -> None:
+        with torch.no_grad():
+            while (part := self.queue.get()) is not None:
+                self._give(part)
+
+    def _give(self, part: tuple[int, int]) -> None:
+        try:
+            if self.error is None and self.on_chunk is not None:
+                self.on_chunk(self.output[slice(*part)], part[0])
+        except BaseException as error:
+            self.error = error
+
+    def finish(self, number: int) -> None:
+        """After a step: what is final now goes on."""
+        for part in self.final.get(number, ()):
+            if self.thread is None:
+                self._give(part)
+            else:
+                self.queue.put(part)
+
+    def wait_for(self, ranges: Iterable[Range]) -> None:
+        """Until those of the input are made; nothing more to come: until all is."""
+        for piece in ranges:
+            while self.producer is not None and piece.memory == Memory.INPUT:
+                if self._is_made(piece.start, piece.start + piece.length):
+                    break
+                self._pull()
+
+    def wait_for_all(self) -> None:
+        """Until nothing more is made."""
+        while self.producer is not None:
+            self._pull()
+
+    def _pull(self) -> None:
+        try:
+            tile = next(self.producer)  # type: ignore[arg-type]
+            for event in tile[2:]:
+                event.wait()
+            self.made.append((int(tile[0]), int(tile[0]) + int(tile[1])))
+        except StopIteration:
+            self.producer = None
+        except BaseException as error:
+            self.error, self.producer = self.error or error, None
+
+    def _is_made(self, low: int, high: int) -> bool:
+        self.made.sort()
+        for start, end in self.made:
+            if start <= low < end:
+                low = end
+        return low >= high
+
+    def end(self) -> None:
+        """Waits for whoever takes the result. Raises what it, or the producer, raised."""
+        if self.thread is not None:
+            self.queue.put(None)
+            self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
 Transfer = tuple[Any, torch.Tensor, int]
 """dist.isend or dist.irecv, what is sent or where it lands, and the peer's rank in the plan."""
 
@@ -84,8 +196,16 @@ class Run:
     """One call on one rank, step by step, `lead` of them under way at a time."""
 
     def __init__(
-        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
+        self,
+        plan: Plan,
+        job: Job,
+        buffers: Buffers,
+        op: str,
+        group: Any,
+        tag: int = TAG,
+        watch: Watch | None = None,
     ) -> None:
+        self.watch = watch or Watch(None, None)
         self.plan, self.job, self.op, self.group, self.tag = plan, job, op, group, tag
         self.rank = dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
@@ -99,10 +219,11 @@ class Run:
         flights: list[Flight] = []
         for number in range(len(self.job.steps)):
             if len(flights) == self.job.lead:
-                self.finish(flights.pop(0))
+                self.end(flights.pop(0))
+            self.watch.wait_for(self.job.steps[number].ranges)
             flights.append(self.start(number))
         for flight in flights:
-            self.finish(flight)
+            self.end(flight)
         # Not after an error: transfers may still be under way then.
         _pool.give_back(self.own)
 
@@ -136,6 +257,11 @@ class Run:
         else:
             words = [f"{len(batch)} transfers"] * len(works)
         flight.works.extend(zip(works, words, strict=True))
+
+    def end(self, flight: Flight) -> None:
+        """Finishes a step, and tells who watches."""
+        self.finish(flight)
+        self.watch.finish(flight.number)
 
     def finish(self, flight: Flight) -> None:
         """Waits for a step's transfers, and puts what came in its places."""
