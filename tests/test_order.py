@@ -21,6 +21,7 @@ from torch_ranks import needs_gloo, run_ranks, torch
 from forestcoll.common.errors import ForestError, PlanError, UnsupportedError
 from forestcoll.compile.verdict import verify_text
 from forestcoll.execute import contents, cpu
+from forestcoll.execute.cpu import RanksAs
 from forestcoll.plans import dumps, loads
 from forestcoll.program import Program
 from forestcoll.schedule.forest import check
@@ -67,7 +68,12 @@ def inputs(ranks: int, elements: int, dtype: str) -> list[Bits]:
 
 
 def wrong_bits(
-    program: Program, order: Order, size: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+    program: Program,
+    order: Order,
+    size: int,
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks_as: RanksAs = "threads",
 ) -> list[int]:
     """Elements of each launch whose bits are not those of the order's expressions."""
     found: list[int] = []
@@ -92,7 +98,7 @@ def wrong_bits(
 
     monkeypatch.setattr(contents.Contents, "fill", fill)
     monkeypatch.setattr(contents.Contents, "compare", compare)
-    cpu.run(program, size, dtype=dtype, iterations=3)
+    cpu.run(program, size, dtype=dtype, iterations=3, ranks_as=ranks_as)
     return found
 
 
@@ -155,6 +161,10 @@ def test_all_of_the_data_is_added_up_in_the_order_that_is_asked_for(
             found = wrong_bits(program, order, size, dtype, monkeypatch)
             assert found
             assert not any(found), (form, dtype)
+        if case == "binary":
+            found = wrong_bits(program, order, 1 << 14, "bfloat16", monkeypatch, "processes")
+            assert found
+            assert not any(found), form
     forest = made.forest
     with pytest.raises(ForestError, match=r"tree 0 adds up .*, not "):
         check(replace(forest, sums=chain(range(forest.n))))
