@@ -170,7 +170,8 @@ class Watch:
         except StopIteration:
             self.producer = None
         except BaseException as error:
-            self.error, self.producer = self.error or error, None
+            self.error = error
+            self.producer = None
 
     def _is_made(self, low: int, high: int) -> bool:
         self.made.sort()
