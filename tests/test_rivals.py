@@ -61,7 +61,7 @@ def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
     assert (made.forest.height, chain.forest.height) == (3, 7)
     assert least(made, topology, MB64) > 1.05 * least(chain, topology, MB64)
     ours, short, long, theirs, *slower, option = told(made)
-    assert (ours, theirs, option) == ("8 trees per root", "1 tree per root", "--trees 1")
+    assert (ours, theirs, option) == ("16 trees per root", "1 tree per root", "--trees 1")
     assert float(short) == pytest.approx(least(made, topology, MB64), rel=0.001)
     assert float(long) == pytest.approx(made.bands["mscclpp-json"].least, rel=0.01)
     assert float(slower[0]) < FAR * 450

@@ -12,9 +12,10 @@
     thread blocks  do one instruction after the other, at a limited rate if asked
     runtimes       message sizes, slots, slices, proxies, pipelines, packets, NVLS
 
-No float is rounded to a grid: with no latency and unlimited blocks, times are those of the fluid
-limit, exact but for double precision. What is not modelled: kernel launch, caches, PCIe below what
-the topology says, congestion control.
+Times are multiples of 2^-28 microseconds, so that what happens at once by the plan does so in
+floats: with no latency and unlimited blocks, they are those of the fluid limit but for that. Who is
+served first of those that come at once is told by who began first. What is not modelled: kernel
+launch, caches, PCIe below what the topology says, congestion control.
 
 The way there: simulation.py (a plan or a forest in, a `Timing` of result.py out), code.py (what
 thread blocks do, as columns), native/fifo.cpp and native/onesided.cpp (what one does next),

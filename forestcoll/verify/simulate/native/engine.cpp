@@ -1,4 +1,12 @@
 // The clock: events in the order of time until nobody can go on; who is left then waits for ever.
+//
+// A queue serves one transfer after the other, so when it will be done with all that have come is known:
+// there is an event where the head of a transfer goes on, and where the last byte leaves, but none
+// where a link is only free again. What is posted later stands in its counter with its time: there is an
+// event only if somebody sleeps until then.
+//
+// Times are multiples of `kGrid`, so that what happens at once by the plan does so by its numbers too. Of
+// two events at one time that goes first whose cause did: an end of service counts from its beginning.
 #include "engine.hpp"
 
 #include <algorithm>
@@ -11,9 +19,15 @@ namespace forestcoll::simulate {
 
 namespace {
 
-constexpr double kSameTime = 1e-7;  // microseconds; what is nearer happens at once
+constexpr double kGrid = 0x1p-28;  // microseconds: 3.7 femtoseconds
 
-enum class What : std::int32_t { link_is_free, sets_off, arrives, paced, posts, wakes };
+// The nearest time of the grid: the sum has no bits for less.
+double on_grid(double time) {
+  constexpr double shift = kGrid * 0x1.8p52;
+  return (time + shift) - shift;
+}
+
+enum class What : std::int32_t { wakes, comes, leaves, posts };
 
 // A number for an item: a free one, or one more.
 template <class Item>
@@ -29,44 +43,42 @@ std::int32_t take(std::vector<Item>& items, std::vector<std::int32_t>& free) {
 
 struct Event {
   std::uint64_t number;  // of two at one time the smaller goes first
+  std::int32_t link;     // whose service ends then: the number is that of its beginning; -1: none
   What what;
   std::int32_t object;
-  std::int32_t next;  // at its time
+  std::int32_t next = -1;  // at its time
 };
 
 // Events, the earliest first. GPUs that do the same make many at one time, so those of a time are a
-// list in the order in which they came, and only lists are in the heap.
+// list, and only lists are in the heap.
 class Events {
  public:
   Events() { recent_.fill({0, -1}); }
 
-  bool empty() const { return heap_.empty(); }
-  double time() const { return heap_.front().time; }
-  const Event& first() const { return events_[lists_[heap_.front().list].first]; }
+  double time() const { return heap_.empty() ? kUnlimited : heap_.front().time; }
 
-  void push(double time, std::uint64_t number, What what, std::int32_t object) {
+  void push(double time, const Event& pushed) {
     const std::int32_t event = take(events_, free_events_);
-    events_[event] = {number, what, object, -1};
+    events_[event] = pushed;
     Recent& recent = recent_at(time);
     if (recent.list >= 0 && recent.time == time) {
-      std::int32_t& last = lists_[recent.list].last;
-      events_[last].next = event;
-      last = event;
+      events_[event].next = lists_[recent.list];
+      lists_[recent.list] = event;
       return;
     }
     const std::int32_t list = take(lists_, free_lists_);
-    lists_[list] = {event, event};
-    recent = {time, list};  // a list that it stood for gets no more: what comes later is later
-    heap_.push_back({time, number, list});
+    lists_[list] = event;
+    recent = {time, list};
+    heap_.push_back({time, list});
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
   Event pop() {  // there has to be one
-    const auto [time, _, list] = heap_.front();
-    const std::int32_t number = lists_[list].first;
+    const auto [time, list] = heap_.front();
+    const std::int32_t number = lists_[list];
     free_events_.push_back(number);
-    lists_[list].first = events_[number].next;
-    if (lists_[list].first < 0) {
+    lists_[list] = events_[number].next;
+    if (lists_[list] < 0) {
       if (Recent& recent = recent_at(time); recent.list == list) recent.list = -1;
       free_lists_.push_back(list);
       std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
@@ -76,16 +88,10 @@ class Events {
   }
 
  private:
-  struct List {
-    std::int32_t first, last;
-  };
   struct Entry {
     double time;
-    std::uint64_t number;
     std::int32_t list;
-    bool operator>(const Entry& other) const {
-      return time != other.time ? time > other.time : number > other.number;
-    }
+    bool operator>(const Entry& other) const { return time > other.time; }
   };
   struct Recent {  // the last list of a time, by its bits
     double time;
@@ -97,102 +103,48 @@ class Events {
   }
 
   std::vector<Event> events_;
-  std::vector<List> lists_;
+  std::vector<std::int32_t> lists_;  // the first of each
   std::vector<std::int32_t> free_events_, free_lists_;
   std::vector<Entry> heap_;
   std::array<Recent, 256> recent_;
 };
 
-struct Transfer {
+struct alignas(64) Transfer {
   std::int32_t route, thread, post, span;
   double bytes, cap;
-  bool waits, here;  // the thread waits for it; until it is here, not only until it has left
-  std::int32_t begun;  // stages that have begun
-  std::int32_t over;  // stages, from the first, that all bytes have passed
-  bool paced;  // nothing but the thread's own speed held it up
+  double paced;        // when the thread's own speed lets it end
+  double end;          // when the queues that it has come to are done with it,
+  std::int32_t last;   // and which of them is the last
+  std::int32_t begun;  // stages
+  std::int16_t open;   // flows of its that are under way
+  bool waits, here;    // the thread waits for it; until it is here, not only until it has left
 };
 
-struct Progress {  // of a transfer at a stage
-  std::int16_t open;    // links and flows that are not done with it
-  std::int16_t queued;  // links whose queue it waits in
-};
-
-struct Waiting {  // in a link's queue
-  double bytes;
-  std::int32_t transfer, stage, next;
-};
-
-struct Line {
-  std::int32_t first = -1, last = -1;  // who waits
-  std::int32_t transfer = -1, stage = -1;
+struct Line {  // the queue at a link
+  double free = 0;          // when it is done with all that have come
+  std::uint64_t begun = 0;  // the number of the service that it began last
 };
 
 struct Counter {
   std::int64_t posted, taken = 0;
-  std::int32_t first = -1, last = -1;  // threads that sleep until more is posted
+  std::int32_t first = -1, last = -1;  // thread that sleeps until more is posted
+  std::int32_t later = -1;  // what is posted at a later time, while nobody sleeps
+};
+
+struct Later {
+  double time;
+  std::uint64_t number;
+  std::int32_t next;
 };
 
 struct alignas(64) State {  // of a thread
   const Thread* code;
   const Operation *at = nullptr, *end = nullptr;  // the next, and the end of its segment
+  double here = 0;  // when the last of the transfers that have left is here
   std::int32_t segment = -1, round = 0, rounds = 0;
   std::int32_t under_way = 0;  // transfers that it has started
-  std::int32_t next = -1;      // sleeps after it
+  std::int32_t next = -1;      // sleeps too
   bool waits = false, joins = false, ready = false;
-};
-
-// When the next flow of each bundle ends, the earliest first; that changes with the rates.
-class Alarms {
- public:
-  struct Alarm {
-    double time;
-    std::uint64_t number;  // of two at one time the smaller goes first
-    std::int32_t bundle;
-    bool operator<(const Alarm& other) const {
-      return time != other.time ? time < other.time : number < other.number;
-    }
-  };
-
-  bool empty() const { return heap_.empty(); }
-  const Alarm& first() const { return heap_.front(); }
-
-  void set(double time, std::uint64_t number, std::int32_t bundle) {
-    if (static_cast<std::size_t>(bundle) >= place_.size()) place_.resize(bundle + 1, -1);
-    if (place_[bundle] < 0) {
-      place_[bundle] = verify::count_of(heap_);
-      heap_.emplace_back();
-    }
-    put({time, number, bundle}, place_[bundle]);
-  }
-
-  void pop() {  // there has to be one
-    place_[heap_.front().bundle] = -1;
-    const Alarm last = heap_.back();
-    heap_.pop_back();
-    if (!heap_.empty()) put(last, 0);
-  }
-
- private:
-  // Puts an alarm in the heap, in place of the one that stands there.
-  void put(const Alarm& alarm, std::int32_t at) {
-    const std::int32_t count = verify::count_of(heap_);
-    for (std::int32_t above; at > 0 && alarm < heap_[above = (at - 1) / 2]; at = above) move(above, at);
-    for (std::int32_t below; (below = 2 * at + 1) < count; at = below) {
-      if (below + 1 < count && heap_[below + 1] < heap_[below]) ++below;
-      if (!(heap_[below] < alarm)) break;
-      move(below, at);
-    }
-    heap_[at] = alarm;
-    place_[alarm.bundle] = at;
-  }
-
-  void move(std::int32_t from, std::int32_t to) {
-    heap_[to] = heap_[from];
-    place_[heap_[to].bundle] = to;
-  }
-
-  std::vector<Alarm> heap_;
-  std::vector<std::int32_t> place_;  // of each bundle, -1: none
 };
 
 class Engine {
@@ -210,73 +162,82 @@ class Engine {
     outcome_.bytes.resize(network.capacity.size());
     for (const std::int64_t value : threads.counters) counters_.push_back({value});
     for (const Thread& thread : threads.threads) threads_.push_back({&thread});
-    for (const Route& route : network.routes) stages_ = std::max(stages_, route.end - route.first);
   }
 
   Outcome run(double until, void (*poll)()) {
     for (std::int32_t t = 0; t < verify::count_of(threads_); ++t)
       if (threads_[t].code->count()) wake(t);
-    std::uint64_t seen = 0;
-    while (true) {
-      while (next_ < ready_.size()) advance(next_ready());
-      for (int bundle : sharing_.settle(now_)) set_alarm(bundle);
-      if (events_.empty() && flow_ends_.empty()) break;
-      now_ = std::max(now_, flow_is_next() ? flow_ends_.first().time : events_.time());
-      if (now_ > until) {
-        outcome_.time = kUnlimited;
-        return std::move(outcome_);
+    for (std::uint64_t turn = 1;; ++turn) {
+      if (!(turn & 0xfff)) poll();
+      go_on();
+      sharing_.settle(now_);
+      const double flow = on_grid(sharing_.next_end()), time = std::min(flow, events_.time());
+      if (time == kUnlimited) break;
+      now_ = std::max(now_, time);
+      if (now_ > until) break;
+      if (flow <= now_) {
+        sharing_.end(now_, now_ + kGrid / 2, ended_);
+        for (const Flow& one : ended_) flow_ends(one.transfer);
+        ended_.clear();
       }
-      while (handle_next())
-        if (!(++seen & 0xffff)) poll();
+      while (events_.time() <= now_) handle_all();
     }
+    if (std::max(now_, outcome_.time) > until) outcome_.time = kUnlimited;
     for (std::int32_t t = 0; t < verify::count_of(threads_); ++t) {
       const State& thread = threads_[t];
-      if (thread.code->count() && thread.segment < verify::count_of(thread.code->segments))
+      if (now_ <= until && thread.code->count() && thread.segment < verify::count_of(thread.code->segments))
         outcome_.stuck.push_back({t, number_of(thread)});
     }
     return std::move(outcome_);
   }
 
  private:
-  void set_alarm(int bundle) {
-    const double end = sharing_.next_end(bundle);
-    if (end < kUnlimited) flow_ends_.set(end, number_++, bundle);
+  // --- events ------------------------------------------------------------------------------------
+
+  void at(double time, What what, std::int32_t object, std::int32_t link = -1) {
+    events_.push(time, {link < 0 ? ++number_ : 0, link, what, object});
   }
 
-  // Whether the end of a flow comes before all other events; there has to be one or the other.
-  bool flow_is_next() const {
-    if (events_.empty() || flow_ends_.empty()) return events_.empty();
-    const Alarms::Alarm& end = flow_ends_.first();
-    const double time = events_.time();
-    return end.time != time ? end.time < time : end.number < events_.first().number;
-  }
-
-  // Handles the next event if it is due now.
-  bool handle_next() {
-    if (events_.empty() && flow_ends_.empty()) return false;
-    if (flow_is_next()) {
-      const Alarms::Alarm end = flow_ends_.first();
-      if (end.time > now_ + kSameTime) return false;
-      flow_ends_.pop();
-      const Flow flow = sharing_.end(end.bundle, now_);
-      set_alarm(end.bundle);
-      part_done(flow.transfer, flow.stage);
-      return true;
+  // Handles those that are due now.
+  void handle_all() {
+    while (events_.time() <= now_) {
+      Event& event = due_.emplace_back(events_.pop());
+      if (event.link >= 0) event.number = lines_[event.link].begun;
     }
-    if (events_.time() > now_ + kSameTime) return false;
-    handle(events_.pop());
-    return true;
+    std::sort(due_.begin(), due_.end(), [](const Event& a, const Event& b) {
+      return a.number != b.number ? a.number < b.number : a.what < b.what;
+    });
+    for (const Event& event : due_) handle(event);
+    due_.clear();
   }
 
-  std::int32_t next_ready() {
-    if (seed_) {  // xorshift64*
-      seed_ ^= seed_ >> 12, seed_ ^= seed_ << 25, seed_ ^= seed_ >> 27;
-      std::swap(ready_[next_], ready_[next_ + (seed_ * 2685821657736338717ull >> 33) % (ready_.size() - next_)]);
+  void handle(const Event& event) {
+    if (event.link >= 0) lines_[event.link].begun = ++number_;
+    switch (event.what) {
+      case What::wakes:
+        return wake(event.object);
+      case What::comes:
+        return come(event.object);
+      case What::leaves:
+        return leave(event.object);
+      case What::posts:
+        return post(event.object);
     }
-    const std::int32_t t = ready_[next_++];
-    if (next_ == ready_.size()) ready_.clear(), next_ = 0;
-    threads_[t].ready = false;
-    return t;
+  }
+
+  // --- threads -----------------------------------------------------------------------------------
+
+  // Lets all that are ready go on, and those that they wake.
+  void go_on() {
+    for (std::size_t next = 0; next < ready_.size(); ++next) {
+      if (seed_) {  // xorshift64*
+        seed_ ^= seed_ >> 12, seed_ ^= seed_ << 25, seed_ ^= seed_ >> 27;
+        std::swap(ready_[next], ready_[next + (seed_ * 2685821657736338717ull >> 33) % (ready_.size() - next)]);
+      }
+      threads_[ready_[next]].ready = false;
+      advance(ready_[next]);
+    }
+    ready_.clear();
   }
 
   void wake(std::int32_t t) {
@@ -285,7 +246,12 @@ class Engine {
     __builtin_prefetch(threads_[t].at);
   }
 
-  void at(double time, What what, std::int32_t object) { events_.push(time, number_++, what, object); }
+  void wake_at(double time, std::int32_t t) {
+    if (time > now_)
+      at(time, What::wakes, t);
+    else
+      wake(t);
+  }
 
   // Lets a thread do what it can.
   void advance(std::int32_t t) {
@@ -321,35 +287,29 @@ class Engine {
     const Operation& o = *thread.at;
     const double size = thread.round + 1 < thread.rounds ? o.full : o.last;
     switch (o.kind) {
-      case Kind::take:
-        if (Counter& counter = counters_[o.object]; counter.posted - counter.taken < o.amount)
-          return sleep(t, counter);
-        else
-          counter.taken += o.amount;
+      case Kind::take: {
+        Counter& counter = counters_[o.object];
+        if (!has(counter, counter.taken + o.amount)) return sleep(t, o.object);
+        counter.taken += o.amount;
         return true;
+      }
       case Kind::reach:
-        if (Counter& counter = counters_[o.object];
-            counter.posted < o.amount + static_cast<std::int64_t>(o.stride) * thread.round)
-          return sleep(t, counter);
-        return true;
+        return has(counters_[o.object], o.amount + static_cast<std::int64_t>(o.stride) * thread.round) ||
+               sleep(t, o.object);
       case Kind::post:
-        if (o.full > 0)
-          at(now_ + o.full, What::posts, o.object);
-        else
-          post(o.object);
+        post_at(on_grid(now_ + o.full), o.object);
         return true;
       case Kind::join:
         thread.joins = thread.under_way > 0;
-        return !thread.joins;
+        if (!thread.joins && thread.here <= now_) return true;
+        if (!thread.joins) wake_at(thread.here, t);
+        return false;
       case Kind::delay:
-        if (thread.waits) {
-          thread.waits = false;
-          return true;
-        }
-        if (size <= 0) return true;
-        thread.waits = true;
-        note(t, thread, now_ + size);
-        at(now_ + size, What::wakes, t);
+        if (!thread.waits && size <= 0) return true;
+        thread.waits = !thread.waits;
+        if (!thread.waits) return true;
+        note(t, thread, on_grid(now_ + size));
+        wake_at(on_grid(now_ + size), t);
         return false;
       case Kind::mark:
         return mark(t, thread, o);
@@ -361,13 +321,9 @@ class Engine {
       start(t, thread, o, size);
       return true;
     }
-    if (thread.waits) {  // the transfer that it waited for is over
-      thread.waits = false;
-      return true;
-    }
-    thread.waits = true;
-    start(t, thread, o, size);
-    return false;
+    thread.waits = !thread.waits;  // else the transfer that it waited for is over
+    if (thread.waits) start(t, thread, o, size);
+    return !thread.waits;
   }
 
   bool mark(std::int32_t t, const State& thread, const Operation& o) {
@@ -379,18 +335,40 @@ class Engine {
       if (place.reads && !place.buffer && from < high - .5 && low < to - .5) when = std::max(when, time);
       from = to;
     }
-    if (when > now_ + kSameTime) {
+    when = on_grid(when + kGrid / 2);  // not before
+    if (when > now_) {
       at(when, What::wakes, t);
       return false;
     }
-    outcome_.marks.push_back({place.rank, place.buffer, place.reads, thread.round, low, high, now_ + o.full});
+    outcome_.marks.push_back({place.rank, place.buffer, place.reads, thread.round, low, high, on_grid(now_ + o.full)});
     return true;
   }
 
-  bool sleep(std::int32_t t, Counter& counter) {
+  // Whether so many have been posted by now.
+  bool has(Counter& counter, std::int64_t count) {
+    if (counter.posted < count)
+      for (std::int32_t* link = &counter.later; *link >= 0;) {
+        const std::int32_t number = *link;
+        if (laters_[number].time <= now_) {
+          ++counter.posted;
+          *link = laters_[number].next;
+          free_laters_.push_back(number);
+        } else {
+          link = &laters_[number].next;
+        }
+      }
+    return counter.posted >= count;
+  }
+
+  bool sleep(std::int32_t t, std::int32_t number) {
+    Counter& counter = counters_[number];
     (counter.first < 0 ? counter.first : threads_[counter.last].next) = t;
     counter.last = t;
     threads_[t].next = -1;
+    for (; counter.later >= 0; counter.later = laters_[counter.later].next) {
+      events_.push(laters_[counter.later].time, {laters_[counter.later].number, -1, What::posts, number});
+      free_laters_.push_back(counter.later);
+    }
     return false;
   }
 
@@ -401,80 +379,87 @@ class Engine {
     counter.first = -1;
   }
 
+  void post_at(double time, std::int32_t number) {
+    Counter& counter = counters_[number];
+    if (time <= now_) return post(number);
+    if (counter.first >= 0) return at(time, What::posts, number);
+    const std::int32_t later = take(laters_, free_laters_);
+    laters_[later] = {time, ++number_, counter.later};
+    counter.later = later;
+  }
+
   std::int32_t note(std::int32_t t, const State& thread, double end) {
     if (!timeline_) return -1;
     outcome_.spans.push_back({t, number_of(thread), thread.round, now_, end});
     return static_cast<std::int32_t>(outcome_.spans.size()) - 1;
   }
 
-  Progress& progress(std::int32_t number, std::int32_t stage) { return progress_[number * stages_ + stage]; }
-
   // --- transfers ---------------------------------------------------------------------------------
 
   void start(std::int32_t t, const State& thread, const Operation& o, double bytes) {
     const std::int32_t number = take(transfers_, free_);
-    progress_.resize(transfers_.size() * stages_);
     ++outcome_.transfers;
     const Route& route = network_.routes[o.object];
-    Transfer& transfer = transfers_[number];
-    transfer.route = o.object;
-    transfer.thread = t;
-    transfer.post = o.post;
-    transfer.span = note(t, thread, now_);
-    transfer.bytes = bytes;
-    transfer.cap = o.cap > 0 ? o.cap : kUnlimited;
-    transfer.waits = o.kind != Kind::start;
-    transfer.here = o.kind == Kind::fetch;
-    transfer.begun = transfer.over = 0;
     if (route.first < route.end)
       for (int link : links(network_.stages[route.first].first, network_.stages[route.end - 1].end))
         outcome_.bytes[link] += bytes;
-    if (route.lead > 0)
-      at(now_ + route.lead, What::sets_off, number);
+    const double off = on_grid(now_ + route.lead);  // when it sets off
+    const double cap = o.cap > 0 ? o.cap : kUnlimited;
+    const double paced = route.queues && cap < kUnlimited ? on_grid(off + bytes / cap) : off;
+    const std::int32_t begun = bytes > 0 ? 0 : route.end - route.first;
+    transfers_[number] = {o.object, t, o.post, note(t, thread, now_), bytes, cap, paced, off, -1, begun, 0,
+                          o.kind != Kind::start, o.kind == Kind::fetch};
+    if (off > now_)
+      at(off, What::comes, number);
     else
-      set_off(number);
+      come(number);
   }
 
-  void set_off(std::int32_t number) {
-    Transfer& transfer = transfers_[number];
-    const Route& route = network_.routes[transfer.route];
-    const double bytes = transfer.bytes;
-    transfer.paced = true;
-    if (route.queues && transfer.cap < kUnlimited && bytes > 0) {
-      transfer.paced = false;
-      at(now_ + bytes / transfer.cap, What::paced, number);
-    }
-    if (bytes <= 0) {
-      transfer.begun = transfer.over = route.end - route.first;
-      leave(number);
-      return;
-    }
-    begin_stage(number);
-  }
-
-  // The head of the transfer has come to its next stage.
-  void begin_stage(std::int32_t number) {
+  // The head of a transfer has come to its next stage, or has passed them all.
+  void come(std::int32_t number) {
     const Route& route = network_.routes[transfers_[number].route];
+    const std::int32_t stages = route.end - route.first;
     while (true) {
       Transfer& transfer = transfers_[number];
-      if (transfer.begun == route.end - route.first) return;
-      const std::int32_t s = transfer.begun++;
-      const Stage& stage = network_.stages[route.first + s];
-      const auto queued = static_cast<std::int16_t>(stage.end - stage.queued);
-      progress(number, s) = {static_cast<std::int16_t>(queued + (stage.first < stage.queued)), queued};
-      if (stage.first < stage.queued)
-        sharing_.add(bundle(route, route.first + s, transfer), transfer.bytes, number, s, now_);
+      if (transfer.begun == stages) {
+        if (transfer.open) return;
+        const double left = std::max(transfer.end, transfer.paced);  // when the last byte leaves the last link
+        __builtin_prefetch(threads_[transfer.thread].at + 1);
+        if (left > now_) return at(left, What::leaves, number, transfer.last);
+        return leave(number);
+      }
+      const std::int32_t s = route.first + transfer.begun++;
+      const Stage& stage = network_.stages[s];
+      double next = now_;
+      std::int32_t waits = -1;
       for (int link : links(stage.queued, stage.end)) {
         Line& line = lines_[link];
-        const std::int32_t place = take(waiting_, free_places_);
-        waiting_[place] = {transfer.bytes, number, s, -1};
-        (line.first < 0 ? line.first : waiting_[line.last].next) = place;
-        line.last = place;
-        if (line.transfer < 0) serve(link);
+        if (line.free > next)
+          next = line.free, waits = link;
+        else if (line.free <= now_)
+          line.begun = ++number_;
+        line.free = on_grid(std::max(now_, line.free) + transfer.bytes / network_.capacity[link]);
+        if (line.free >= transfer.end) transfer.end = line.free, transfer.last = link;
       }
-      // Served at once everywhere? Then the head is at the next stage.
-      if (!cut_through_ || progress(number, s).queued || transfers_[number].begun != s + 1) return;
+      if (stage.first < stage.queued) {
+        ++transfer.open;
+        sharing_.add(bundle(route, s, transfer), transfer.bytes, number, now_);
+      }
+      if (transfer.begun == stages) continue;
+      if (!cut_through_) {
+        if (transfer.open) return;
+        next = transfer.end, waits = transfer.last;
+      }
+      if (next > now_) return at(next, What::comes, number, waits);
     }
+  }
+
+  void flow_ends(std::int32_t number) {
+    Transfer& transfer = transfers_[number];
+    const Route& route = network_.routes[transfer.route];
+    --transfer.open;
+    if (transfer.begun == route.end - route.first) return come(number);
+    if (!cut_through_) at(std::max(now_, transfer.end), What::comes, number);
   }
 
   std::span<const int> links(std::int32_t first, std::int32_t end) const {
@@ -493,91 +478,20 @@ class Engine {
     return bundles.back();
   }
 
-  // The link takes the next transfer that waits for it, if there is one.
-  void serve(int link) {
-    Line& line = lines_[link];
-    if (line.first < 0) {
-      line.transfer = -1;
-      return;
-    }
-    const Waiting& next = waiting_[line.first];
-    free_places_.push_back(line.first);
-    line.first = next.next;
-    line.transfer = next.transfer;
-    line.stage = next.stage;
-    --progress(line.transfer, line.stage).queued;
-    at(now_ + next.bytes / network_.capacity[link], What::link_is_free, link);
-  }
-
-  void part_done(std::int32_t number, std::int32_t s) {
-    --progress(number, s).open;
-    pass(number);
-  }
-
-  // Moves on what says how far all of the transfer's bytes are.
-  void pass(std::int32_t number) {
-    const Route& route = network_.routes[transfers_[number].route];
-    while (transfers_[number].over < transfers_[number].begun &&
-           progress(number, transfers_[number].over).open == 0) {
-      ++transfers_[number].over;
-      if (transfers_[number].over == transfers_[number].begun) begin_stage(number);
-    }
-    if (transfers_[number].over == route.end - route.first && transfers_[number].paced) leave(number);
-  }
-
-  // The last byte has left the last link.
   void leave(std::int32_t number) {
-    Transfer& transfer = transfers_[number];
-    const double latency = network_.routes[transfer.route].latency;
-    if (transfer.span >= 0) outcome_.spans[transfer.span].end = now_;
-    if (transfer.waits && !transfer.here) wake(transfer.thread);
-    if (latency > 0)
-      at(now_ + latency, What::arrives, number);
-    else
-      arrive(number);
-  }
-
-  void arrive(std::int32_t number) {
     const Transfer& transfer = transfers_[number];
     State& thread = threads_[transfer.thread];
-    if (transfer.waits && transfer.here) wake(transfer.thread);
-    if (!transfer.waits && --thread.under_way == 0 && thread.joins) {
-      thread.joins = false;
-      wake(transfer.thread);
-    }
-    outcome_.time = std::max(outcome_.time, now_);
-    if (transfer.post >= 0) post(transfer.post);
+    const double here = on_grid(now_ + network_.routes[transfer.route].latency);
+    if (transfer.span >= 0) outcome_.spans[transfer.span].end = now_;
+    outcome_.time = std::max(outcome_.time, here);
+    if (transfer.post >= 0) post_at(here, transfer.post);
     free_.push_back(number);
-  }
-
-  void handle(const Event& event) {
-    switch (event.what) {
-      case What::link_is_free: {
-        const std::int32_t number = lines_[event.object].transfer;
-        const std::int32_t stage = lines_[event.object].stage;
-        serve(event.object);
-        const std::int32_t next = lines_[event.object].transfer;
-        if (next >= 0) served(next, lines_[event.object].stage);
-        part_done(number, stage);
-        return;
-      }
-      case What::sets_off:
-        return set_off(event.object);
-      case What::arrives:
-        return arrive(event.object);
-      case What::paced:
-        transfers_[event.object].paced = true;
-        return pass(event.object);
-      case What::posts:
-        return post(event.object);
-      case What::wakes:
-        return wake(event.object);
+    if (transfer.waits) return wake_at(transfer.here ? here : now_, transfer.thread);
+    thread.here = std::max(thread.here, here);
+    if (--thread.under_way == 0 && thread.joins) {
+      thread.joins = false;
+      wake_at(thread.here, transfer.thread);
     }
-  }
-
-  // A transfer that waited in a queue is served now: its head goes on when it is served everywhere.
-  void served(std::int32_t number, std::int32_t s) {
-    if (cut_through_ && !progress(number, s).queued && transfers_[number].begun == s + 1) begin_stage(number);
   }
 
   const Network& network_;
@@ -588,17 +502,15 @@ class Engine {
   Sharing sharing_;
   std::vector<std::vector<int>> bundles_;  // per stage, of each weight and cap
   std::vector<Line> lines_;
-  std::vector<Waiting> waiting_;
   std::vector<Transfer> transfers_;
-  std::int32_t stages_ = 0;  // of a route, at most
-  std::vector<Progress> progress_;  // so many for each transfer
-  std::vector<std::int32_t> free_, free_places_;
+  std::vector<std::int32_t> free_, free_laters_;
   std::vector<Counter> counters_;
+  std::vector<Later> laters_;
   std::vector<State> threads_;
-  std::vector<std::int32_t> ready_;  // from `next_` on
-  std::size_t next_ = 0;
+  std::vector<std::int32_t> ready_;
+  std::vector<Event> due_;
+  std::vector<Flow> ended_;
   Events events_;
-  Alarms flow_ends_;
   std::uint64_t number_ = 0;
   double now_ = 0;
   Outcome outcome_;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 namespace forestcoll::simulate {
 
 namespace {
 
 constexpr double kSame = 1e-12;  // rates that differ by less, relatively, differ by rounding
+constexpr std::size_t kBlock = 16;  // bundles whose soonest end is kept
 
 // What each flow of the bundle has been served until `now`.
 void advance(Bundle& bundle, double now) {
@@ -23,19 +25,30 @@ Sharing::Sharing(const std::vector<double>& capacity) {
 }
 
 int Sharing::bundle(std::span<const int> links, double weight, double cap) {
-  const auto first = static_cast<std::int32_t>(seats_.size());
+  for (const std::int32_t number : links_[links[0]].bundles) {
+    const Bundle& bundle = bundles_[number];
+    if (bundle.weight == weight && bundle.cap == cap && std::ranges::equal(seats(bundle), links, {}, &Seat::link))
+      return number;
+  }
+  const auto first = static_cast<std::int32_t>(seats_.size()), number = static_cast<std::int32_t>(bundles_.size());
   for (int link : links) seats_.push_back({link, 0});
-  bundles_.push_back({.weight = weight, .cap = cap, .first = first, .end = static_cast<std::int32_t>(seats_.size())});
+  const auto end = static_cast<std::int32_t>(seats_.size());
+  bundles_.push_back({.weight = weight, .cap = cap, .first = first, .end = end});
+  links_[links[0]].bundles.push_back(number);
   flows_.emplace_back();
-  return static_cast<int>(bundles_.size()) - 1;
+  settled_.emplace_back();
+  ends_.push_back(kUnlimited);
+  if (soonest_.size() * kBlock < ends_.size()) soonest_.push_back(kUnlimited);
+  capped_ |= cap < kUnlimited;
+  return number;
 }
 
 void Sharing::touch(int number) {
-  if (!bundles_[number].touched) touched_.push_back(number);
-  bundles_[number].touched = true;
+  if (!settled_[number].touched) touched_.push_back(number);
+  settled_[number].touched = true;
 }
 
-void Sharing::add(int number, double bytes, std::int32_t transfer, std::int32_t stage, double now) {
+void Sharing::add(int number, double bytes, std::int32_t transfer, double now) {
   touch(number);
   Bundle& bundle = bundles_[number];
   if (!bundle.count++) {
@@ -44,26 +57,49 @@ void Sharing::add(int number, double bytes, std::int32_t transfer, std::int32_t 
   }
   advance(bundle, now);
   std::vector<Flow>& flows = flows_[number];
-  flows.push_back({bundle.served + bytes, number_++, transfer, stage});
+  flows.push_back({bundle.served + bytes, transfer});
   std::push_heap(flows.begin(), flows.end(), std::greater<>());
+  bundle.first_ends = flows.front().served;
 }
 
-Flow Sharing::end(int number, double now) {
-  touch(number);
-  Bundle& bundle = bundles_[number];
-  advance(bundle, now);
-  --bundle.count;
-  std::vector<Flow>& flows = flows_[number];
-  std::pop_heap(flows.begin(), flows.end(), std::greater<>());
-  const Flow flow = flows.back();
-  flows.pop_back();
-  return flow;
+double Sharing::next_end() const {
+  double first = kUnlimited;
+  for (const double end : soonest_) first = end < first ? end : first;
+  return first;
 }
 
-double Sharing::next_end(int number) const {
+void Sharing::set_end(int number) {
   const Bundle& bundle = bundles_[number];
-  if (!bundle.count) return kUnlimited;
-  return bundle.since + std::max(0.0, flows_[number].front().served - bundle.served) / bundle.rate;
+  const double left = std::max(0.0, bundle.first_ends - bundle.served);
+  const double end = bundle.count ? bundle.since + left / bundle.rate : kUnlimited;
+  const double old = std::exchange(ends_[number], end);
+  double& soonest = soonest_[number / kBlock];
+  if (end <= soonest) {
+    soonest = end;
+  } else if (old == soonest) {
+    const std::size_t first = number / kBlock * kBlock;
+    soonest = *std::min_element(&ends_[first], &ends_[std::min(first + kBlock, ends_.size())]);
+  }
+}
+
+void Sharing::end(double now, double time, std::vector<Flow>& ended) {
+  for (std::size_t block = 0; block < soonest_.size(); ++block) {
+    if (soonest_[block] > time) continue;
+    for (std::size_t number = block * kBlock; number < std::min((block + 1) * kBlock, ends_.size()); ++number) {
+      if (ends_[number] > time) continue;
+      touch(static_cast<int>(number));
+      Bundle& bundle = bundles_[number];
+      advance(bundle, now);
+      std::vector<Flow>& flows = flows_[number];
+      const double served = bundle.served + bundle.rate * (time - now);
+      do {
+        std::pop_heap(flows.begin(), flows.end(), std::greater<>());
+        ended.push_back(flows.back());
+        flows.pop_back();
+      } while (--bundle.count && flows.front().served <= served);
+      if (bundle.count) bundle.first_ends = flows.front().served;
+    }
+  }
 }
 
 // Enters the bundle in the lists of its links.
@@ -72,7 +108,9 @@ void Sharing::join(int number) {
   for (std::int32_t seat = bundle.first; seat < bundle.end; ++seat) {
     std::vector<Member>& list = links_[seats_[seat].link].members;
     seats_[seat].place = static_cast<std::int32_t>(list.size());
-    list.push_back({number, seat});
+    const std::int32_t others = bundle.end - bundle.first - 1;
+    const std::int32_t other = others == 1 ? seats_[2 * bundle.first + 1 - seat].link : others ? -2 : -1;
+    list.push_back({number, seat, other});
   }
 }
 
@@ -87,115 +125,123 @@ void Sharing::leave(int number) {
   bundle.rate = 0;
 }
 
-// All links and bundles that hang together with the links that changed.
+// All links that hang together with the links that changed.
 void Sharing::gather() {
   near_links_.swap(changed_links_);
   changed_links_.clear();
-  near_.clear();
-  const auto visit = [this](int number) {
-    Link& link = links_[number];
-    link.room = link.capacity;
-    link.weight = 0;
-    link.open = static_cast<std::int32_t>(link.members.size());
-    link.seen = true;
+  for (int link : near_links_) links_[link].seen = true;
+  const auto visit = [this](int link) {
+    if (!links_[link].seen) near_links_.push_back(link);
+    links_[link].seen = true;
   };
-  for (int link : near_links_) visit(link);
   for (std::size_t k = 0; k < near_links_.size(); ++k) {
     for (const Member& member : links_[near_links_[k]].members) {
-      Bundle& bundle = bundles_[member.bundle];
-      if (bundle.seen) continue;
-      bundle.seen = true;
-      bundle.frozen = false;
-      near_.push_back(member.bundle);
-      const double weight = bundle.weight * bundle.count;
-      for (const Seat& seat : seats(bundle)) {
-        Link& link = links_[seat.link];
-        if (!link.seen) {
-          visit(seat.link);
-          near_links_.push_back(seat.link);
-        }
-        link.weight += weight;
-      }
+      if (member.other >= 0)
+        visit(member.other);
+      else if (member.other == -2)
+        for (const Seat& seat : seats(bundles_[member.bundle])) visit(seat.link);
     }
   }
-  for (int link : near_links_) links_[link].seen = links_[link].dirty = false;
-  for (int number : near_) bundles_[number].seen = false;
+  for (int number : near_links_) {
+    Link& link = links_[number];
+    link.seen = link.dirty = false;
+    link.room = link.capacity;
+    link.rising = link.weight;
+    link.open = static_cast<std::int32_t>(link.members.size());
+  }
 }
 
-void Sharing::freeze(int number, double rate, double now) {
-  Bundle& bundle = bundles_[number];
-  bundle.frozen = true;
+void Sharing::freeze(const Member& member, double rate, double now) {
+  Bundle& bundle = bundles_[member.bundle];
+  bundle.frozen = fillings_;
   const double all = rate * bundle.count, weight = bundle.weight * bundle.count;
-  for (const Seat& seat : seats(bundle)) {
-    Link& link = links_[seat.link];
-    link.room = std::max(0.0, link.room - all);
-    link.weight -= weight;
+  const auto take = [&](int number) {
+    Link& link = links_[number];
+    link.room -= all;
+    link.rising -= weight;
     --link.open;
-  }
+  };
+  if (member.other >= 0)
+    take(member.other);
+  else if (member.other == -2)
+    for (const Seat& seat : seats(bundle)) take(seat.link);
   if (std::abs(rate - bundle.rate) <= kSame * rate) return;
   advance(bundle, now);
   bundle.rate = rate;
-  if (!bundle.touched) changed_.push_back(number);  // what is touched is named anyway
+  set_end(member.bundle);
 }
 
-const std::vector<int>& Sharing::settle(double now) {
-  changed_.clear();
+void Sharing::settle(double now) {
   for (int number : touched_) {
     Bundle& bundle = bundles_[number];
-    if (bundle.count == bundle.settled) continue;
-    if (bundle.settled == 0) join(number);
+    const std::int32_t more = bundle.count - settled_[number].count;
+    if (!more) continue;
+    if (bundle.count == more) join(number);
     if (bundle.count == 0) leave(number);
-    bundle.settled = bundle.count;
     for (const Seat& seat : seats(bundle)) {
-      if (!links_[seat.link].dirty) changed_links_.push_back(seat.link);
-      links_[seat.link].dirty = true;
+      Link& link = links_[seat.link];
+      if (!link.dirty) changed_links_.push_back(seat.link);
+      link.dirty = true;
+      link.weight = link.members.empty() ? 0 : link.weight + bundle.weight * more;
     }
+    settled_[number].count = bundle.count;
   }
   if (!changed_links_.empty()) {
     gather();
     fill(now);
   }
-  for (int number : touched_) bundles_[number].touched = false;
-  changed_.insert(changed_.end(), touched_.begin(), touched_.end());
+  for (int number : touched_) {
+    settled_[number].touched = false;
+    set_end(number);
+  }
   touched_.clear();
-  return changed_;
 }
 
-// Rates for the bundles that were found, from `now` on.
-void Sharing::fill(double now) {
-  levels_.clear();  // bytes a microsecond and weight; link, or ~bundle with a cap
-  for (int number : near_links_)
-    if (const Link& link = links_[number]; link.open) levels_.emplace_back(link.room / link.weight, number);
-  for (int number : near_) {
-    const Bundle& bundle = bundles_[number];
-    if (bundle.cap < kUnlimited) levels_.emplace_back(bundle.cap / bundle.weight, ~number);
+// Puts a level down to where none below it is lower.
+void Sharing::sink(std::size_t place) {
+  const Level level = levels_[place];
+  for (std::size_t below; (below = 2 * place + 1) < levels_.size(); place = below) {
+    if (below + 1 < levels_.size()) below += levels_[below + 1].level < levels_[below].level;
+    if (level.level <= levels_[below].level) break;
+    levels_[place] = levels_[below];
   }
-  std::make_heap(levels_.begin(), levels_.end(), std::greater<>());
-  std::size_t left = near_.size();
-  while (left && !levels_.empty()) {
-    std::pop_heap(levels_.begin(), levels_.end(), std::greater<>());
-    const auto [level, which] = levels_.back();
+  levels_[place] = level;
+}
+
+// Rates for the bundles on the links that were found, from `now` on.
+void Sharing::fill(double now) {
+  ++fillings_;
+  levels_.clear();
+  for (int number : near_links_) {
+    const Link& link = links_[number];
+    if (link.open) levels_.push_back({link.room / link.rising, number});
+    for (std::size_t m = 0; capped_ && m < link.members.size(); ++m) {
+      const Bundle& bundle = bundles_[link.members[m].bundle];
+      if (bundle.cap < kUnlimited) levels_.push_back({bundle.cap / bundle.weight, ~link.members[m].bundle});
+    }
+  }
+  for (std::size_t place = levels_.size() / 2; place--;) sink(place);
+  while (!levels_.empty()) {
+    const auto [level, which] = levels_.front();
+    if (which >= 0 && links_[which].open) {
+      const Link& link = links_[which];
+      const double current = std::max(0.0, link.room) / link.rising;
+      if (current > level * (1 + kSame)) {  // levels only rise: look again when its turn has come
+        levels_.front().level = current;
+        sink(0);
+        continue;
+      }
+      for (const Member& member : link.members) {
+        const Bundle& bundle = bundles_[member.bundle];
+        if (bundle.frozen != fillings_) freeze(member, std::min(bundle.cap, level * bundle.weight), now);
+      }
+      links_[which].open = 0;
+    } else if (which < 0 && bundles_[~which].frozen != fillings_) {
+      freeze({~which, 0, -2}, bundles_[~which].cap, now);
+    }
+    levels_.front() = levels_.back();
     levels_.pop_back();
-    if (which < 0) {
-      if (bundles_[~which].frozen) continue;
-      freeze(~which, bundles_[~which].cap, now);
-      --left;
-      continue;
-    }
-    const Link& link = links_[which];
-    if (!link.open) continue;
-    const double current = link.room / link.weight;
-    if (current > level * (1 + kSame)) {  // levels only rise: look again when its turn has come
-      levels_.emplace_back(current, which);
-      std::push_heap(levels_.begin(), levels_.end(), std::greater<>());
-      continue;
-    }
-    for (const Member& member : link.members) {
-      const Bundle& bundle = bundles_[member.bundle];
-      if (bundle.frozen) continue;
-      freeze(member.bundle, std::min(bundle.cap, level * bundle.weight), now);
-      --left;
-    }
+    if (!levels_.empty()) sink(0);
   }
 }
 

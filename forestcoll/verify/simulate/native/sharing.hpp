@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace forestcoll::simulate {
@@ -14,11 +13,8 @@ inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 // A transfer's way over the links of one of its stages.
 struct Flow {
   double served;  // bytes that each flow of its bundle will have had when this one ends
-  std::uint64_t number;  // of two that end at once the first to come goes first
-  std::int32_t transfer, stage;
-  bool operator>(const Flow& other) const {
-    return served != other.served ? served > other.served : number > other.number;
-  }
+  std::int32_t transfer;
+  bool operator>(const Flow& other) const { return served > other.served; }
 };
 
 // The flows over the same links with the same weight and cap (bytes a microsecond): all have the same
@@ -26,36 +22,36 @@ struct Flow {
 struct alignas(64) Bundle {
   double weight, cap;
   double rate = 0, served = 0, since = 0;  // of each flow: rate, and bytes served until `since`
+  double first_ends = 0;  // what is served when the first flow ends
   std::int32_t first, end;  // its links: in `seats_`
-  std::int32_t count = 0, settled = 0;  // flows; those that the rates of today are for
-  bool touched = false, seen = false, frozen = false;
+  std::int32_t count = 0;  // flows
+  std::uint32_t frozen = 0;  // the filling that froze it last
 };
 
 class Sharing {
  public:
   explicit Sharing(const std::vector<double>& capacity);
 
-  // A bundle without flows over these links.
+  // The bundle of flows over these links.
   int bundle(std::span<const int> links, double weight, double cap);
   const Bundle& operator[](int bundle) const { return bundles_[bundle]; }
 
   // A new flow of a bundle; it has no rate of its own until `settle`.
-  void add(int bundle, double bytes, std::int32_t transfer, std::int32_t stage, double now);
+  void add(int bundle, double bytes, std::int32_t transfer, double now);
 
-  // Takes the flow that ends first out of its bundle.
-  Flow end(int bundle, double now);
+  // When the first flow of all ends at today's rates.
+  double next_end() const;
 
-  // When the first flow of the bundle ends at today's rates; infinite where it has none.
-  double next_end(int bundle) const;
+  // Takes out all flows that end by then.
+  void end(double now, double time, std::vector<Flow>& ended);
 
-  // Gives every flow that it may concern its rate from `now` on, and names the bundles whose rates
-  // changed or that have new flows.
+  // Gives every flow that it may concern its rate from `now` on.
   //
   // Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): all rates grow alike,
   // weight by weight, and a flow stops where its cap is reached or a link of it is full. Flows that
   // share no link with what changed, directly or through others, keep theirs. Where a bundle has as
   // many flows as before, as when a thread block moves slice after slice, nothing has changed.
-  const std::vector<int>& settle(double now);
+  void settle(double now);
 
  private:
   struct Seat {  // of a bundle on a link
@@ -63,12 +59,19 @@ class Sharing {
   };
   struct Member {
     std::int32_t bundle, seat;
+    std::int32_t other;  // its other link; -1 where there is none, -2 where there are several
   };
   struct alignas(64) Link {
-    double capacity, room = 0, weight = 0;  // what is left for the flows that are not frozen yet,
-    std::int32_t open = 0;                  // their weight, and how many bundles they are
+    double capacity, weight = 0;   // of all flows
+    double room = 0, rising = 0;   // what is left for the flows that are not frozen yet, their weight,
+    std::int32_t open = 0;         // and how many bundles they are
     bool dirty = false, seen = false;
     std::vector<Member> members{};
+    std::vector<std::int32_t> bundles{};  // whose first it is
+  };
+  struct Settled {
+    std::int32_t count = 0;  // flows that the rates of today are for
+    bool touched = false;    // since
   };
   std::span<Seat> seats(const Bundle& bundle) { return {&seats_[bundle.first], &seats_[bundle.end]}; }
   void touch(int bundle);
@@ -76,15 +79,24 @@ class Sharing {
   void leave(int bundle);
   void gather();
   void fill(double now);
-  void freeze(int bundle, double rate, double now);
+  void freeze(const Member& member, double rate, double now);
+  void set_end(int bundle);
 
   std::vector<Bundle> bundles_;
   std::vector<std::vector<Flow>> flows_;  // of each bundle: a heap, what ends first on top
+  std::vector<Settled> settled_;          // of each bundle
+  std::vector<double> ends_, soonest_;    // when the first flow of each bundle ends, and of each block of bundles
   std::vector<Seat> seats_;
   std::vector<Link> links_;
-  std::vector<int> changed_links_, near_links_, near_, touched_, changed_;
-  std::vector<std::pair<double, int>> levels_;
-  std::uint64_t number_ = 0;
+  std::vector<int> changed_links_, near_links_, touched_;
+  std::uint32_t fillings_ = 0;
+  bool capped_ = false;  // some bundle is
+  struct Level {  // bytes a microsecond and weight at which a link is full, or ~bundle at its cap
+    double level;
+    std::int32_t which;
+  };
+  void sink(std::size_t place);
+  std::vector<Level> levels_;  // a heap, the lowest on top
 };
 
 }  // namespace forestcoll::simulate
