@@ -168,7 +168,7 @@ def row(mode: str, **given: object) -> SimpleNamespace:
     usual: dict[str, object] = {
         "mode": mode, "size": 1 << 20, "count": 1 << 18, "dtype": "float32", "op": "sum",
         "root": -1, "time_us": 100.0, "algbw": 10.48576, "busbw": 19.6608, "wrong": 0,
-        "of_predicted": None, "predicted_us": None,
+        "of_predicted": None, "predicted_us": None, "wire": "float32",
     }  # fmt: skip
     return SimpleNamespace(**{**usual, **given})
 
