@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.execute.torch.adasum import AdasumRun, check_adasum
 from forestcoll.execute.torch.agreement import (
     Agreement,
@@ -23,7 +23,7 @@ from forestcoll.execute.torch.agreement import (
     refuse,
 )
 from forestcoll.execute.torch.engine import Buffers, OnChunk, Ready, Run, Watch
-from forestcoll.execute.torch.operators import OPERATORS
+from forestcoll.execute.torch.operators import Operator, name_of, operator_of
 from forestcoll.execute.torch.plan import Plan, plan_of
 from forestcoll.execute.torch.putting import run_of
 from forestcoll.execute.torch.work import Work, submit
@@ -43,11 +43,16 @@ def all_reduce(
     layers: Sequence[int] | None = None,
     on_chunk: OnChunk | None = None,
     ready: Ready | None = None,
+    epilogue: OnChunk | None = None,
 ) -> Work | None:
     """Leave the sum (or `op`) over all ranks in `tensor`, or in `out`, at every rank.
 
-    `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero); or
-    "adasum" of `layers`, each of so many elements one after the other (adasum/).
+    `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero);
+    PREMUL_SUM(factor), which every rank's input is multiplied by first; a function of two tensors
+    that returns a third, associative and commutative; or "adasum" of `layers`, each of so many
+    elements one after the other (adasum/).
+    `epilogue(view, offset)` may change each part of the flat result once, at one rank, when its sum
+    is complete and before other ranks get it: all get what it leaves. All ranks give the same.
     `on_chunk(view, offset)` is given each contiguous part of the flat result once, as soon as it is
     final and this rank has sent it on, in this order; it may overwrite the part. `ready`: yields
     (offset, elements) of the flat input as they are finished, or these and something to `wait()`
@@ -57,7 +62,8 @@ def all_reduce(
     (type or operation) and ExecutionError (a peer failed or did not answer in time).
     """
     output = tensor if out is None else out
-    watch = None if on_chunk is None and ready is None else Watch(on_chunk, ready)
+    given = on_chunk, ready, epilogue
+    watch = None if given == (None, None, None) else Watch(*given)
     return start(
         plan, Collective.ALLREDUCE, tensor, output, group, async_op,
         op=op, layers=layers, watch=watch,
@@ -144,20 +150,7 @@ def perform(
     return start(ready, ready.collective, input, output, group, async_op, op=op)
 
 
-def op_name(op: Any) -> str:
-    """`sum`, `prod`, ... of a ReduceOp or a name; UnsupportedError for others."""
-    if isinstance(op, str):
-        name = op.lower()
-    else:
-        word = str(op).rpartition(".")[2].lower()  # `band` of RedOpType.BAND
-        name = next((n for n, operator in OPERATORS.items() if op == operator.torchs), word)
-    if name not in OPERATORS:
-        hint = did_you_mean(name, OPERATORS) or f"; there are {', '.join(OPERATORS)}"
-        raise UnsupportedError(f"unknown operation {name!r}{hint}")
-    return name
-
-
-def refusal(tensor: torch.Tensor, op: str | None, group: Any) -> str:
+def refusal(tensor: torch.Tensor, op: Operator | None, group: Any) -> str:
     """Why no plan serves such a tensor, empty if one may. `op`: what adds it up, if anything.
 
     Said before anything is sent, and alike at all ranks: else the others would wait.
@@ -172,18 +165,31 @@ def refusal(tensor: torch.Tensor, op: str | None, group: Any) -> str:
         return ""
     if tensor.dtype.is_complex or tensor.dtype is torch.bool or not _adds(tensor.dtype, op):
         return f"{tensor.dtype} cannot be added up; view it as another type"
+    if op.scale != 1 and not tensor.is_floating_point():
+        return f"PREMUL_SUM is for floating-point numbers, not {tensor.dtype}"
     return ""
 
 
-@functools.cache
-def _adds(dtype: torch.dtype, op: str) -> bool:
+@functools.lru_cache(64)
+def _adds(dtype: torch.dtype, op: Operator) -> bool:
     """Whether PyTorch has the operation for the type, tried where every build has its types."""
-    one = torch.empty(1, dtype=dtype)
+    one = torch.ones(1, dtype=dtype)
     try:
-        OPERATORS[op].combine(one, one, out=one)
+        op.combine(one, one, out=one)
     except RuntimeError:  # NotImplementedError is one
         return False
     return True
+
+
+def _check_once(plan: Plan) -> None:
+    """UnsupportedError unless each sum is complete at one rank first, from where others get it."""
+    flow = plan.flow
+    made = sum(v.length for v in flow.values if v.complete and len(v.made_from) == 2)
+    if made != flow.units:
+        raise UnsupportedError(
+            f"{plan.name} makes the same sums at several ranks: an epilogue takes a plan that "
+            "makes each at one (of a forest: synthesize)"
+        )
 
 
 def _root(word: str, rank: int | None) -> tuple[str, int] | None:
@@ -240,7 +246,7 @@ def start(
     group = group_of(group)
     try:
         ready, adasum = plan_of(plan), op == "adasum"
-        name = "sum" if adasum else op_name(op)
+        name, operator = operator_of("sum" if adasum else op)
         if layers is not None and not adasum:
             raise UnsupportedError("layers are for op='adasum'")
         check_alike(input_, output)
@@ -249,8 +255,13 @@ def start(
         if watch is not None and not (input_.is_contiguous() and output.is_contiguous()):
             raise UnsupportedError("on_chunk and ready take contiguous tensors")
         if watch is not None and layers is not None:
-            raise UnsupportedError("on_chunk and ready are not for Adasum: layers go whole")
-        adds = name if collective.reduces else None
+            raise UnsupportedError(
+                "on_chunk, ready and epilogue are not for Adasum: layers go whole"
+            )
+        if watch is not None and watch.epilogue is not None:
+            _check_once(ready)
+            name += f", then {name_of(watch.epilogue)}"
+        adds = operator if collective.reduces else None
         check_call(ready, collective, (input_, output), group, adds, root)
         if adasum:
             check_adasum(ready, layers, input_)
@@ -268,7 +279,9 @@ def start(
         text = describe(ready, "blocks with splits", input_.dtype)
         told = Agreement(group, text, input_.device, blocks)
     tensors, leave = results or ([output], None)
-    call = _Call(ready, name, group, told, input_.detach(), output.detach(), leave, layers, watch)
+    call = _Call(
+        ready, operator, group, told, input_.detach(), output.detach(), leave, layers, watch
+    )
     work = submit(call, group, tensors, wait=not async_op)
     return work if async_op else None
 
@@ -278,7 +291,7 @@ def check_call(
     collective: Collective,
     tensors: tuple[torch.Tensor, torch.Tensor],
     group: Any,
-    op: str | None = None,
+    op: Operator | None = None,
     root: tuple[str, int] | None = None,
 ) -> None:
     """Check all that one rank can before anything is sent.
@@ -318,7 +331,7 @@ class _Call:
     """One call, from the caller's tensors to flat ones and back."""
 
     plan: Plan
-    op: str
+    op: Operator
     group: Any
     told: Agreement | Once
     input: torch.Tensor
@@ -344,6 +357,10 @@ class _Call:
             if self.watch is not None:
                 self.watch.wait_for_all()
             flat_in, in_place = flat_in.clone(), False
+        if self.op.scale != 1:
+            if self.watch is not None:
+                self.watch.wait_for_all()
+            flat_in, in_place = flat_in * self.op.scale, False
         element = output.element_size()
         if sizes:
             job = self.plan.alltoallv_job(self.rank, sizes, element)
@@ -354,7 +371,7 @@ class _Call:
         run: Any = Run if sizes else run_of(self.group)
         if self.layers is not None:
             run = functools.partial(AdasumRun, self.layers)
-        buffers, watch = Buffers(flat_in, flat_out), self.watch or Watch(None, None)
+        buffers, watch = Buffers(flat_in, flat_out), self.watch or Watch()
         watch.begin(job, flat_out, in_place)
         try:
             run(self.plan, job, buffers, self.op, self.group, self.told.tag, watch)()

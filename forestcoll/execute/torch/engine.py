@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.torch.cutting import Job, Message, Range, Sum
-from forestcoll.execute.torch.operators import OPERATORS
+from forestcoll.execute.torch.operators import Operator
 from forestcoll.execute.torch.plan import Plan
 from forestcoll.execute.torch.rounds import Memory
 
@@ -89,12 +89,18 @@ class Watch:
     """Who makes the input part by part, and who takes the result so.
 
     A part goes to `on_chunk` once nothing is written to it or sent from it any more. On processors
-    that is done by a thread beside the transfers; on GPUs it is put into their stream. What either
-    side raises is raised when all transfers are over, for peers wait for them.
+    that is done by a thread beside the transfers; on GPUs it is put into their stream. `epilogue`
+    is given each complete sum, before it goes to any other rank. What any of them raises is raised
+    when all transfers are over, for peers wait for them.
     """
 
-    def __init__(self, on_chunk: OnChunk | None, ready: Ready | None) -> None:
-        self.on_chunk = on_chunk
+    def __init__(
+        self,
+        on_chunk: OnChunk | None = None,
+        ready: Ready | None = None,
+        epilogue: OnChunk | None = None,
+    ) -> None:
+        self.on_chunk, self.epilogue = on_chunk, epilogue
         self.producer = None if ready is None else iter(ready)
         self.made: list[tuple[int, int]] = []
         self.error: BaseException | None = None
@@ -134,9 +140,16 @@ class Watch:
                 self._give(part)
 
     def _give(self, part: tuple[int, int]) -> None:
+        self._call(self.on_chunk, self.output[slice(*part)], part[0])
+
+    def complete(self, total: torch.Tensor, begin: int) -> None:
+        """A sum is complete that begins so far into the flat result, and nobody else has it yet."""
+        self._call(self.epilogue, total, begin)
+
+    def _call(self, function: OnChunk | None, view: torch.Tensor, begin: int) -> None:
         try:
-            if self.error is None and self.on_chunk is not None:
-                self.on_chunk(self.output[slice(*part)], part[0])
+            if self.error is None and function is not None:
+                function(view, begin)
         except BaseException as error:
             self.error = error
 
@@ -201,16 +214,15 @@ class Run:
         plan: Plan,
         job: Job,
         buffers: Buffers,
-        op: str,
+        op: Operator,
         group: Any,
         tag: int = TAG,
         watch: Watch | None = None,
     ) -> None:
-        self.watch = watch or Watch(None, None)
+        self.watch = watch or Watch()
         self.plan, self.job, self.op, self.group, self.tag = plan, job, op, group, tag
         self.rank = dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
-        self.add = OPERATORS[op].combine
         own = job.scratch + job.lead * job.packed
         self.own = _pool.take(max(own, 1), buffers.input)
         self.memories = (buffers.input, buffers.output, self.own)
@@ -322,12 +334,11 @@ class Run:
         if each.second is None:
             target.copy_(first)
             return
-        self.add(first, self.view(each.second), out=target)
-        if each.last and self.op == "avg":
-            if target.is_floating_point():
-                target.div_(self.plan.ranks)
-            else:
-                target.div_(self.plan.ranks, rounding_mode="trunc")
+        self.op.combine(first, self.view(each.second), out=target)
+        if each.last:
+            if self.op.finish is not None:
+                self.op.finish(target, self.plan.ranks)
+            self.watch.complete(target, each.begin)
 
 
 def _words(op: dist.P2POp) -> str:

@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.execute.torch import alltoall, collectives
+from forestcoll.execute.torch.operators import operator_of
 from forestcoll.execute.torch.plan import Plan, plan_of
 from forestcoll.program import Collective
 
@@ -68,15 +69,15 @@ class _Ready:
             return f"{tensor.dtype} is not among its types"
         if root is not None and root != self.plan.root:
             return f"its root is {self.plan.root}, not {root}"
-        name = None
+        operator = None
         if op is not None:
             try:
-                name = collectives.op_name(op)
+                name, operator = operator_of(op)
             except UnsupportedError as error:
                 return str(error)
             if self.ops and name not in self.ops:
                 return f"{name} is not among its operations"
-        return collectives.refusal(tensor, name, group)
+        return collectives.refusal(tensor, operator, group)
 
 
 class Installation:
@@ -228,7 +229,7 @@ def _ready(rule: Rule) -> _Ready:
         plan.program.min_bytes if low is None else low,
         plan.program.max_bytes if high is None else high,
         frozenset(map(_dtype, dtypes)),
-        frozenset(map(collectives.op_name, ops)),
+        frozenset(operator_of(op)[0] for op in ops),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+
+from forestcoll.common.errors import UnsupportedError, did_you_mean
 
 Numbers = Callable[[torch.Tensor, int, int], torch.Tensor]
 """(positions, rank, ranks) -> whole numbers whose reduction is exact in every type."""
@@ -15,11 +17,17 @@ Numbers = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`combine` adds two tensors in the operator's sense; `avg` divides once all is added."""
+    """`combine` adds two tensors in the operator's sense.
+
+    `finish`: what is done to each complete sum, given how many ranks have added to it. `scale`:
+    what every rank's input is multiplied by first.
+    """
 
     torchs: Any  # a ReduceOp
     combine: Callable[..., Any]
     numbers: Numbers
+    finish: Callable[[torch.Tensor, int], Any] | None = None
+    scale: float = 1.0
 
 
 def _ones_and_twos(k: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
@@ -36,6 +44,10 @@ def _one_in_all(k: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
     return ranks * (1 + k // ranks % most) * ((k + rank) % ranks == 0)
 
 
+def _divide(total: torch.Tensor, ranks: int) -> None:
+    total.div_(ranks, rounding_mode=None if total.is_floating_point() else "trunc")
+
+
 def plain_numbers(k: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
     """Data of which nothing is combined, or only the least or largest is taken."""
     del ranks
@@ -47,5 +59,37 @@ OPERATORS: Final = {
     "prod": Operator(dist.ReduceOp.PRODUCT, torch.mul, _ones_and_twos),
     "min": Operator(dist.ReduceOp.MIN, torch.minimum, plain_numbers),
     "max": Operator(dist.ReduceOp.MAX, torch.maximum, plain_numbers),
-    "avg": Operator(dist.ReduceOp.AVG, torch.add, _one_in_all),
+    "avg": Operator(dist.ReduceOp.AVG, torch.add, _one_in_all, _divide),
 }
+
+
+def operator_of(op: Any) -> tuple[str, Operator]:
+    """The name and the operator of a ReduceOp (PREMUL_SUM has its factor), its name or a function.
+
+    A function is given two tensors and returns another like them; whose tensor comes first is the
+    plan's affair, so it has to be commutative. Raises UnsupportedError for others.
+    """
+    bare = isinstance(op, dist.ReduceOp.RedOpType)  # which torch counts among ReduceOps
+    if isinstance(op, dist.ReduceOp) and not bare and op == dist.ReduceOp.PREMUL_SUM:
+        factor = float(op.__getstate__()[1])
+        return f"sum of {factor:.17g} times", replace(OPERATORS["sum"], scale=factor)
+    if isinstance(op, str):
+        name = op.lower()
+    elif callable(op) and not bare:
+
+        def combine(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> None:
+            out.copy_(op(first, second))
+
+        return name_of(op), Operator(None, combine, plain_numbers)
+    else:
+        word = str(op).rpartition(".")[2].lower()  # `band` of RedOpType.BAND
+        name = next((n for n, operator in OPERATORS.items() if op == operator.torchs), word)
+    if name not in OPERATORS:
+        hint = did_you_mean(name, OPERATORS) or f"; there are {', '.join(OPERATORS)}"
+        raise UnsupportedError(f"unknown operation {name!r}{hint}")
+    return name, OPERATORS[name]
+
+
+def name_of(function: Any) -> str:
+    """What a function is called, at every rank alike."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
