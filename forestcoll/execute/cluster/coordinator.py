@@ -124,7 +124,9 @@ class Coordinator(Thread):
             while (message := one.stream.take()) is not None:
                 one.heard = time.monotonic()
                 self._take(process, one, message)
-        except (OSError, ValueError) as error:
+        except OSError:
+            more = False
+        except ValueError as error:
             more = False
             if not one.parted:
                 self._fail(f"{self._who(process)}: {error}")
