@@ -736,7 +736,10 @@ def calendar(
     kinds = [(program.style, program.protocol)]
     model = simulate.DEFAULTS.words(kinds, _rules_of((rule,)), site.links is not None)
     if output is not None:
-        written = plans.dumps(program, plans.detect(text, plan))
+        try:
+            written = plans.dumps(program, plans.detect(text, plan))
+        except PlanError as error:
+            raise PlanError(f"{len(taken)} tiles: {error}, or fewer tiles") from error
         sink.write(written, None if as_json else lambda: f"{len(taken)} tiles")
     if output != "-":
         answer(as_json, runs.calendar(title, dates, model, shown, gain))
