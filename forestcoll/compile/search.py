@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice
 from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
@@ -345,12 +344,14 @@ def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     average and a long call takes about as long.
     """
     fitting = (other for other in _finer(judge, one) if judge.blocks(other) <= judge.blocks(one))
-    for finest in islice(fitting, 1):
+    finest, half = next(fitting, None), next(fitting, None)
+    if finest is None:
+        return
+    if half is not None:
         most = LONGER[1] * judge.stretch(finest, LONG)
-        for half in islice(fitting, 1):
-            if judge.stretch(half, LONG, most) <= most and judge.cost(half) < judge.cost(finest):
-                yield half
-        yield finest
+        if judge.stretch(half, LONG, most) <= most and judge.cost(half) < judge.cost(finest):
+            yield half
+    yield finest
 
 
 def sum_apart(judge: Judge, one: Candidate) -> Iterator[Candidate]:

@@ -17,7 +17,14 @@ import numpy as np
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import Geometry, geometry, memory_available, memory_bytes, queue
+from forestcoll.execute.sizes import (
+    Geometry,
+    Layout,
+    geometry,
+    memory_available,
+    memory_bytes,
+    queue,
+)
 from forestcoll.program import Program
 
 try:
@@ -114,7 +121,10 @@ def run(
     pattern = (*request.pattern[:4], on_wire.type)
     contents = Contents(request.program, request.data, pattern, request.root, workers, here)
     shape = geometry(data, slot, slice_bytes)
-    job = _Job(request, on_wire, tables, contents, shape, (slot, count), processes, group, homes)
+    job = _Job(
+        *(request, on_wire, data, tables, contents, shape),
+        *((slot, count), processes, group, homes),
+    )
     rows = tuple(map(job.row, request.modes))
     wrong = contents.mismatches
     if group is not None:
@@ -128,6 +138,7 @@ class _Job:
 
     request: Request
     wire: Wire
+    data: Layout  # in the plan's buffers
     tables: Tables
     contents: Contents
     geometry: Geometry
@@ -137,12 +148,12 @@ class _Job:
     homes: list[int]
 
     def row(self, mode: Mode) -> Row:
-        data, group = self.wire.lay_out(self.request.data), self.group
+        data, group = self.data, self.group
         row = self.row_alone(mode) if group is None else self.row_of_group(mode, group)
         return replace(row, wire=self.wire.name, wire_bytes=data.parts * data.stride)
 
     def row_alone(self, mode: Mode) -> Row:
-        data, program = self.wire.lay_out(self.request.data), self.request.program
+        data, program = self.data, self.request.program
         memory = common_memory if self.processes else private
         try:
             buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
@@ -211,8 +222,7 @@ class _Job:
 
     def row_of_group(self, mode: Mode, group: Group) -> Row:
         """The same of a group's processes: the slowest one's time, and what is wrong at any."""
-        data, program = self.wire.lay_out(self.request.data), self.request.program
-        tables = self.tables
+        data, program, tables = self.data, self.request.program, self.tables
         arenas = lay_out(program, tables, data, mode, self.homes, group.process, self.slots)
         buffers = arenas.buffers
         addresses = [one.addresses(0, 1) for one in buffers]

@@ -48,16 +48,21 @@ class Order:
         return all(one.end <= other.start for one, other in pairwise(self.sums))
 
 
+def check_told(flow: Dataflow) -> None:
+    """UnsupportedError where the file does not tell in which order its program adds up."""
+    if flow.in_switches:
+        raise UnsupportedError("a switch adds up, in an order of its own")
+    if flow.reordered:
+        raise UnsupportedError("a rank adds up the same data in two orders")
+
+
 def reduction_order(flow: Dataflow) -> Order:
     """The order in which the program of `flow` adds up.
 
     UnsupportedError: the file does not tell it. A switch does it, or some rank adds the same up in
     two orders, and the flow, which takes them for one value, has only one of them.
     """
-    if flow.in_switches:
-        raise UnsupportedError("a switch adds up, in an order of its own")
-    if flow.reordered:
-        raise UnsupportedError("a rank adds up the same data in two orders")
+    check_told(flow)
     expressions: list[tuple[str, int, int]] = []  # text, its smallest rank, additions in a row
     for value in flow.values:
         if not value.made_from:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from forestcoll.common.errors import UnsupportedError
 from forestcoll.verify.dataflow import Dataflow
+from forestcoll.verify.order import check_told
 
 UNITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "fp8": 4}
 """A rounding to the type changes a value by at most 2^-this of it."""
@@ -30,10 +30,7 @@ class Roundings(NamedTuple):
 
 def roundings(flow: Dataflow) -> Roundings:
     """Of the program of `flow`. UnsupportedError: the file does not tell its order."""
-    if flow.in_switches:
-        raise UnsupportedError("a switch adds up, in an order of its own")
-    if flow.reordered:
-        raise UnsupportedError("a rank adds up the same data in two orders")
+    check_told(flow)
     steps: list[int] = []
     exact: list[int] = []  # of the value before it is rounded
     leaving: list[int] = []

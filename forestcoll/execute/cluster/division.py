@@ -56,7 +56,7 @@ def check(
     """
     for r, b, s, i in program.instructions():
         sources, targets = program.ranks[r].thread_blocks[b].operands(r, i)
-        for ref in sources + targets if i.switches else sources * (not reads):
+        for ref in sources + targets if i.switches else () if reads else sources:
             if ref.rank is not None and homes[ref.rank] != homes[r]:
                 does, instead = (
                     (f"goes over a switch of rank {ref.rank}", "without NVLS")

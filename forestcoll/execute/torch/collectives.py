@@ -353,14 +353,11 @@ class _Call:
         input_ = output if same else self.input.contiguous()
         flat_in, flat_out = input_.view(-1), output.view(-1)
         in_place = same or self.overlaps(flat_in, flat_out)
-        if in_place and (sizes or not (same or self.matches_nccl(flat_in, flat_out))):
-            if self.watch is not None:
-                self.watch.wait_for_all()
-            flat_in, in_place = flat_in.clone(), False
-        if self.op.scale != 1:
-            if self.watch is not None:
-                self.watch.wait_for_all()
-            flat_in, in_place = flat_in * self.op.scale, False
+        watch, scale = self.watch or Watch(), self.op.scale
+        crossed = in_place and (sizes or not (same or self.matches_nccl(flat_in, flat_out)))
+        if crossed or scale != 1:
+            watch.wait_for_all()
+            flat_in, in_place = flat_in.clone() if scale == 1 else flat_in * scale, False
         element = output.element_size()
         if sizes:
             job = self.plan.alltoallv_job(self.rank, sizes, element)
@@ -371,7 +368,7 @@ class _Call:
         run: Any = Run if sizes else run_of(self.group)
         if self.layers is not None:
             run = functools.partial(AdasumRun, self.layers)
-        buffers, watch = Buffers(flat_in, flat_out), self.watch or Watch()
+        buffers = Buffers(flat_in, flat_out)
         watch.begin(job, flat_out, in_place)
         try:
             run(self.plan, job, buffers, self.op, self.group, self.told.tag, watch)()

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from forestcoll.common.arguments import whole
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Program
 from forestcoll.program.tiles import tiles
 from forestcoll.topology import Topology
 from forestcoll.verify.columns import BUFFERS
-from forestcoll.verify.simulate.code import Coder
-from forestcoll.verify.simulate.fabric import Latencies, Where, fabric
+from forestcoll.verify.simulate.fabric import Latencies, Where
 from forestcoll.verify.simulate.options import Options, Rule
-from forestcoll.verify.simulate.simulation import DEFAULTS, MOST_BYTES
+from forestcoll.verify.simulate.simulation import DEFAULTS, coder_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,12 +73,8 @@ def calendar(
 
     if produced and not program.out_of_place:
         raise UnsupportedError("a plan that works in place alone does not tell input and output")
-    size = whole("size", size, 1, MOST_BYTES)
-    network = fabric(program, topology, rule, options, links)
-    coder = Coder(network, options)
+    coder, chunk = coder_of(program, topology, size, rule, links, options)
     coder.threads.marks, coder.threads.produced = True, list(produced)
-    first, total = program.ranks[0], program.n
-    chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
     coder.write(program, chunk)
     time = coder.play()[0]
     marks = np.frombuffer(coder.marks, MARK)
@@ -91,7 +84,7 @@ def calendar(
         (1, [rank.output_chunks for rank in program.ranks]),
         (0, [rank.input_chunks for rank in program.ranks]),
     ):
-        whose: Sequence[int] = range(total)
+        whose: Sequence[int] = range(program.n)
         if program.root >= 0 and definition.root == ("target" if buffer else "source"):
             whose = [program.root]
         rows = []

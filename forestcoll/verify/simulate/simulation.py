@@ -66,20 +66,30 @@ def run_each(
 
     `until`: microseconds; from the first rule on under which it takes more, times are infinite.
     """
-    size = whole("size", size, 1, MOST_BYTES)
-    network = fabric(program, topology, rules[0], options, links)
-    coder = Coder(network, options)
-    first = program.ranks[0]
-    chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
+    coder, chunk = coder_of(program, topology, size, rules[0], links, options)
     coder.write(program, chunk)
     timings: list[Timing] = []
     for rule in rules:
         if timings and timings[-1].time > until:
             timings.append(replace(timings[-1], rule=rule))
             continue
-        network.set_rule(rule)
+        coder.fabric.set_rule(rule)
         timings.append(_timing(coder, size, rule, program.collective, program.n, timeline, until))
     return timings
+
+
+def coder_of(
+    program: Program,
+    topology: Where,
+    size: int,
+    rule: Rule | None,
+    links: Topology | Latencies | None,
+    options: Options,
+) -> tuple[Coder, Fraction]:
+    """What the program can be written to, as `run` has its arguments; and a chunk's bytes."""
+    size, first = whole("size", size, 1, MOST_BYTES), program.ranks[0]
+    network = fabric(program, topology, rule, options, links)
+    return Coder(network, options), Fraction(size, max(1, first.input_chunks, first.output_chunks))
 
 
 def run_forest(
