@@ -30,11 +30,11 @@ from forestcoll import plans
 from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.compile import plan_set, together
 from forestcoll.execute import cpu
+from forestcoll.program.sizes import parse_size
 from forestcoll.study.comparison import play
 from forestcoll.topology.catalog import load
 from forestcoll.ui.cli import cli
 from forestcoll.ui.cli.run import DTYPES, OPS
-from forestcoll.ui.cli.types import parse_size
 from forestcoll.ui.report.progress import StageProgress
 
 ROOT = Path(forestcoll.__file__).parents[1]

@@ -11,10 +11,13 @@ part: 27 ranks that gather 1 MiB each have 27 MiB in all.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from forestcoll.program import Program, Style
 
+SIZE_LIMIT = 2**50
 BLOCK = 16
 """Bytes of which MSCCL++ wants every chunk to be a multiple."""
 ELEMENT = 4
@@ -75,3 +78,16 @@ def most_chunks(n: int) -> int:
 def is_power(number: int) -> bool:
     """Whether it is a power of two."""
     return number > 0 and number & (number - 1) == 0
+
+
+def parse_size(text: str) -> int:
+    """Returns bytes: `64M`, `1.5G`, `4KiB`, `832`; K, M, G, T are powers of 1024 (nccl-tests)."""
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?\s*", text, re.I)
+    if match is None:
+        raise ValueError(f"'{text}' is not a size; write bytes, or a number with K, M, G, T: 64M")
+    number = Fraction(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+    if number.denominator != 1:
+        raise ValueError(f"'{text}' is {float(number)} bytes: not a whole number")
+    if not 1 <= number <= SIZE_LIMIT:
+        raise ValueError(f"'{text}' is out of range; from 1 byte to 1024T")
+    return int(number)

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from forestcoll.common.arguments import Auto
 from forestcoll.common.errors import ForestCollError, did_you_mean
 from forestcoll.compile.budget import WORDS, Budget
+from forestcoll.program.sizes import parse_size
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
@@ -26,7 +27,6 @@ else:
     _Choice = click.Choice
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-SIZE_LIMIT = 2**50
 MOST_RANKS = 1_000
 """Ids of GPUs that are offered to a shell."""
 
@@ -104,19 +104,6 @@ def parse_gpus(text: str) -> list[int]:
     if min(numbers) < 0:
         raise ValueError(f"'{text}': GPUs are numbered from 0")
     return numbers
-
-
-def parse_size(text: str) -> int:
-    """Returns bytes: `64M`, `1.5G`, `4KiB`, `832`; K, M, G, T are powers of 1024 (nccl-tests)."""
-    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?\s*", text, re.I)
-    if match is None:
-        raise ValueError(f"'{text}' is not a size; write bytes, or a number with K, M, G, T: 64M")
-    number = Fraction(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
-    if number.denominator != 1:
-        raise ValueError(f"'{text}' is {float(number)} bytes: not a whole number")
-    if not 1 <= number <= SIZE_LIMIT:
-        raise ValueError(f"'{text}' is out of range; from 1 byte to 1024T")
-    return int(number)
 
 
 def parse_sizes(text: str) -> tuple[int, int]:
