@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, product
+from math import prod
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import EXPRESSION_STEPS, LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
+from forestcoll.topology.alike import Alike, Apart, apart_error, indices_in, merge
 from forestcoll.topology.arithmetic import (
     Expression,
     Number,
@@ -55,6 +57,25 @@ class Expansion:
         self.computed = 0
         # fractions take some five times as long as whole numbers
         self.dear = 1 if all(isinstance(value, int) for value in values.values()) else 5
+        self.spans: dict[str, range] = {}  # of indices whose values are merged
+        self.alike: dict[str, list[Alike]] = {}
+        self.merged_nodes: list[str] = []  # the templates that name them
+
+    def merge(self, value: Value | None, apart: Apart) -> None:
+        """Reads `alike:`, indices whose values are one but for those `apart`."""
+        for name, entry in value.as_table("alike").items.items() if value is not None else ():
+            table, what = entry.as_table(f"alike: {name[:60]}"), f"alike: {name[:60]}"
+            table.check_keys(what, ("values", "when"), needed=("values",))
+            if not may_name(name) or name in self.values:
+                raise table.error(f"{what}: cannot name an index")
+            text = table.items["values"].as_text(what)
+            with located(text, what):
+                span = compile_range(text.text).values(self.values)
+                when = table.items.get("when")
+                merged = when is None or self.flag(when, f"{what}: when", self.values)
+                self.alike[name] = merge(span, apart.get(name, ()) if merged else None)
+                if merged:
+                    self.spans[name] = span
 
     def compute(self, steps: int) -> None:
         """So many more steps of expressions are about to be taken, or names of nodes made."""
@@ -135,7 +156,12 @@ class Expansion:
             if node is None:
                 continue
             with located(place, what):
-                for name in template.expand(names):
+                merged = indices_in(template, self.alike)
+                if not self.spans.keys().isdisjoint(merged):
+                    self.merged_nodes.append(key)
+                choices = product(*(self.alike[index] for index in merged))
+                bound = ({**names, **dict(zip(merged, each, strict=True))} for each in choices)
+                for name in chain.from_iterable(map(template.expand, bound)):
                     self.step()
                     name = prefix + name
                     check_id(name)
@@ -226,6 +252,7 @@ class Expansion:
         rate = template.bandwidth.value(names)
         latency = None if template.latency is None else template.latency.value(names)
         count = 1 if template.count is None else template.count.integer(names)
+        count *= prod(v.size for v in names.values() if isinstance(v, Alike))
         sources = self.names(prefix, template.src, names)
         targets = self.names(prefix, template.dst, names)
         for end in chain(sources[:1], targets, sources[1:] if targets else ()):
@@ -272,6 +299,17 @@ def _columns(links: Iterable[Link]) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Classes:
+    """What a link's template loops over for a merged index."""
+
+    classes: list[Alike]
+    cost: int = 1
+
+    def values(self, names: Mapping[str, Number]) -> list[Alike]:
+        return self.classes
+
+
+@dataclass(frozen=True, slots=True)
 class _LinkTemplate:
     place: Place
     what: str
@@ -282,7 +320,7 @@ class _LinkTemplate:
     count: Expression | None
     oneway: bool
     rule: LinkRule | None
-    loops: tuple[tuple[str, Range], ...]
+    loops: tuple[tuple[str, Range | _Classes], ...]
     when: Expression | None
     cost: int  # steps of what is computed for a link
     cost_of_round: int  # of what says whether there is one
@@ -299,7 +337,10 @@ class _LinkTemplate:
             with located(text, f"{what}: {key}"):
                 if key != "bandwidth" and has_unit(text.text):
                     raise TopologyError(f"'{text.text[:40]}' is a bandwidth; a number goes here")
-                return _number(text.text)
+                number = _number(text.text)
+                for name in number.names & expansion.alike.keys():
+                    raise apart_error(name)
+                return number
 
         def template(key: str) -> Template:
             text = table.items[key].as_text(f"{what}: {key}")
@@ -312,6 +353,12 @@ class _LinkTemplate:
         ends, when = (template("src"), template("dst")), expression("when")
         latency, count = expression("latency"), expression("count")
         computed = (*ends, rate, latency, count)
+        loops: list[tuple[str, Range | _Classes]] = [
+            *_loops(table.items.get("for"), what, expansion)
+        ]
+        with located(table, what):
+            merged = dict.fromkeys(n for end in ends for n in indices_in(end, expansion.alike))
+        loops += [(name, _Classes(expansion.alike[name])) for name in merged]
         return _LinkTemplate(
             place=table,
             what=what,
@@ -323,7 +370,7 @@ class _LinkTemplate:
             oneway=oneway is not None
             and expansion.flag(oneway, f"{what}: oneway", expansion.values),
             rule=_rule(table.text("rule", what), what),
-            loops=_loops(table.items.get("for"), what, expansion),
+            loops=tuple(loops),
             when=when,
             cost=STEPS_OF_LINK + sum(each.cost for each in computed if each is not None),
             cost_of_round=1 if when is None else 1 + when.cost,
@@ -351,7 +398,7 @@ def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[
     for index, entry in table.items.items():
         if not may_name(index):
             raise table.key(index).error(f"{what}: for: '{index[:60]}' cannot name an index")
-        if index in expansion.values:
+        if index in expansion.values or index in expansion.alike:
             raise table.key(index).error(f"{what}: for: '{index}' is a parameter already")
         text = entry.as_text(f"{what}: for: {index}")
         with located(text, f"{what}: for: {index}"):

@@ -25,6 +25,7 @@ from itertools import islice
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology import Link, Node, Topology, exact, show
+from forestcoll.topology.alike import first_names
 from forestcoll.topology.globs import is_glob, matcher
 
 NAME_LIMIT = 100
@@ -68,6 +69,22 @@ def edit(topology: Topology, without: Sequence[str] = (), scale: Sequence[Scale]
     """
     if not without and not scale:
         return topology
+    merged = topology.merged
+    if merged is None:
+        return _apply(topology, without, scale)
+    patterns = [*without, *(change.pattern for change in scale)]
+    ends = (end for text in patterns for src, dst, _ in _cuts(text) for end in (src, dst))
+    told = merged.tell_apart([*patterns, *ends])
+    if told.apart != merged.apart:  # what was done before is done again
+        topology = told.expand(told.apart)
+        for before in merged.edits:
+            topology = _apply(topology, *before)
+    done = replace(told, edits=(*merged.edits, (tuple(without), tuple(scale))))
+    return replace(_apply(topology, without, scale), merged=done)
+
+
+def _apply(topology: Topology, without: Sequence[str], scale: Sequence[Scale]) -> Topology:
+    """`edit` where each node stands for itself."""
     edited = _Edited(topology)
     for pattern in without:
         gone, arcs = edited.find(pattern)
@@ -97,6 +114,7 @@ class _Edited:
 
     def __init__(self, topology: Topology) -> None:
         self.name, self.nodes, self.before = topology.name, dict(topology.nodes), topology.links
+        self.called = {} if topology.merged is None else first_names(self.nodes)
         self.changed: dict[int, tuple[Link, ...]] = {}  # what link i has become: none, one or two
         self.at: dict[str, list[int]] = {node: [] for node in self.nodes}
         for i, link in enumerate(topology.links):
@@ -129,14 +147,12 @@ class _Edited:
 
     def find(self, pattern: str) -> tuple[list[str], set[Arc]]:
         """(nodes that `pattern` names, the directed links that it names or that touch those)."""
-        named = _find_nodes(pattern, self.nodes)
+        named = self.matching(pattern)
         readings: list[tuple[str, set[Arc]]] = []
         # An id that is there is meant, whatever else its "-" could stand for.
         if pattern not in self.nodes:
             for src, dst, oneway in _cuts(pattern):
-                links_named = self.between(
-                    _find_nodes(src, self.nodes), _find_nodes(dst, self.nodes), oneway
-                )
+                links_named = self.between(self.matching(src), self.matching(dst), oneway)
                 if links_named:
                     readings.append((f"{src}{'->' if oneway else '<->'}{dst}", links_named))
         if named and readings:
@@ -151,6 +167,14 @@ class _Edited:
         if named:
             return list(named), set(self.touching(named))
         raise TopologyError(_say_why(pattern, self.nodes, self.name))
+
+    def matching(self, pattern: str) -> dict[str, None]:
+        """The nodes that an id or a glob names; merged nodes by the first that they stand for."""
+        nodes = _find_nodes(pattern, self.nodes)
+        if self.called and is_glob(pattern) and pattern not in self.nodes:
+            means = matcher(pattern)
+            nodes |= {node: None for first, node in self.called.items() if means(first)}
+        return nodes
 
     def between(self, sources: dict[str, None], targets: dict[str, None], oneway: bool) -> set[Arc]:
         """The directed links from a source to a target, and those back unless `oneway`."""

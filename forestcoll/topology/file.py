@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from forestcoll.common import text_file
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import TOPOLOGY_BYTES
+from forestcoll.topology.alike import Apart, Merged
 from forestcoll.topology.arithmetic import Number, compile_template
 from forestcoll.topology.compact import Expansion
 from forestcoll.topology.model import Link, Topology, check_name
@@ -27,7 +29,7 @@ from forestcoll.topology.parameters import (
 from forestcoll.topology.source import Table, located, parse_yaml
 
 FORMAT = "forestcoll.topology/1"
-FILE_KEYS = ("format", "name", "description", "parameters", "boxes", "nodes", "links")
+FILE_KEYS = ("format", "name", "description", "parameters", "alike", "boxes", "nodes", "links")
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -49,15 +51,22 @@ def load_topology(path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) -
 
 
 def loads_topology(
-    text: str, source: str = "<text>", settings: Mapping[str, str] = NO_SETTINGS
+    text: str,
+    source: str = "<text>",
+    settings: Mapping[str, str] = NO_SETTINGS,
+    apart: Apart = MappingProxyType({}),
 ) -> Topology:
-    """The same from text; `source` stands for the file's name in errors."""
+    """The same from text; `source` stands for the file's name in errors.
+
+    `apart`: values of indices of `alike:` that stand alone.
+    """
     table = _document(text, source)
     items = table.items
     parameters = read_parameters(items.get("parameters"))
     values = apply_settings(parameters, settings, source)
     name = _name(table, values)
     expansion = Expansion(values)
+    expansion.merge(items.get("alike"), apart)
     if "boxes" in items:
         expansion.boxes(items["boxes"])
     if "nodes" in items:
@@ -66,7 +75,13 @@ def loads_topology(
         expansion.add_link(template, "", values)
     try:
         doubts = doubt_settings(parameters, settings, values)
-        return Topology(name, expansion.nodes, tuple(expansion.links), notes=tuple(doubts))
+        merged = None
+        if expansion.merged_nodes:
+            expand = partial(loads_topology, text, source, dict(settings))
+            nodes = tuple(expansion.merged_nodes)
+            merged = Merged(expand, expansion.spans, nodes, values, dict(apart))
+        links = tuple(expansion.links)
+        return Topology(name, expansion.nodes, links, notes=tuple(doubts), merged=merged)
     except TopologyError as error:
         raise TopologyError(f"{source}: {error}") from None
 

@@ -193,7 +193,8 @@ class Topology(Shown):
     """Nodes in order (the order of the GPUs is the order of the ranks) and the links between them.
 
     `adapters` and `notes` (what a reader had to assume, in words) say more about where the topology
-    comes from; they are no part of equality and not written by `dumps_topology`.
+    comes from; they are no part of equality and not written by `dumps_topology`. `merged`: what
+    can tell nodes apart that are alike and stand as one (`alike.Merged`), or None.
 
     Raises `TopologyError` when a link names no node, an id is malformed, or there is no GPU.
     """
@@ -203,6 +204,7 @@ class Topology(Shown):
     links: tuple[Link, ...]
     adapters: tuple[Adapter, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
+    merged: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.nodes) is dict:

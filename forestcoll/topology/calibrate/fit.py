@@ -154,7 +154,7 @@ class _Fit:
             same = (there.bandwidth, there.latency) == (back.bandwidth, back.latency)
             links += [there] if same else [replace(one, oneway=True) for one in scaled]
         name = f"{self.topology.name[:88]}-calibrated"
-        return replace(self.topology, name=name, links=tuple(links))
+        return replace(self.topology, name=name, links=tuple(links), merged=None)
 
     def describe(self) -> Iterator[ClassFit]:
         members: dict[Class, list[Arc]] = defaultdict(list)
