@@ -205,7 +205,7 @@ def test_random_forests_reach_it(kind: str) -> None:
 def orbits_of(graph: CapacityGraph, found: Sequence[Symmetry]) -> Orbits:
     """What the symmetries make alike of an allreduce over all ranks."""
     with_group = [replace(s, image=(*s.image, graph.n)) for s in found]
-    return find_orbits(graph, [whole_group(graph)], ALLREDUCE, with_group)
+    return find_orbits(graph, [whole_group(graph, ALLREDUCE)], with_group)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -22,8 +23,9 @@ from forestcoll.schedule.forest import Symmetry
 from forestcoll.schedule.group import GroupsBound, Together, fits, view_groups
 from forestcoll.solver.groups import split as shared
 from forestcoll.solver.groups.forests import pack_forests
-from forestcoll.solver.groups.split import split
+from forestcoll.solver.groups.split import split, split_equally
 from forestcoll.solver.walks import by_box
+from forestcoll.topology import catalog
 
 ALL = tuple(BY_TREES)
 Groups = list[list[int]]
@@ -41,32 +43,39 @@ def boxes(graph: CapacityGraph) -> Groups:
 def solve_together(
     machine: CapacityGraph,
     groups: Groups,
-    collective: Collective,
+    collective: Collective | list[Collective],
     roots: list[int] | None = None,
     relays: Relays = "none",
     trees: int | Literal["auto"] = "auto",
     name: str = "",
+    weights: Sequence[Fraction] = (),
 ) -> Together:
-    views = view_groups(machine, groups, roots or [0] * len(groups), relays)
-    shares = split(machine, views, collective)
-    return pack_forests(machine, views, shares, collective, relays, trees, name)
+    starts = roots or [0] * len(groups)
+    views = view_groups(machine, groups, starts, relays, collective, weights)
+    shares = split(machine, views)
+    return pack_forests(machine, views, shares, relays, trees, name)
 
 
 def prove(done: Together, exact: bool = True) -> None:
     """Everything that the result claims, recomputed."""
-    fits(done.machine, done.forests, done.algbw)
-    bound = check_groups_bound(done.machine, done.groups, done.collective, done.bound)
+    rates = [done.algbw * group.weight for group in done.groups]
+    fits(done.machine, done.forests, rates)
+    bound = check_groups_bound(done.machine, done.groups, done.bound)
     assert bound == done.bound.algbw >= done.algbw
     assert not exact or bound == done.algbw
-    for forest in done.forests:
+    for forest, group, rate in zip(done.forests, done.groups, rates, strict=True):
         algbw, alone = certificate.check(forest)
-        assert algbw == done.algbw
+        assert algbw == rate
         assert alone is not None
-        assert alone == algbw or done.collective is Collective.ALLREDUCE
+        assert alone == algbw or group.collective is Collective.ALLREDUCE
 
 
 def oracle(
-    machine: CapacityGraph, groups: Groups, collective: Collective, relays: str = "none"
+    machine: CapacityGraph,
+    groups: Groups,
+    collectives: Collective | list[Collective],
+    relays: str = "none",
+    weights: list[Fraction] | None = None,
 ) -> float:
     """The common rate by one flow per group, phase and rank, written out whole, in GB/s."""
     with warnings.catch_warnings():
@@ -76,15 +85,16 @@ def oracle(
     inf = lp.infinity()
     rate = lp.NumVar(0, inf, "rate")
     taken: dict[tuple[int, int], list[Any]] = {}
-    for group in view_groups(machine, groups, [0] * len(groups), relays):  # type: ignore[arg-type]
-        ranks = group.graph.ranks
+    roots = [0] * len(groups)
+    for group in view_groups(machine, groups, roots, relays, collectives, weights or ()):  # type: ignore[arg-type]
+        ranks, collective, own = group.graph.ranks, group.collective, float(group.weight)
         start = {v: lp.NumVar(0, inf, "") for v in ranks}
-        lp.Add(sum(start.values()) == rate)
+        lp.Add(sum(start.values()) == own * rate)
         for v in ranks:
             if collective.has_root:
-                lp.Add(start[v] == (rate if v == ranks[0] else 0))
+                lp.Add(start[v] == (own * rate if v == ranks[0] else 0))
             elif collective is not Collective.ALLREDUCE:
-                lp.Add(len(ranks) * start[v] == rate)
+                lp.Add(len(ranks) * start[v] == own * rate)
         for phase in collective.phases:
             arcs = list(group.graph.ends)
             load = [lp.NumVar(0, inf, "") for _ in arcs]
@@ -143,6 +153,78 @@ def test_random_graphs_agree_with_flows_written_out(block: int) -> None:
         )
         tried += 1
     assert tried >= 3
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_rates_and_collectives_of_their_own_agree_with_flows_written_out(block: int) -> None:
+    tried = 0
+    for seed in range(12 * block, 12 * block + 12):
+        rng = random.Random(seed)
+        machine = random_graph(seed)
+        if not 4 <= len(machine.ranks) <= 6:
+            continue
+        groups = cut_up(machine, rng)
+        kinds = [rng.choice(ALL) for _ in groups]
+        weights = [Fraction(rng.randint(1, 5), rng.randint(1, 5)) for _ in groups]
+        done = solve_together(machine, groups, kinds, relays="all", weights=weights)
+        prove(done)
+        judge = oracle(machine, groups, kinds, "all", weights)
+        assert float(done.algbw) == pytest.approx(judge, rel=1e-6)
+        equal = split_equally(machine, done.groups)
+        assert equal[0] <= done.algbw <= equal[2].algbw
+        tried += 1
+    assert tried >= 3
+
+
+def graph_of(name: str, **settings: str) -> CapacityGraph:
+    return CapacityGraph.from_topology(catalog.load(name, settings), relays="all").plain
+
+
+TABLE = {  # MI250, one box: allreduce of all groups at once
+    "0-3 4-7 8-11 12-15": (None, 100),
+    "0,4,8,12 1,5,9,13 2,6,10,14 3,7,11,15": (50, Fraction(200, 3)),
+    "0,1,8,9 4-7 2,3,10,11 12-15": (100, None),
+    "0,1,4,5 2,3,6,7 8,9,12,13 10,11,14,15": (150, None),
+    "0,2,4,6,8,10,12,14 1,3,5,7,9,11,13,15": (60, None),
+    "0,1,4,5,8,9,12,13 2,3,6,7,10,11,14,15": (100, None),
+    "0-7 8-15": (150, None),
+    "0,4 1,5 2,6 3,7 8,12 9,13 10,14 11,15": (50, None),
+    "0,1 2,3 4,5 6,7 8,9 10,11 12,13 14,15": (200, None),
+}
+
+
+@pytest.mark.parametrize("placement", TABLE)
+def test_what_placements_reach_on_an_mi250(placement: str) -> None:
+    machine = graph_of("mi250")
+    groups: Groups = []
+    for text in placement.split():
+        ends = [list(map(int, part.split("-"))) for part in text.split(",")]
+        groups.append([machine.ranks[r] for e in ends for r in range(e[0], e[-1] + 1)])
+    for relays, algbw in zip(("none", "all"), TABLE[placement], strict=True):
+        if algbw is not None:
+            done = solve_together(machine, groups, Collective.ALLREDUCE, relays=relays)  # type: ignore[arg-type]
+            prove(done)
+            assert done.algbw == algbw
+    if TABLE[placement][0] is None:
+        with pytest.raises(InfeasibleError, match="group 0: ranks"):
+            solve_together(machine, groups, Collective.ALLREDUCE)
+
+
+def test_what_groups_reach_across_a_fat_tree() -> None:
+    """64 GPUs on 8 leaves of 8, 2:1: pairs and fours on one leaf, two leaves, four."""
+    machine = graph_of("fat-tree", leaves="8", hosts="8", gpus="1", oversubscription="2")
+    leaf = [list(machine.ranks[8 * i : 8 * i + 8]) for i in range(8)]
+    pairs = [(leaf[i], leaf[i + 1]) for i in range(0, 8, 2)]
+    across = [[a[j], b[j]] for a, b in pairs for j in range(8)]
+    within = [own[j : j + 2] for own in leaf for j in range(0, 8, 2)]
+    two = [[a[j], a[j + 1], b[j], b[j + 1]] for a, b in pairs for j in range(0, 8, 2)]
+    four = [[own[j] for own in leaf[i : i + 4]] for i in (0, 4) for j in range(8)]
+    reached = [
+        solve_together(machine, g, Collective.ALLREDUCE) for g in (across, within, four, two)
+    ]
+    assert [done.algbw for done in reached] == [25, 50, Fraction(50, 3), Fraction(100, 3)]
+    for done in reached:
+        prove(done)
 
 
 @pytest.mark.parametrize("collective", ALL)
@@ -208,7 +290,7 @@ def test_a_number_of_trees() -> None:
     machine = dgx_a100(2)
     done = solve_together(machine, boxes(machine), Collective.ALLGATHER, trees=1)
     assert [forest.trees_per_root for forest in done.forests] == [1, 1]
-    fits(done.machine, done.forests, done.algbw)
+    fits(done.machine, done.forests, [done.algbw] * len(done.forests))
     best = solve_together(machine, boxes(machine), Collective.ALLGATHER)
     assert done.algbw <= best.algbw == done.bound.algbw
 
@@ -280,7 +362,7 @@ def solved() -> Together:
 
 
 def judged(done: Together, bound: GroupsBound) -> Fraction:
-    return check_groups_bound(done.machine, done.groups, done.collective, bound)
+    return check_groups_bound(done.machine, done.groups, bound)
 
 
 def test_cuts_that_prove_less() -> None:
@@ -297,7 +379,7 @@ def test_cuts_that_prove_less() -> None:
 def test_splits_leave_nothing_out() -> None:
     machine = mi250(1)
     halves = [list(range(8)), list(range(8, 16))]
-    found = split(machine, view_groups(machine, halves, [0, 0], "all"), Collective.ALLREDUCE)
+    found = split(machine, view_groups(machine, halves, [0, 0], "all", Collective.ALLREDUCE))
     assert {(flow.group, flow.phase) for flow in found.flows} == {
         (g, phase) for g in (0, 1) for phase in ("broadcast", "reduce")
     }

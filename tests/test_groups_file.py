@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from damages import damage, rows
 from forestcoll.common.errors import ForestError
 from forestcoll.compile import together
 from forestcoll.compile.verdict import verify_text
+from forestcoll.program import Collective
 from forestcoll.schedule import forest_file, groups_file
 from forestcoll.topology import catalog
 
@@ -66,6 +68,31 @@ def test_other_collectives_read_back(tmp_path: Path, collective: str) -> None:
     assert proof.together.bound == result.done.bound
     if root is not None:
         assert [forest.root for forest in proof.together.forests] == [3, 3]
+
+
+def test_rates_and_collectives_of_their_own_read_back(tmp_path: Path) -> None:
+    plain = asked()
+    mixed = [Collective.ALLREDUCE, Collective.REDUCE_SCATTER]
+    problem = replace(plain, collectives=mixed, weights=[Fraction(1), Fraction(1, 3)])
+    result = together.synthesize(problem)
+    for name, text in result.texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    file = tmp_path / "dgx-a100-2.allreduce-reduce-scatter.groups.json"
+    proof = groups_file.verify(file.read_text(), str(file))
+    assert proof.algbw == proof.bound == result.done.algbw
+    rates = [forest.algbw for forest in proof.together.forests]
+    assert rates == [proof.algbw, proof.algbw / 3]
+    verdict = verify_text(file.read_text(), str(file))
+    assert "times its weight (1, 1/3)" in verdict.lines[1]
+    for plan in (*tmp_path.glob("*.mscclpp.json"), *tmp_path.glob("*.xml")):
+        verify_text(plan.read_text(), str(plan))
+    wrong = file.read_text().replace('"weight": "1/3"', '"weight": "2/3"')
+    with pytest.raises(ForestError, match="not the common"):
+        groups_file.verify(wrong, str(file))
+    with pytest.raises(ForestError, match="its weight is not above 0"):
+        groups_file.verify(file.read_text().replace('"weight": "1/3"', '"weight": "0"'), str(file))
+    with pytest.raises(ForestError, match="groups\\[1\\]: its forest is of reduce-scatter"):
+        groups_file.verify(wrong.replace('"collective": "reduce-scatter", ', ""), str(file))
 
 
 def test_plans_of_all_groups() -> None:

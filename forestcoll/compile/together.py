@@ -36,16 +36,23 @@ FEWER = (16, 12, 8, 6, 4, 3, 2, 1)
 class GroupsProblem:
     """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number.
 
-    `links`: microseconds over each link of the topology.
+    `collectives`: of each group; `weights`: its algbw / the common one (1). `links`: microseconds
+    over each link of the topology.
     """
 
     name: str
     machine: CapacityGraph
     members: list[list[int]]
     roots: list[int]
-    collective: Collective
+    collectives: list[Collective]
     relays: Relays
     links: Latencies
+    weights: list[Fraction] = field(default_factory=list)
+
+    @property
+    def collective(self) -> str:
+        """All that the groups run, in words."""
+        return " and ".join(dict.fromkeys(self.collectives))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,13 @@ def problem(
         members.append([number[name] for name in names])
     roots = [_root(parsed, root, g, len(own)) for g, own in enumerate(members)]
     return GroupsProblem(
-        topology.name, machine, members, roots, parsed, relays, topology.latencies()
+        topology.name,
+        machine,
+        members,
+        roots,
+        [parsed] * len(members),
+        relays,
+        topology.latencies(),
     )
 
 
@@ -115,7 +128,7 @@ def optimum(asked: GroupsProblem) -> Split:
     """The largest algbw that all groups reach at once, its proof, and how the links are split."""
     from forestcoll.solver.groups.split import split
 
-    return split(asked.machine, _views(asked), asked.collective)
+    return split(asked.machine, _views(asked))
 
 
 def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
@@ -125,12 +138,11 @@ def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
     """
     from forestcoll import solver
 
-    collective = asked.collective
     return [
         max(
             common,
             solver.optimum(
-                group.graph, collective, group.root if collective.has_root else None
+                group.graph, group.collective, group.root if group.collective.has_root else None
             ).algbw,
         )
         for group in _views(asked)
@@ -140,7 +152,9 @@ def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
 def _views(asked: GroupsProblem) -> list[Group]:
     from forestcoll.schedule.group import view_groups
 
-    return view_groups(asked.machine, asked.members, asked.roots, asked.relays)
+    return view_groups(
+        asked.machine, asked.members, asked.roots, asked.relays, asked.collectives, asked.weights
+    )
 
 
 def synthesize(
@@ -184,7 +198,7 @@ def synthesize(
     texts: dict[str, str] = {}
     files = []
     for g, forest in enumerate(done.forests):
-        stem = f"{forest.name}.{asked.collective.value}"
+        stem = f"{forest.name}.{forest.collective}"
         files.append(f"{stem}{FORMATS['forest']}")
         for form in formats:
             file = f"{stem}{FORMATS[form]}"
@@ -194,7 +208,7 @@ def synthesize(
                 program = programs[g][form]
                 texts[file] = write_plan(program, form, targets[form], forest, clock)
     if "forest" in formats:
-        whole = f"{asked.name}.{asked.collective.value}{groups_file.SUFFIX}"
+        whole = f"{asked.name}.{'-'.join(done.collectives)}{groups_file.SUFFIX}"
         texts[whole] = groups_file.dumps(done, asked.name, files)
     if done.note:
         notes.append(done.note)
@@ -222,9 +236,7 @@ def _choose(
 
     def pack(k: int | Literal["auto"]) -> Together:
         with clock.stage("solve"):
-            return pack_forests(
-                asked.machine, views, shares, asked.collective, asked.relays, k, asked.name
-            )
+            return pack_forests(asked.machine, views, shares, asked.relays, k, asked.name)
 
     parts = 1 if instances == "auto" else instances
 

@@ -185,17 +185,19 @@ def _verify_groups(text: str, source: str) -> Verdict:
 
     proof = groups_file.verify(text, source)
     done, algbw, bound = proof.together, proof.algbw, proof.bound
+    weights = list(dict.fromkeys(str(group.weight) for group in done.groups))
+    times = f", times its weight ({', '.join(weights)})" if weights != ["1"] else ""
     lines = [
-        f"{done.collective} of {len(done.groups)} groups at once: every forest spans, all of them "
-        "together fit the machine's links",
-        f"algbw {algbw} = {decimal(algbw)} GB/s in every group at the same time",
+        f"{' and '.join(done.collectives)} of {len(done.groups)} groups at once: every forest "
+        "spans, all of them together fit the machine's links",
+        f"algbw {algbw} = {decimal(algbw)} GB/s in every group at the same time{times}",
     ]
     if bound == algbw:
         lines.append("optimal: no common algbw is larger (linear program, its dual recomputed)")
     else:
         lines.append(bound_line(algbw, bound))
     figures: dict[str, object] = {
-        "collective": done.collective.value,
+        "collective": " and ".join(done.collectives),
         "groups": [len(group.graph.ranks) for group in done.groups],
         "algbw": str(algbw),
         "bound": str(bound),

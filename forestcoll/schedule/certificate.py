@@ -86,7 +86,7 @@ def _check_cut(
         raise ForestError(f"bound: a cut is one node set, got {len(bound.parts)}")
     group, part = one_group(graph, collective, root), bound.parts[0]
     phase = collective.phases[0]
-    check_cut([group], collective, WeighedCut(0, phase, part, Fraction(1)), "bound: the cut")
+    check_cut([group], WeighedCut(0, phase, part, Fraction(1)), "bound: the cut")
     leaving = graph.leaving(part)
     entering = graph.leaving(graph.outside(part))
     if collective.two_phases:

@@ -12,6 +12,7 @@ and a phase) loads on link e. Reduce trees are looked at turned round, as broadc
   the cuts that e leaves, plus p(tail) - p(head); and so to at most the sum of b(e) z(e), with z the
   largest pressure of all flows on a link, or 0.
 * So L <= sum of b(e) z(e) / sum of y share(S).
+* A group whose algbw is w L (`Group.weight`) counts w times in what its cuts hold.
 
 In an allreduce the parts that start at ranks are the schedule's own choice, the same in both
 phases. There share(S) gives way to the least weight, over the ranks v of a group, of the cuts of
@@ -54,7 +55,7 @@ def check_dual(
     ForestError with the reason where the certificate proves nothing.
     """
     group, dual = as_group(graph, bound, collective, root)
-    total, weight, _ = _weigh(graph, [group], collective, dual)
+    total, weight, _ = _weigh(graph, [group], dual)
     if weight < 1:
         raise ForestError(
             f"bound: the weights of the cuts add up to {weight}, less than 1, so the bound leaves "
@@ -68,7 +69,7 @@ def link_worth(
 ) -> list[Fraction]:
     """Per link what a GB/s of it is worth at most, z(e), in GB/s of algbw."""
     group, dual = as_group(graph, bound, collective, root)
-    return _weigh(graph, [group], collective, dual)[2]
+    return _weigh(graph, [group], dual)[2]
 
 
 def as_group(
@@ -109,7 +110,7 @@ def one_group(graph: CapacityGraph, collective: Collective, root: int | None) ->
     """All ranks as one group, with the root that the collective needs, or ForestError."""
     if collective.has_root and (root is None or not 0 <= root < len(graph.ranks)):
         raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
-    return whole_group(graph, root)
+    return whole_group(graph, collective, root)
 
 
 def as_bound(graph: CapacityGraph, dual: GroupsBound, collective: Collective) -> Bound:
@@ -135,39 +136,40 @@ def _scale(graph: CapacityGraph, collective: Collective) -> int:
 
 
 def check_groups_bound(
-    machine: CapacityGraph, groups: Sequence[Group], collective: Collective, bound: GroupsBound
+    machine: CapacityGraph, groups: Sequence[Group], bound: GroupsBound
 ) -> Fraction:
     """The common algbw (GB/s) that the certificate proves to be the limit, recomputed exactly.
 
     Trusts nothing in `bound` and ignores its `algbw`: compare. Raises ForestError with the reason
     where the certificate proves nothing.
     """
-    total, weight, _ = _weigh(machine, groups, collective, bound)
+    total, weight, _ = _weigh(machine, groups, bound)
     if not weight:
         raise ForestError("bound: the weights of the cuts leave every group out")
     return total / weight
 
 
 def _weigh(
-    machine: CapacityGraph, groups: Sequence[Group], collective: Collective, bound: GroupsBound
+    machine: CapacityGraph, groups: Sequence[Group], bound: GroupsBound
 ) -> tuple[Fraction, Fraction, list[Fraction]]:
     """(sum of b z in GB/s, sum of y share, z of each link), once all of it may be relied on."""
     for number, cut in enumerate(bound.cuts):
-        check_cut(groups, collective, cut, f"bound: cut {number}")
+        check_cut(groups, cut, f"bound: cut {number}")
     _check_potentials(groups, bound)
-    alike = find_orbits(machine, groups, collective, bound.symmetries)
+    alike = find_orbits(machine, groups, bound.symmetries)
     highest: dict[int, Fraction] = defaultdict(Fraction)
-    for link, pressure in _mean_pressures(groups, collective, bound, alike):
+    for link, pressure in _mean_pressures(groups, bound, alike):
         highest[link] = max(highest[link], pressure)
     worth = [highest[link] for link in alike.link]
     total = sum((c * z for c, z in zip(machine.capacity, worth, strict=True) if z), Fraction(0))
-    return total * machine.unit, _weight(groups, collective, bound.cuts, alike), worth
+    return total * machine.unit, _weight(groups, bound.cuts, alike), worth
 
 
-def check_cut(groups: Sequence[Group], collective: Collective, cut: WeighedCut, where: str) -> None:
+def check_cut(groups: Sequence[Group], cut: WeighedCut, where: str) -> None:
     """ForestError that begins with `where` unless data of its group have to leave the cut."""
     if not 0 <= cut.group < len(groups):
         raise ForestError(f"{where} is of group {cut.group}, which does not exist")
+    collective = groups[cut.group].collective
     graph, of = groups[cut.group].graph, _of(groups, cut.group)
     inside = [v for v in graph.ranks if v in cut.side]
     if any(not 0 <= v < graph.n for v in cut.side):
@@ -214,46 +216,42 @@ def _check_potentials(groups: Sequence[Group], bound: GroupsBound) -> None:
         seen.add((g, phase, w))
 
 
-def _weight(
-    groups: Sequence[Group], collective: Collective, cuts: Sequence[WeighedCut], alike: Orbits
-) -> Fraction:
+def _weight(groups: Sequence[Group], cuts: Sequence[WeighedCut], alike: Orbits) -> Fraction:
     """How much of the common algbw the left sides hold, all groups together."""
-    if collective.has_root:
-        return sum((cut.weight for cut in cuts), Fraction(0))
+    own = [Fraction(0)] * len(groups)
     around: dict[tuple[int, int], Fraction] = defaultdict(Fraction)  # group, rank
     for cut in cuts:
+        own[cut.group] += cut.weight
         for v in groups[cut.group].graph.ranks:
             if v in cut.side:
                 around[cut.group, v] += cut.weight
-    if collective is not Collective.ALLREDUCE:
-        return sum(
-            (
-                around[g, v] * part / sum(group.graph.parts)
-                for g, group in enumerate(groups)
-                for v, part in zip(group.graph.ranks, group.graph.parts, strict=True)
-            ),
-            Fraction(0),
-        )
     total: dict[int, Fraction] = defaultdict(Fraction)
     size: dict[int, int] = defaultdict(int)
     for g, group in enumerate(groups):
         for v in group.graph.ranks:
             total[alike.part[g][v]] += around[g, v]
             size[alike.part[g][v]] += 1
-    mean = {o: y / size[o] for o, y in total.items()}
-    return sum(
-        (min(mean[alike.part[g][v]] for v in group.graph.ranks) for g, group in enumerate(groups)),
-        Fraction(0),
-    )
+    held = Fraction(0)
+    for g, group in enumerate(groups):
+        ranks, parts = group.graph.ranks, group.graph.parts
+        if group.collective.has_root:
+            share = own[g]
+        elif group.collective.two_phases:
+            share = min(total[o] / size[o] for o in (alike.part[g][v] for v in ranks))
+        else:
+            each = zip(ranks, parts, strict=True)
+            share = sum((around[g, v] * part for v, part in each), Fraction(0)) / sum(parts)
+        held += group.weight * share
+    return held
 
 
 def _mean_pressures(
-    groups: Sequence[Group], collective: Collective, bound: GroupsBound, alike: Orbits
+    groups: Sequence[Group], bound: GroupsBound, alike: Orbits
 ) -> list[tuple[int, Fraction]]:
     """(orbit of links, mean pressure) of each orbit of flows."""
     given = [cut.weight for cut in bound.cuts] + [p for *_, p in bound.potentials]
     common = math.lcm(*(y.denominator for y in given))
-    keys = flow_keys(groups, collective)
+    keys = flow_keys(groups)
     sums: dict[int, int] = defaultdict(int)
     size: dict[int, int] = defaultdict(int)
     link: dict[int, int] = {}

@@ -33,7 +33,7 @@ class Flow:
 
     `graph` is the group's, turned round for reduce trees, so that data flows from the roots; its
     capacities are what the flow may take. `supply[v]` is what starts at node v, in the same unit:
-    the common algbw in all.
+    the group's algbw in all.
     """
 
     group: int
@@ -43,14 +43,22 @@ class Flow:
 
 
 def view_groups(
-    machine: CapacityGraph, groups: Sequence[Sequence[int]], roots: Sequence[int], relays: Relays
+    machine: CapacityGraph,
+    groups: Sequence[Sequence[int]],
+    roots: Sequence[int],
+    relays: Relays,
+    collectives: Collective | Sequence[Collective],
+    weights: Sequence[Fraction] = (),
 ) -> list[Group]:
     """What each group has of the machine: its members, switches, and GPUs that may relay.
 
     `groups` are nodes of `machine`, `roots` rank numbers in each group (used where the collective
-    is rooted). `relays`: "none"; "idle": GPUs in no group; "all": GPUs of other groups too. Raises
-    UnsupportedError for a group of one, or that names a node twice.
+    is rooted). `relays`: "none"; "idle": GPUs in no group; "all": GPUs of other groups too.
+    `collectives`: of all groups, or of each. `weights`: of each its algbw / the common one (1).
+    Raises UnsupportedError for a group of one, or that names a node twice.
     """
+    if isinstance(collectives, Collective):
+        collectives = [collectives] * len(groups)
     busy = {v for group in groups for v in group}
     out = []
     for number, members in enumerate(groups):
@@ -69,7 +77,8 @@ def view_groups(
         )
         kept = [e for e, ends in enumerate(machine.ends) if ends[0] in nodes and ends[1] in nodes]
         graph = replace(machine.keep(kept), ranks=tuple(members))
-        out.append(Group(graph, tuple(kept), roots[number]))
+        weight = weights[number] if weights else Fraction(1)
+        out.append(Group(graph, tuple(kept), roots[number], collectives[number], weight))
     return out
 
 
@@ -101,11 +110,14 @@ class Group:
     """What a group has of the machine: the nodes are the machine's, the links a part of its links.
 
     `links[e]` is the number that link e of `graph` has in the machine. `root` is a rank number.
+    `weight`: the group's algbw / the common one.
     """
 
     graph: CapacityGraph
     links: tuple[int, ...]
     root: int
+    collective: Collective
+    weight: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +144,14 @@ class GroupsBound:
     symmetries: tuple[Symmetry, ...] = ()
 
 
-def flow_keys(groups: Sequence[Group], collective: Collective) -> list[Key]:
+def flow_keys(groups: Sequence[Group]) -> list[Key]:
     """Every flow of the groups: one for each phase, broadcast trees before reduce trees."""
-    return [(g, phase) for g in range(len(groups)) for phase in sorted(collective.phases)]
+    return [(g, of) for g, group in enumerate(groups) for of in sorted(group.collective.phases)]
 
 
-def whole_group(graph: CapacityGraph, root: int | None = None) -> Group:
+def whole_group(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Group:
     """All ranks of a graph as one group."""
-    return Group(graph, tuple(range(len(graph.tail))), root or 0)
+    return Group(graph, tuple(range(len(graph.tail))), root or 0, collective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,38 +159,43 @@ class Together:
     """What several groups do at once. `forests[g]` is group g's, on what it has of the links.
 
     A forest's topology holds the links that its trees use, with the bandwidth that is reserved for
-    them; on these it reaches `algbw` and is optimal. `bound` says what no common algbw exceeds.
+    them; on these it reaches `algbw` times the group's weight and is optimal. `bound` says what no
+    common algbw exceeds.
     """
 
     machine: CapacityGraph
     groups: tuple[Group, ...]
-    collective: Collective
     relays: Relays
     algbw: Fraction
     forests: tuple[Forest, ...]
     bound: GroupsBound
     note: str = ""
 
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The different ones."""
+        return tuple(dict.fromkeys(group.collective for group in self.groups))
+
 
 def check_together(done: Together) -> None:
-    """ForestError unless every forest reaches the common algbw, and all at once fit the links."""
-    fits(done.machine, done.forests, done.algbw)
+    """ForestError unless every forest reaches its algbw, and all of them at once fit the links."""
+    fits(done.machine, done.forests, [done.algbw * group.weight for group in done.groups])
     for forest, group in zip(done.forests, done.groups, strict=True):
         expected = group.graph.rank_names
         given = forest.graph.rank_names
         if given != expected:
             raise ForestError(f"{forest.name} is of other ranks than its group")
-        if {tree.phase for tree in forest.trees} != set(done.collective.phases):
-            raise ForestError(f"{forest.name} is no {done.collective}")
+        if {tree.phase for tree in forest.trees} != set(group.collective.phases):
+            raise ForestError(f"{forest.name} is no {group.collective}")
 
 
-def fits(machine: CapacityGraph, forests: Sequence[Forest], algbw: Fraction) -> None:
-    """ForestError unless each forest reaches `algbw` (GB/s) and all of them together fit.
+def fits(machine: CapacityGraph, forests: Sequence[Forest], rates: Sequence[Fraction]) -> None:
+    """ForestError unless each forest reaches its algbw (GB/s) and all of them together fit.
 
     Everything is recounted from the trees and the machine's own links, by name.
     """
     taken: Links = defaultdict(Fraction)
-    for forest in forests:
+    for forest, algbw in zip(forests, rates, strict=True):
         reached = check(forest)
         if reached < algbw:
             raise ForestError(f"{forest.name} reaches {reached} GB/s, not the common {algbw}")
@@ -212,15 +229,15 @@ class Orbits:
     part: list[list[int]]
 
 
-def family(
-    machine: CapacityGraph, groups: Sequence[Group], collective: Collective
-) -> CapacityGraph:
-    """The machine with a node for each group, linked to its members in a way of its own."""
-    mark = 1 + max(machine.capacity)
+def family(machine: CapacityGraph, groups: Sequence[Group]) -> CapacityGraph:
+    """The machine with a node for each group, linked to its members in a way of its kind's own."""
+    kinds = dict.fromkeys((group.collective, group.weight) for group in groups)
+    number = {kind: 1 + max(machine.capacity) + 2 * i for i, kind in enumerate(kinds)}
     tail, head, capacity = list(machine.tail), list(machine.head), list(machine.capacity)
     for g, group in enumerate(groups):
+        mark = number[group.collective, group.weight]
         for rank, v in enumerate(group.graph.ranks):
-            own = mark + 1 if collective.has_root and rank == group.root else mark
+            own = mark + 1 if group.collective.has_root and rank == group.root else mark
             tail += [machine.n + g, v]
             head += [v, machine.n + g]
             capacity += [own, own]
@@ -237,22 +254,22 @@ def family(
     )
 
 
-def find_group_symmetries(
-    machine: CapacityGraph, groups: Sequence[Group], collective: Collective
-) -> tuple[Symmetry, ...]:
+def find_group_symmetries(machine: CapacityGraph, groups: Sequence[Group]) -> tuple[Symmetry, ...]:
     """Generators of symmetries; those that turn links round for allreduce only."""
-    every = find_symmetries(family(machine, groups, collective))
-    return tuple(s for s in every if not s.turned or collective is Collective.ALLREDUCE)
+    every = find_symmetries(family(machine, groups))
+    return tuple(s for s in every if not s.turned or _one_way(groups) is None)
+
+
+def _one_way(groups: Sequence[Group]) -> Collective | None:
+    """A collective of the groups that has one phase, if any."""
+    return next((g.collective for g in groups if not g.collective.two_phases), None)
 
 
 def find_orbits(
-    machine: CapacityGraph,
-    groups: Sequence[Group],
-    collective: Collective,
-    given: Iterable[Symmetry],
+    machine: CapacityGraph, groups: Sequence[Group], given: Iterable[Symmetry]
 ) -> Orbits:
     """What the symmetries make alike; ForestError where one is none."""
-    keys = flow_keys(groups, collective)
+    keys = flow_keys(groups)
     number = {key: f for f, key in enumerate(keys)}
     local = [{e: i for i, e in enumerate(group.links)} for group in groups]
     base = [0]
@@ -262,12 +279,13 @@ def find_orbits(
     links, flows = DisjointSets(len(machine.tail)), DisjointSets(base[-1])
     sides, parts = DisjointSets(len(keys) * n), DisjointSets(len(groups) * n)
     maps = tuple(given)
-    whole = family(machine, groups, collective) if maps else machine
+    whole = family(machine, groups) if maps else machine
+    forward = _one_way(groups)
     places = whole.numbers
     for index, symmetry in enumerate(maps):
         where = f"bound: symmetry {index}"
-        if symmetry.turned and not collective.two_phases:
-            raise ForestError(f"{where} turns links round, which {collective} does not allow")
+        if symmetry.turned and forward is not None:
+            raise ForestError(f"{where} turns links round, which {forward} does not allow")
         image = symmetry.image
         moved = symmetry_images(whole, symmetry, where, places)[: len(machine.tail)]
         for e, to_link in enumerate(moved):

@@ -4,11 +4,12 @@ The forests lie beside it, one file a group, each on the bandwidth that is reser
 file holds the machine that they share, names them, and says what no common algbw exceeds:
 
     format      "forestcoll.groups/1"
-    collective  as in forest files
+    collective  as in forest files: that of the first group, and of all that state none
     relays      "none", "idle" or "all": which GPUs a group may pass data through
     topology    the whole machine, as in forest files
-    groups      [{"ranks": [id, ...], "root": id (rooted collectives), "forest": file name}, ...]
-    algbw       GB/s that every group reaches while all of them run
+    groups      [{"ranks": [id, ...], "root": id (rooted collectives), "forest": file name,
+                 "collective": another than the file's, "weight": "1"}, ...]
+    algbw       GB/s that every group reaches, times its weight, while all of them run
     bound       {"algbw", "cuts": [{"group", "phase", "nodes", "weight"}, ...],
                  "potentials": [{"group", "phase", "node", "potential"}, ...],
                  "symmetries": [{"image": {id: id}, "groups": [number, ...], "turned"}, ...]};
@@ -61,6 +62,8 @@ class GroupModel(Model):
     ranks: list[str]
     root: str | None = None
     forest: str
+    collective: Carried | None = None
+    weight: Exact = "1"
 
 
 class CutModel(Model):
@@ -115,12 +118,14 @@ class Proof:
 
 def dumps(done: Together, name: str, files: Sequence[str]) -> str:
     """The file: the same groups give the same bytes. `files[g]` holds group g's forest."""
-    names, n = done.machine.names, done.machine.n
+    names, n, first = done.machine.names, done.machine.n, done.collectives[0]
     groups: list[object] = []
     for group, file in zip(done.groups, files, strict=True):
         ranks = group.graph.rank_names
-        rooted = {"root": ranks[group.root]} if done.collective.has_root else {}
-        groups.append({"ranks": ranks, **rooted, "forest": file})
+        rooted = {"root": ranks[group.root]} if group.collective.has_root else {}
+        other = {"collective": group.collective.value} if group.collective is not first else {}
+        more = {"weight": str(group.weight)} if group.weight != 1 else {}
+        groups.append({"ranks": ranks, **rooted, "forest": file, **other, **more})
     cuts = [
         {
             "group": cut.group,
@@ -150,7 +155,7 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
     )
     block = Block(
         format=FORMAT,
-        collective=done.collective.value,
+        collective=first.value,
         relays=done.relays,
         topology=forest_file.topology_block(name, done.machine),
         groups=_rows(groups),
@@ -177,7 +182,7 @@ def verify(text: str, source: str) -> Proof:
         for forest in files.values():
             certificate.check(forest)
         check_together(done)
-        proven = check_groups_bound(done.machine, done.groups, done.collective, done.bound)
+        proven = check_groups_bound(done.machine, done.groups, done.bound)
         if proven != done.bound.algbw:
             raise ForestError(f"states bound {done.bound.algbw}, its cuts give {proven}")
         if done.algbw > proven:
@@ -207,10 +212,15 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
             odd = min(set(group.ranks) - set(gpus))
             raise ForestError(f"groups[{g}]: {odd!r} is no GPU of the topology")
     groups = [[node(name) for name in group.ranks] for group in model.groups]
-    roots = [_root(model.collective, group, g) for g, group in enumerate(model.groups)]
+    kinds = [group.collective or model.collective for group in model.groups]
+    roots = [_root(*each, g) for g, each in enumerate(zip(kinds, model.groups, strict=True))]
+    shares = [fraction(group.weight) for group in model.groups]
+    if min(shares) <= 0:
+        raise ForestError(f"groups[{shares.index(min(shares))}]: its weight is not above 0")
+    common_denominator(shares)
     check_cost(machine, len(groups), 0, "groups")
-    views = view_groups(machine, groups, roots, model.relays)
-    _check_forests(model.collective, views, forests)
+    views = view_groups(machine, groups, roots, model.relays, kinds, shares)
+    _check_forests(views, forests)
     cuts, potentials = model.bound.cuts, model.bound.potentials
     check_cost(machine, len(cuts), 2 * len(views) * len(model.bound.symmetries), "bound")
     weights = [*(cut.weight for cut in cuts), *(p.potential for p in potentials)]
@@ -227,9 +237,7 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
         symmetries=tuple(_symmetry(s, machine.n, node) for s in model.bound.symmetries),
     )
     algbw = fraction(model.algbw)
-    return Together(
-        machine, tuple(views), model.collective, model.relays, algbw, tuple(forests), bound
-    )
+    return Together(machine, tuple(views), model.relays, algbw, tuple(forests), bound)
 
 
 def _symmetry(model: SymmetryModel, n: int, node: Callable[[str], int]) -> Symmetry:
@@ -251,14 +259,12 @@ def _root(collective: Collective, group: GroupModel, g: int) -> int:
     return group.ranks.index(group.root)
 
 
-def _check_forests(
-    collective: Collective, views: Sequence[Group], forests: Sequence[Forest]
-) -> None:
+def _check_forests(views: Sequence[Group], forests: Sequence[Forest]) -> None:
     """The forests are of this collective and these roots, and keep to what their groups may use."""
     for g, (group, forest) in enumerate(zip(views, forests, strict=True)):
-        if forest.collective is not collective:
+        if forest.collective is not group.collective:
             raise ForestError(f"groups[{g}]: its forest is of {forest.collective}")
-        if collective.has_root and forest.root != group.root:
+        if group.collective.has_root and forest.root != group.root:
             raise ForestError(f"groups[{g}]: its forest has another root")
         names = group.graph.names
         ends = group.graph.ends

@@ -163,12 +163,12 @@ def _check_forest(forest: Forest, algbw: Fraction) -> Forest | None:
 
 def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
     """Both halves at once. Equal parts of all ranks are tried first: they make fewer trees."""
-    group = whole_group(graph)
-    alike = symmetries_found(graph, [group], Collective.ALLREDUCE)
+    group = whole_group(graph, Collective.ALLREDUCE)
+    alike = symmetries_found(graph, [group])
     bound = plan(graph).bound
     best: Forest | None = None
     for equal in (True, False):
-        model = Model(graph, [group], Collective.ALLREDUCE, alike, equal=equal, spanning=True)
+        model = Model(graph, [group], alike, equal=equal, spanning=True)
         try:
             solution = model.solve()
         except UnsupportedError:  # another way has been found, or the plain trees remain

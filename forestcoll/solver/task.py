@@ -280,7 +280,7 @@ def _balance(task: Task) -> Task:
     """The optimum over balanced sub-capacities, by the linear program."""
     graph, root = task.graph, task.root
     collective = Collective.ALLGATHER if root is None else Collective.BROADCAST
-    model = Model(graph, [whole_group(graph, root)], collective, (), any_size=True)
+    model = Model(graph, [whole_group(graph, collective, root)], (), any_size=True)
     solution = model.solve()
     trimmed, rate = model.flows(solution)[0].graph, model.algbw(solution) / task.roots
     bound = task.bound

@@ -187,7 +187,7 @@ def joint_model(graph: CapacityGraph, symmetries: Sequence[Symmetry], equal: boo
     """The program of all ranks as one group."""
     n = graph.n
     alike = [replace(s, image=(*s.image[:n], n)) for s in symmetries]  # the group stays where it is
-    return Model(graph, [whole_group(graph)], Collective.ALLREDUCE, alike, equal)
+    return Model(graph, [whole_group(graph, Collective.ALLREDUCE)], alike, equal)
 
 
 def raise_carried(graph: CapacityGraph, carried: Carried, common: Fraction) -> Carried:

@@ -17,7 +17,6 @@ from fractions import Fraction
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.graph.kernel import _kernel
-from forestcoll.program import Collective
 from forestcoll.schedule.forest import Symmetry
 from forestcoll.schedule.group import (
     Flow,
@@ -47,14 +46,13 @@ class Model:
     `spanning`: trees span these switches, and use them. `any_size`: numbers that are too long for
     the kernel's flows are no reason to give up, but slow.
     An allreduce of one group maximises the sum of its parts, all others a common rate, which times
-    `scale` is the algbw in units of capacity.
+    `scale` is the common algbw in units of capacity.
     """
 
     def __init__(
         self,
         machine: CapacityGraph,
         groups: Sequence[Group],
-        collective: Collective,
         symmetries: Sequence[Symmetry],
         equal: bool = False,
         able: bool = False,
@@ -63,19 +61,18 @@ class Model:
     ) -> None:
         self.machine = machine
         self.groups = groups
-        self.collective = collective
         self.symmetries = tuple(symmetries)
         self.equal = equal
         self.able = able
         self.any_size = any_size
-        self.keys = flow_keys(groups, collective)
+        self.keys = flow_keys(groups)
         self.graphs = [
             groups[g].graph if phase == "broadcast" else groups[g].graph.reverse()
             for g, phase in self.keys
         ]
         if spanning:
             self.graphs = [span_switches(graph) for graph in self.graphs]
-        self.orbits = find_orbits(machine, groups, collective, symmetries)
+        self.orbits = find_orbits(machine, groups, symmetries)
         self.program = exact_lp.Program([], [])
         self.link: list[int | None] = [None] * len(machine.tail)  # what bounds it; None: not used
         self.flow: list[list[int]] = []  # per flow and link
@@ -126,48 +123,55 @@ class Model:
 
     def _add_parts(self) -> list[dict[int, tuple[int, int]]]:
         """What starts at the ranks of each group."""
-        ranks = [group.graph.ranks for group in self.groups]
-        free = self.collective.two_phases and not self.equal
-        if self.collective.two_phases and len(self.groups) == 1:
-            alike = {v: self.orbits.part[0][v] if free else 0 for v in ranks[0]}
+        first = self.groups[0]
+        if first.collective.two_phases and len(self.groups) == 1:
+            ranks = first.graph.ranks
+            alike = {v: 0 if self.equal else self.orbits.part[0][v] for v in ranks}
             number = {o: self._add_variable(None) for o in dict.fromkeys(alike.values())}
             for o in alike.values():
                 self.program.cost[number[o]] += 1
             return [{v: (number[o], 1) for v, o in alike.items()}]
         rate = self._add_variable(None, cost=1)
-        if self.collective.has_root:
-            return [{group.graph.ranks[group.root]: (rate, 1)} for group in self.groups]
-        if not free:
-            sums = [sum(group.graph.parts) for group in self.groups]
-            self.scale = math.lcm(*sums)
-            return [
-                {
-                    v: (rate, part * self.scale // whole)
-                    for v, part in zip(own, group.graph.parts, strict=True)
-                    if part
-                }
-                for own, group, whole in zip(ranks, self.groups, sums, strict=True)
-            ]
-        return self._add_free_parts(rate)
+        ways = [self._deal(group) for group in self.groups]
+        shares = [
+            s
+            for group, way in zip(self.groups, ways, strict=True)
+            for s in (way.values() if way else [group.weight])
+        ]
+        self.scale = math.lcm(*(share.denominator for share in shares))
+        number = {}
+        return [
+            self._free_parts(g, rate, number)
+            if way is None
+            else {v: (rate, int(share * self.scale)) for v, share in way.items()}
+            for g, way in enumerate(ways)
+        ]
 
-    def _add_free_parts(self, rate: int) -> list[dict[int, tuple[int, int]]]:
-        """Parts that are variables, in each group as much in all."""
-        number: dict[int, int] = {}
-        out = []
-        for g, group in enumerate(self.groups):
-            alike = {v: self.orbits.part[g][v] for v in group.graph.ranks}
-            fresh = not set(alike.values()) <= set(number)
-            for o in alike.values():
-                if o not in number:
-                    number[o] = self._add_variable(None)
-            parts = {v: (number[o], 1) for v, o in alike.items()}
-            out.append(parts)
-            if fresh:  # groups that are alike have the same row
-                row = {rate: -1}
-                for j, _ in parts.values():
-                    row[j] = row.get(j, 0) + 1
-                self.program.rows.append(exact_lp.Row(row, equality=True))
-        return out
+    def _deal(self, group: Group) -> dict[int, Fraction] | None:
+        """What starts at each rank for each of the common algbw; None where that is a variable."""
+        graph = group.graph
+        if group.collective.has_root:
+            return {graph.ranks[group.root]: group.weight}
+        if group.collective.two_phases and not self.equal:
+            return None
+        each = group.weight / sum(graph.parts)
+        return {v: each * part for v, part in zip(graph.ranks, graph.parts, strict=True) if part}
+
+    def _free_parts(self, g: int, rate: int, number: dict[int, int]) -> dict[int, tuple[int, int]]:
+        """Parts that are variables, `number` of each orbit; they add up to the group's algbw."""
+        group = self.groups[g]
+        alike = {v: self.orbits.part[g][v] for v in group.graph.ranks}
+        fresh = not set(alike.values()) <= set(number)
+        for o in alike.values():
+            if o not in number:
+                number[o] = self._add_variable(None)
+        parts = {v: (number[o], 1) for v, o in alike.items()}
+        if fresh:  # groups that are alike have the same row
+            row = {rate: -int(group.weight * self.scale)}
+            for j, _ in parts.values():
+                row[j] = row.get(j, 0) + 1
+            self.program.rows.append(exact_lp.Row(row, equality=True))
+        return parts
 
     def _add_balances(self) -> list[tuple[int, int]]:
         """Adds out - in = 0 for every flow and node that is no rank; (flow, node) of each row."""
@@ -307,7 +311,7 @@ class Model:
         """The dual, in which switches that copy or add are free to do so."""
         bound = self.bound(solution)
         if bound is None:
-            given = (self.machine, self.groups, self.collective, self.symmetries)
+            given = (self.machine, self.groups, self.symmetries)
             able = Model(*given, able=True, any_size=self.any_size)
             bound = able.bound(able.solve())
         if bound is None:

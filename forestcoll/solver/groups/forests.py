@@ -28,29 +28,29 @@ def pack_forests(
     machine: CapacityGraph,
     views: Sequence[Group],
     shares: Split,
-    collective: Collective,
     relays: Relays = "none",
     trees: int | Literal["auto"] = "auto",
     name: str = "",
 ) -> Together:
     """Forests of all groups for links that are shared out (`split`), called `<name>-group0`, ...
 
-    They reach the same algbw at the same time. With a number of `trees` a root, each group uses so
-    many on its share: the algbw may be lower. `name` is the topology's. Raises InfeasibleError and
-    UnsupportedError.
+    They reach the common algbw, times their weights, at the same time. With a number of `trees` a
+    root, each group uses so many on its share: the algbw may be lower. `name` is the topology's.
+    Raises InfeasibleError and UnsupportedError.
     """
-    packed = [pack_flow(flow, shares.algbw, trees) for flow in shares.flows]
-    algbw = min(shares.algbw, *(one.algbw for one in packed))
+    weights = [views[flow.group].weight for flow in shares.flows]
+    each = list(zip(shares.flows, weights, strict=True))
+    packed = [pack_flow(flow, shares.algbw * weight, trees) for flow, weight in each]
+    reached = [one.algbw / weight for one, weight in zip(packed, weights, strict=True)]
+    algbw = min(shares.algbw, *reached)
     own: list[dict[Phase, Packed]] = [{} for _ in views]
     for flow, one in zip(shares.flows, packed, strict=True):
         own[flow.group][flow.phase] = one
     forests = [
-        _forest(group, phases, collective, algbw, f"{name}-group{g}")
+        _forest(group, phases, algbw * group.weight, f"{name}-group{g}")
         for g, (group, phases) in enumerate(zip(views, own, strict=True))
     ]
-    done = Together(
-        machine, tuple(views), collective, relays, algbw, tuple(forests), shares.bound, shares.note
-    )
+    done = Together(machine, tuple(views), relays, algbw, tuple(forests), shares.bound, shares.note)
     check_together(done)
     return done
 
@@ -103,11 +103,11 @@ def _units(flow: Flow) -> tuple[list[int], list[int]]:
 def _forest(
     group: Group,
     phases: Mapping[Phase, Packed],
-    collective: Collective,
     algbw: Fraction,
     name: str,
 ) -> Forest:
     """The group's forest on the bandwidth that its trees take at `algbw`."""
+    collective = group.collective
     whole = assemble(name, group.graph, collective, phases)
     loads = {
         ends: Fraction(load, whole.total) * algbw

@@ -1,10 +1,10 @@
-"""Concurrent optimum of several groups that run one collective at once on the same links.
+"""Concurrent optimum of several groups that run collectives at once on the same links.
 
-All groups are to reach the same algbw, as large as can be. What a group's trees take of each link
-is a sub-capacity of its own; together they fit the links:
+The algbw of all groups are to have the ratios of their weights w(g), and be as large as can be.
+What a group's trees take of each link is a sub-capacity of its own; together they fit the links:
 
     maximise  L  with, for every group g and node set S that lacks one of its N(g) ranks,
-        c(g, leaving S) >= L * (ranks of g in S) / N(g)    (rooted: >= L where S holds the root)
+        c(g, leaving S) >= w(g) L * (ranks of g in S) / N(g)   (rooted: w(g) L if S holds the root)
         c(g, in) = c(g, out) at nodes that are no ranks of g
         sum over g of c(g, e) <= b(e)
 
@@ -24,7 +24,6 @@ from fractions import Fraction
 
 from forestcoll.common.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.program import Collective
 from forestcoll.schedule.dual import check_groups_bound
 from forestcoll.schedule.forest import Phase
 from forestcoll.schedule.group import (
@@ -46,7 +45,9 @@ VARIABLES = 1200
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The links shared out among groups: all reach `algbw` (GB/s), and nothing beats `bound`.
+    """The links shared out among groups: each reaches `algbw` (GB/s) times its weight.
+
+    Nothing beats `bound`.
 
     The two are equal unless `note` says why not.
     """
@@ -57,7 +58,7 @@ class Split:
     note: str = ""
 
 
-def split(machine: CapacityGraph, groups: Sequence[Group], collective: Collective) -> Split:
+def split(machine: CapacityGraph, groups: Sequence[Group]) -> Split:
     """The largest common algbw of all groups, what each may take of the links, and the proof.
 
     Exact up to `LINKS` links in all, and `VARIABLES` that no symmetry makes alike; beyond that,
@@ -70,19 +71,19 @@ def split(machine: CapacityGraph, groups: Sequence[Group], collective: Collectiv
         except InfeasibleError as error:
             raise InfeasibleError(f"group {number}: {error}") from None
     try:
-        return _exact(machine, groups, collective)
+        return _exact(machine, groups)
     except UnsupportedError as reason:
-        algbw, flows, bound = split_equally(machine, groups, collective)
+        algbw, flows, bound = split_equally(machine, groups)
         note = "" if bound.algbw == algbw else f"links are cut into equal parts: {reason}"
         return Split(algbw, flows, bound, note)
 
 
-def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collective) -> Split:
-    links = sum(len(group.links) for group in groups) * len(collective.phases)
+def _exact(machine: CapacityGraph, groups: Sequence[Group]) -> Split:
+    links = sum(len(group.links) * len(group.collective.phases) for group in groups)
     if links > LINKS:
         raise UnsupportedError(f"the groups have {links} links in all, the limit is {LINKS}")
-    alike = find_group_symmetries(machine, groups, collective)
-    model = Model(machine, groups, collective, alike)
+    alike = find_group_symmetries(machine, groups)
+    model = Model(machine, groups, alike)
     if model.size > VARIABLES:
         raise UnsupportedError(
             f"the groups have {model.size} links that no symmetry makes alike, the "
@@ -90,14 +91,14 @@ def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collecti
         )
     solution = model.solve()
     bound = model.prove(solution)
-    if collective is Collective.ALLREDUCE:
-        level = Model(machine, groups, collective, alike, equal=True)
+    if any(group.collective.two_phases for group in groups):
+        level = Model(machine, groups, alike, equal=True)
         level.pool = level.rows(model.cuts)
         other = level.solve()
         if level.algbw(other) == model.algbw(solution):  # equal parts make fewer trees
             model, solution = level, other
     algbw = model.algbw(solution)
-    proven = check_groups_bound(machine, groups, collective, bound)
+    proven = check_groups_bound(machine, groups, bound)
     if proven != bound.algbw or algbw > proven:
         raise RuntimeError(
             f"internal error: {algbw} reached, {bound.algbw} stated, {proven} proven"
@@ -107,43 +108,45 @@ def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collecti
 
 
 def split_equally(
-    machine: CapacityGraph, groups: Sequence[Group], collective: Collective
+    machine: CapacityGraph, groups: Sequence[Group]
 ) -> tuple[Fraction, tuple[Flow, ...], GroupsBound]:
-    """(algbw, flows, bound): links cut into equal parts, and the best cut that was found.
+    """(algbw, flows, bound): links cut into parts as the groups' weights, and the best cut found.
 
-    The algbw (GB/s) is what every group reaches on its part.
+    The algbw (GB/s), times its weight, is what every group reaches on its part.
     """
+    whole = math.lcm(*(group.weight.denominator for group in groups))
+    wanted = [int(group.weight * whole) for group in groups]
     users = [0] * len(machine.tail)
-    for group in groups:
+    for group, share in zip(groups, wanted, strict=True):
         for e in group.links:
-            users[e] += 1
+            users[e] += share
     common = math.lcm(*(max(1, count) for count in users))
     tasks: list[dict[Phase, Task]] = []
     rates: list[Fraction] = []
-    for group in groups:
-        capacity = [machine.capacity[e] * (common // users[e]) for e in group.links]
+    for group, share in zip(groups, wanted, strict=True):
+        capacity = [machine.capacity[e] * share * (common // users[e]) for e in group.links]
         graph = scale(group.graph, capacity, machine.unit / common)
-        root = group.root if collective.has_root else None
+        root = group.root if group.collective.has_root else None
         own = {
             phase: analyse(graph if phase == "broadcast" else graph.reverse(), root)
-            for phase in collective.phases
+            for phase in group.collective.phases
         }
         tasks.append(own)
         rates.append(1 / sum((1 / task.algbw for task in own.values()), Fraction(0)))
-    algbw = min(rates)
+    algbw = min(rate / group.weight for group, rate in zip(groups, rates, strict=True))
     sides = dict.fromkeys(s for own in tasks for task in own.values() for s in task.bound.parts)
-    bounds = [_plain_bound(machine, groups, collective, side) for side in sides]
+    bounds = [plain_bound(machine, groups, side) for side in sides]
     flows = []
     for number, (own, rate) in enumerate(zip(tasks, rates, strict=True)):
         for phase, task in own.items():  # side by side, each on as much of the links as it needs
             part = replace(task.given, unit=task.given.unit * rate / task.algbw)
-            each = algbw / task.roots / part.unit
+            each = algbw * groups[number].weight / task.roots / part.unit
             flows.append(Flow(number, phase, part, tuple(n * each for n in task.supply(1))))
     return algbw, tuple(flows), min(bounds, key=lambda b: b.algbw)
 
 
-def _plain_bound(
-    machine: CapacityGraph, groups: Sequence[Group], collective: Collective, side: frozenset[int]
+def plain_bound(
+    machine: CapacityGraph, groups: Sequence[Group], side: frozenset[int]
 ) -> GroupsBound:
     """What one cut proves: the data of all groups that has to leave it shares the links that do.
 
@@ -151,17 +154,17 @@ def _plain_bound(
     """
     cuts = []
     for g, group in enumerate(groups):
-        ranks = group.graph.ranks
+        ranks, collective = group.graph.ranks, group.collective
         inside = sum(v in side for v in ranks)
         if inside == len(ranks) or not inside:
             continue
         if collective.has_root and ranks[group.root] not in side:
             continue
-        if collective is Collective.ALLREDUCE:
+        if collective.two_phases:
             rest = machine.outside(side)
             cuts.append(WeighedCut(g, "broadcast", side, Fraction(1)))
             cuts.append(WeighedCut(g, "reduce", rest, Fraction(1)))
         else:
             cuts.append(WeighedCut(g, collective.phases[0], side, Fraction(1)))
     loose = GroupsBound(Fraction(0), tuple(cuts))
-    return replace(loose, algbw=check_groups_bound(machine, groups, collective, loose))
+    return replace(loose, algbw=check_groups_bound(machine, groups, loose))
