@@ -1,4 +1,4 @@
-"""The commands that time plans: `run` here, `time` and `calendar` simulated, `measure` of pairs."""
+"""The commands that measure: `run` of plans, `measure` of pairs of ranks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ import click
 
 from forestcoll.common.errors import ExecutionError, ForestCollError, PlanError, UnsupportedError
 from forestcoll.program import REDUCTIONS
-from forestcoll.ui.cli import files
 from forestcoll.ui.cli.files import Sink
-from forestcoll.ui.cli.messages import answer, note, print_json, put, report, show_progress
+from forestcoll.ui.cli.messages import note, print_json, put, report, show_progress
 from forestcoll.ui.cli.options import (
-    BYTES,
     FORCE,
     HOLDS,
     JSON,
-    SIGNAL,
     Machine,
     command,
     flag,
@@ -43,15 +40,13 @@ if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.study.figures import Figures
     from forestcoll.study.predict import Prediction
-    from forestcoll.topology import Topology
     from forestcoll.ui.report import runs
-    from forestcoll.verify.simulate import Band, Options, Rule, Timing
+    from forestcoll.verify.simulate import Band
 
 Engine = Callable[..., "RunResult"]
 """Runs a plan at one size, in bytes; dtype, op, iterations, warmup and check by name."""
 
 DEFAULT_SIZE = 64 << 20
-DEFAULT_TIMED = 2**30
 MOST_SIZES = 1000
 """Sizes of one run: more of them are a slip of the keyboard."""
 MOST_BYTES = 2**34
@@ -538,255 +533,3 @@ def _tell_pairs(result: Pairs, ranks: int, sink: Sink) -> None:
     heads = (pairs, "least", "median", "most")
     report(grid(heads, rows), err=sink.path is None)
     sink.write(dump_measurement(measured), lambda: f"{ranks} ranks, {pairs}")
-
-
-@command(
-    "forestcoll time out/dgx-a100-2.allreduce.mscclpp.json -t dgx-a100 --set boxes=2",
-    "forestcoll time PLAN --size 1M --size 1G --rule in-order --links 20",
-)
-def time(
-    plan: str = place("file", "PLAN|FOREST"),
-    machine: Machine = machine_option(
-        "What the plan runs on, with its latencies, over the ways of the forest file beside the "
-        "plan where it has these links. Default: the links of that file, with the catalogue's "
-        "latencies where they are its, else without any.",
-        required=False,
-    ),
-    size: tuple[int, ...] = sizes_option("1G"),
-    rule: Rule | None = option(
-        "rule",
-        "How transfers meet on all links: share them evenly, one after the other, or in "
-        "proportion to their bytes. Default: each link's own, and then all fair, and all in "
-        "order.",
-    ),
-    latency: float | None = option(float, "Microseconds of every link.", None, "US"),
-    signal: float | None = SIGNAL,
-    block_rate: float | None = option(
-        float, "What a thread block moves. Default: no limit.", None, "GB/s"
-    ),
-    reduce_rate: float | None = option(float, "What one adds up. Default: no limit.", None, "GB/s"),
-    switching: str = option(
-        ("cut-through", "store"),
-        "Switches pass transfers on as they arrive, or when they are all there.",
-        "cut-through",
-    ),
-    target: str | None = option(
-        ("msccl", "rccl"),
-        "Whose messages MSCCL XML has. Default: RCCL's on machines of AMD's GPUs, else msccl's.",
-    ),
-    seed: int = option(range(2**62 + 1), "Draw who goes first among equals. 0: in order.", 0),
-    shown: int = option(
-        range(100_001),
-        "How many of the busiest links to list; those alike count as one.",
-        5,
-        names="--links",
-    ),
-    as_json: bool = JSON,
-) -> int:
-    """Simulate how long a plan, or a forest alone, takes.
-
-    Plays all messages, signals and thread blocks on the links. No kernel launches, no caches.
-    """
-    from forestcoll.compile import verdict
-    from forestcoll.program.targets import TARGETS
-    from forestcoll.solver.alltoall.file import looks_like_one
-    from forestcoll.ui.report import runs
-    from forestcoll.ui.view.subject import NO_ORDER
-    from forestcoll.verify.simulate import Options
-
-    chosen = Options(
-        latency=latency,
-        signal=signal,
-        block_rate=block_rate,
-        reduce_rate=reduce_rate,
-        switching=switching,  # type: ignore[arg-type]
-        seed=seed,
-        runtime=TARGETS[target] if target else None,
-    )
-    topology = machine.load_if_any()
-    rules: tuple[Rule | None, ...] = (rule,) if rule else (None, "fair", "fifo")
-    sizes = tuple(dict.fromkeys(size)) or (DEFAULT_TIMED,)
-    text = files.read_text(plan)
-    if looks_like_one(text):
-        raise UnsupportedError(
-            f"{plan}: {NO_ORDER}: 'forestcoll time' takes those ('forestcoll synthesize -c "
-            "alltoall' writes them beside the routes)"
-        )
-    play = _time_plan if verdict.is_plan(text) else _time_forest
-    played = play(text, plan, topology, sizes, rules, chosen)
-    answer(as_json, runs.simulation(*played, shown))
-    return 0
-
-
-Found = tuple[str, "Figures", "list[Timing]", str]
-"""A title, what links allow, the times, and the model in words."""
-
-
-def _time_plan(
-    text: str,
-    source: str,
-    topology: Topology | None,
-    sizes: tuple[int, ...],
-    rules: tuple[Rule | None, ...],
-    chosen: Options,
-) -> Found:
-    from forestcoll import plans
-    from forestcoll.verify import simulate
-
-    program = plans.loads(text, source)
-    prediction = _predict(program, source, topology)
-    if prediction.site.note and chosen.latency is None:
-        note(prediction.site.note)
-    where, links = prediction.site.where, prediction.site.links
-    with show_progress(f"simulating {source}"):
-        timings = [
-            timing
-            for size in sizes
-            for timing in simulate.run_each(
-                program, where, size, rules, links=links, options=chosen
-            )
-        ]
-    title = f"{program.collective} on {program.name or source}, {program.n} ranks"
-    model = chosen.words([(program.style, program.protocol)], _rules_of(rules), links is not None)
-    return title, prediction.figures, timings, model
-
-
-def _predict(program: Program, source: str, topology: Topology | None) -> Prediction:
-    """Of a plan's file, on the topology or by what lies beside it."""
-    from forestcoll.study import predict
-
-    beside = predict.forest_beside(Path(source))
-    if topology is not None:
-        return predict.by_topology(program, topology, beside)
-    with guard(source, size_of(*([beside] if beside else []))):
-        prediction, why = predict.beside(program, Path(source))
-    if prediction is None:
-        raise ForestCollError(why or _no_links(program, source))
-    return prediction
-
-
-@command(
-    "forestcoll calendar out/mi250-1.allreduce.mscclpp.json -t mi250 --size 64M",
-    "forestcoll calendar PLAN --size 1M --rule fair --json > calendar.json",
-    "forestcoll calendar PLAN --tiles 16 --rows 0",
-    "forestcoll calendar PLAN --order tiles.txt --producer 900 -o ordered.json",
-)
-def calendar(
-    plan: str = place("file", "PLAN"),
-    machine: Machine = machine_option(
-        "What the plan runs on, as for 'forestcoll time'.", edits=True, required=False
-    ),
-    size: int = option("size", BYTES, "1G"),
-    rule: Rule | None = option(
-        "rule", "How transfers meet on all links. Default: each link's own.", None
-    ),
-    shown: int = option(
-        range(100_001), "How many rows of each buffer to list.", 4, "N", names="--rows"
-    ),
-    order: str | None = option(
-        "file",
-        "In which order a producer finishes its input: lines 'offset bytes', or a JSON list of "
-        "such pairs. Tiles of the data go through the plan in this order.",
-        None,
-        "FILE",
-    ),
-    tiles: int | None = option(
-        range(1, 257), "The same for so many equal tiles from the first byte on.", None, "N"
-    ),
-    producer: float | None = option(
-        click.FloatRange(0, 1e9),
-        "Microseconds that the producer takes. Default: as long as the plan.",
-        None,
-        "US",
-    ),
-    output: str | None = output_option(
-        "FILE|-", "Where the plan with tiles goes, in the format of PLAN.", None
-    ),
-    force: bool = FORCE,
-    as_json: bool = JSON,
-) -> int:
-    """List which bytes of a plan are ready when, and which are needed when, by rank.
-
-    An output's bytes are ready when the rank has them for good, an input's are needed when somebody
-    reads them first. From the simulation of 'forestcoll time'; --json has all rows.
-    """
-    from forestcoll import plans
-    from forestcoll.program.tiles import read_order
-    from forestcoll.program.tiles import tiles as tile
-    from forestcoll.ui.report import runs
-    from forestcoll.verify import simulate, verify
-
-    topology, sink = machine.load_if_any(), Sink.of(output, force)
-    text = files.read_text(plan)
-    program = plans.loads(text, plan)
-    taken = read_order(files.read_text(order), order) if order else range(tiles or 0)
-    site = _predict(program, plan, topology).site
-    if site.note:
-        note(site.note)
-    with show_progress(f"simulating {plan}"):
-        gain = None
-        if taken:
-            gain = simulate.overlap(
-                program, site.where, size, taken, producer=producer, rule=rule, links=site.links
-            )
-            program = tile(program, taken)
-            verify(program)
-        dates = simulate.calendar(program, site.where, size, rule=rule, links=site.links)
-    title = f"{program.collective} on {program.name or plan}, {program.n} ranks"
-    kinds = [(program.style, program.protocol)]
-    model = simulate.DEFAULTS.words(kinds, _rules_of((rule,)), site.links is not None)
-    if output is not None:
-        try:
-            written = plans.dumps(program, plans.detect(text, plan))
-        except PlanError as error:
-            raise PlanError(f"{len(taken)} tiles: {error}, or fewer tiles") from error
-        sink.write(written, None if as_json else lambda: f"{len(taken)} tiles")
-    if output != "-":
-        answer(as_json, runs.calendar(title, dates, model, shown, gain))
-    return 0
-
-
-def _rules_of(rules: tuple[Rule | None, ...]) -> list[Rule]:
-    """The rules in the order in which the model has them; a link's own is one of them."""
-    from forestcoll.verify.simulate import BOTH
-
-    return [rule for rule in (BOTH[::-1] if None in rules else rules) if rule is not None]
-
-
-def _no_links(program: Program, source: str) -> str:
-    kind = "forest" if program.collective.phases else "routes"
-    return (
-        f"{source}: no {kind} file beside it, so "
-        "its links are unknown; give the topology with --topology NAME or FILE"
-    )
-
-
-def _time_forest(
-    text: str,
-    source: str,
-    topology: Topology | None,
-    sizes: tuple[int, ...],
-    rules: tuple[Rule | None, ...],
-    chosen: Options,
-) -> Found:
-    from forestcoll.compile.verdict import machine_of
-    from forestcoll.schedule import forest_file
-    from forestcoll.schedule.forest import check
-    from forestcoll.study import predict
-    from forestcoll.study.figures import figures_of
-    from forestcoll.verify import simulate
-
-    forest = forest_file.loads(text, source)
-    check(forest)
-    topology = topology or machine_of(forest.graph, forest.name)
-    if topology is None and chosen.latency is None:
-        note(predict.NO_LATENCIES)
-    with show_progress(f"simulating {source}"):
-        timings = [
-            simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)
-            for size in sizes
-            for rule in rules
-        ]
-    title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
-    model = chosen.words((), _rules_of(rules), topology is not None)
-    return title, figures_of(forest), timings, model
