@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 
 from forestcoll import plans
+from forestcoll.program.tiles import tiles
 from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.data import SCRIPTS, TICKS, collect, page
+from forestcoll.ui.view.tiles import Work
 from forestcoll.ui.view.timeline import assign_rows, rates
+from forestcoll.verify import simulate
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 
@@ -104,6 +107,49 @@ def test_bars_are_the_simulated_run(name: str) -> None:
     for use, sent, busy in zip(timing.links, data["linkBytes"], data["linkUse"], strict=True):
         assert sent == pytest.approx(use.bytes, rel=1e-6)
         assert busy == pytest.approx(100 * use.utilisation, rel=1e-6)
+
+
+@pytest.mark.parametrize("file", ["dgx-a100-1/allreduce.mscclpp.json", "mi300x-1/reduce.msccl.xml"])
+def test_tiles_are_consumed_once_they_are_final_by_the_calendar(file: str) -> None:
+    """Bars beside those of the tiled plan, against the calendar's rows byte by byte."""
+    subject, size, order = subject_of(file), 2**22, [2, 0, 3, 1]
+    assert subject.program is not None
+    data = unpack(collect(subject, size, "", work=Work(order, 80.0, 20.0)))
+    run, rows = data["run"], starts(data["rowBars"])
+    made = [(2**20 * (k + 1), 20.0 * (order.index(k) + 1)) for k in range(4)]
+    dates = simulate.calendar(tiles(subject.program, order), subject._where(), size, produced=made)
+    final = [
+        [max((e.us for e in entries if e.offset >> 20 == k), default=0.0) for k in range(4)]
+        for entries in dates.outputs
+    ]
+    assert all(e.offset >> 20 == (e.offset + e.bytes - 1) >> 20 for r in dates.outputs for e in r)
+    tick, end, seen = run["time"] / TICKS, dates.time, []
+    for row, (first, last) in enumerate(pairwise(rows)):
+        if row < run["blocks"]:
+            continue
+        at, rank, tile = 0, data["rowRank"][row], int(run["names"][row].removeprefix("tile "))
+        seen.append((rank, tile))
+        for k in range(first, last):
+            start = (at + data["gap"][k]) * tick
+            at += int(data["gap"][k] + data["length"][k])
+            phase, stop = run["phases"][data["phase"][k]], at * tick
+            if phase == "producer":
+                wanted = 20.0 * order.index(tile), 20.0 * order.index(tile) + 20
+            elif phase == "in the plan":
+                wanted = 20.0 * order.index(tile) + 20, final[rank][tile]
+            else:
+                assert start >= final[rank][tile] - tick
+                wanted, end = (start, start + 5), max(end, stop)
+            assert (start, stop) == pytest.approx(wanted, abs=2 * tick)
+    ranks = subject.program.n
+    assert seen == [(rank, tile) for rank in range(ranks) for tile in order]
+    assert run["time"] == pytest.approx(end, abs=2 * tick)
+    takers = ranks if "allreduce" in file else 1
+    count = sum(run["phases"][k] == "consumer" for k in data["phase"])
+    assert count == 4 * takers
+    alone = subject.simulate(size).time
+    told = f"4 tiles: {run['time']:.6g} us; one after the other {100 + alone:.6g} (80 producer, "
+    assert told in dict(map(tuple, data["facts"]))["overlap"]
 
 
 def test_a_plan_on_a_topology_keeps_its_forest_where_the_links_are_the_same(

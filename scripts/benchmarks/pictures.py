@@ -17,10 +17,12 @@ from forestcoll.ui import cli
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = ROOT / "schedules"
+TILES = ["--size", "1G", "--tiles", "8"]
 LARGE = ["fat-tree", "--set", "leaves=8", "--set", "hosts=8"]
 PICTURES = {
     "view-dgx-a100": ([SCHEDULES / "dgx-a100-2" / "allreduce.mscclpp.json"], "]", "light"),
     "view-mi250": ([SCHEDULES / "mi250-1" / "allreduce.msccl.xml"], "c", "light"),
+    "view-tiles": ([SCHEDULES / "mi250-1" / "allreduce.mscclpp.json", *TILES], "", "light"),
     "view-fat-tree": (LARGE, "", "dark"),
 }
 """Name -> FILE of `forestcoll view`, keys that are pressed, light or dark."""

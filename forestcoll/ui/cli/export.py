@@ -21,6 +21,9 @@ from forestcoll.ui.cli.options import (
     FORCE,
     FORCE_FILES,
     JSON,
+    ORDER,
+    PRODUCER,
+    TILES,
     command,
     each,
     option,
@@ -149,28 +152,46 @@ def view(
         "N",
         "--tree",
     ),
+    order: str | None = ORDER,
+    tiles: int | None = TILES,
+    producer: float | None = PRODUCER,
+    consumer: float | None = option(
+        click.FloatRange(0, 1e9),
+        "Microseconds of work on the result, tile after tile. Default: as long as the plan.",
+        None,
+        "US",
+    ),
     force: bool = FORCE,
 ) -> None:
     """Make a page that shows a plan, a forest or a topology.
 
     One HTML file that asks for nothing else: the fabric, trees to step through, link loads, the
-    limiting cut, and the time line of a simulated run to play. docs/check.md has the keys.
+    limiting cut, and the time line of a simulated run to play; with --tiles also what overlaps with
+    it. docs/check.md has the keys.
     """
+    from forestcoll.program.tiles import read_order
     from forestcoll.ui.report import words
     from forestcoll.ui.view.data import collect, page
+    from forestcoll.ui.view.tiles import Work
 
     if output == "-" and sys.stdout.isatty():
         raise OutputError("a page is nothing for a terminal; name a file with --output")
     sink = Sink.of(output, force)
     with show_progress(f"reading {source.file}"):
         subject = source.load()
+    work = None
+    if order or tiles:
+        if subject.program is None:
+            raise click.UsageError("--order and --tiles are for a plan")
+        taken = read_order(read_text(order), order) if order else range(tiles or 0)
+        work = Work(taken, producer, consumer)
     with show_progress("drawing"):
         limit = dict(subject.said).get("bottleneck", "") if subject.forest is not None else ""
         band = subject.band(size)  # what it reaches in simulated time, as far as reports have that
         if band is not None:
             told = (("simulated", words.band(band)), ("model", band.model))
             subject = replace(subject, said=(*subject.said, *told))
-        text = page(subject.title, collect(subject, size, limit, trees))
+        text = page(subject.title, collect(subject, size, limit, trees, work))
     sink.write(text)
     if sink.path is not None:
         _tell_subject(subject, f"{output} ({words.size(len(text.encode()))})")

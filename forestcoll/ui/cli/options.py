@@ -204,6 +204,22 @@ SIGNAL: Any = option(
     None,
     "US",
 )
+ORDER: Any = option(
+    "file",
+    "In which order a producer finishes its input: lines 'offset bytes', or a JSON list of such "
+    "pairs. Tiles of the data go through the plan in this order.",
+    None,
+    "FILE",
+)
+TILES: Any = option(
+    range(1, 257), "The same for so many equal tiles from the first byte on.", None, "N"
+)
+PRODUCER: Any = option(
+    click.FloatRange(0, 1e9),
+    "Microseconds that the producer takes. Default: as long as the plan.",
+    None,
+    "US",
+)
 
 
 def output_option(
@@ -264,8 +280,11 @@ CONFLICTS: Final = (
     ),
     Conflict("settings", "!topology", "--set is for a --topology", "run time verify calendar"),
     Conflict("!topology", "without scale", "{option} is for a --topology", "calendar"),
-    Conflict("order", "tiles", "--order and --tiles both say which tiles: give one", "calendar"),
+    Conflict(
+        "order", "tiles", "--order and --tiles both say which tiles: give one", "calendar view"
+    ),
     Conflict("!order !tiles", "producer output", "{option} is for --order or --tiles", "calendar"),
+    Conflict("!order !tiles", "producer consumer", "{option} is for --order or --tiles", "view"),
     Conflict("links", "!as_json", "--links is for --json", "verify"),
     Conflict("gpus", "engine!=gpu", "--gpus is for --engine gpu"),
     Conflict("engine=torch", "depth ranks_as", "{option} is for --engine cpu"),

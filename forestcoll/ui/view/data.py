@@ -34,6 +34,8 @@ from forestcoll.ui.report.words import plural
 from forestcoll.ui.view.layout import MOST_DRAWN, Layout, find_twins, lay_out
 from forestcoll.ui.view.subject import NO_ORDER, Subject
 from forestcoll.ui.view.svg import hops, short
+from forestcoll.ui.view.tiles import PHASES as WORK
+from forestcoll.ui.view.tiles import Overlap, Work, overlap
 from forestcoll.ui.view.timeline import LOCAL, PHASES, Row, assign_rows, find_phases, name_row
 from forestcoll.verify.simulate import Timing
 
@@ -88,14 +90,23 @@ def _escape(value: Any) -> Any:
     return [*map(_escape, value)] if isinstance(value, list | tuple) else value
 
 
-def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) -> bytes:
+def collect(
+    subject: Subject,
+    size: int,
+    limit: str,
+    trees: Sequence[int] = (),
+    work: Work | None = None,
+) -> bytes:
     """All that the page shows of a subject. `limit`: what bounds its algbw, in words.
 
-    `trees`: their numbers; none: all, as far as they fit. Raises what `Subject.simulate` does.
+    `trees`: their numbers; none: all, as far as they fit. `work`: what goes on beside a plan, tile
+    by tile. Raises what `Subject.simulate` and `tiles.overlap` do.
     """
     block, graph, forest = Block(), subject.graph(), subject.forest
-    timing, why = _simulate(subject, size)
-    block.meta |= {"title": subject.title, "facts": _facts(subject, timing)}
+    beside = None if work is None else overlap(subject, size, work)
+    timing, why = _simulate(subject, size) if beside is None else (beside.timing, "")
+    subject = subject if beside is None else beside.subject
+    block.meta |= {"title": subject.title, "facts": _facts(subject, timing, beside)}
     layout = lay_out(graph)
     _put_fabric(block, graph, layout)
     if subject.kind == "topology":
@@ -107,7 +118,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
         _put_trees(block, forest, trees)
         _put_cuts(block, graph, forest.bound, limit)
     if timing is not None:
-        _put_run(block, subject, timing)
+        _put_run(block, subject, timing, beside)
     block.meta["whyNoRun"] = why
     return block.pack()
 
@@ -132,7 +143,7 @@ def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
     return subject.simulate(size, pieces=pieces), ""
 
 
-def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
+def _facts(subject: Subject, timing: Timing | None, beside: Overlap | None) -> list[list[str]]:
     graph, forest = subject.graph(), subject.forest
     switches = graph.n - sum(graph.gpu)
     links = plural(len(graph.tail), "link")
@@ -142,7 +153,9 @@ def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
     if forest is not None:
         trees = forest.count
         facts.append(["trees", f"{trees}, {plural(forest.height, 'hop')} high at most"])
-    if timing is not None:
+    if beside is not None:
+        facts.append(["overlap", f"{beside.timing.size:,} bytes in {beside.said}"])
+    elif timing is not None:
         run = f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"
         facts.append(["shown run", f"{run}, each link by its own rule"])
     return facts
@@ -280,34 +293,44 @@ def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
 # --- the run --------------------------------------------------------------------------------------
 
 
-def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
+def _put_run(block: Block, subject: Subject, timing: Timing, beside: Overlap | None = None) -> None:
     entries = assign_rows(timing)
     rows = [
         (row, [s for _, s in entries_of_row])
         for row, entries_of_row in groupby(entries, key=lambda e: e[0])
     ]
+    ranks = len(subject.graph().ranks)
     shown = _first_ranks([(row, len(spans)) for row, spans in rows])
-    spans = [span for row, entries_of_row in rows for span in entries_of_row if row.rank < shown]
     kept = [(row, entries_of_row) for row, entries_of_row in rows if row.rank < shown]
+    names = [name_row(row, trees=subject.program is None) for row, _ in kept]
+    note = f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else ""
+    notes, blocks, end = [note, note], len(kept), timing.time
+    if beside is not None:  # their rows come last
+        if len(beside.bars) <= AIMED_BARS:
+            shown, notes[1] = ranks, ""
+        end, bars = beside.end, groupby(beside.bars, key=lambda bar: (bar.rank, bar.block))
+        kept += [(Row(*k, 0, 0), [*g]) for k, g in bars if k[0] < shown]
+        names += [f"tile {spans[0].block}" for _, spans in kept[blocks:]]
+    spans = [span for _, entries_of_row in kept for span in entries_of_row]
     ways = _number(span.links for span in spans)
     words = _number(span.what for span in spans)
     amounts = _number(span.bytes for span in spans)
     phase = find_phases(subject)
-    phases = _number((*PHASES, LOCAL))
-    ranks = len(subject.graph().ranks)
+    phases = _number((*PHASES, LOCAL, *WORK))
     forest = subject.forest
     block.meta["run"] = {
-        "time": timing.time,
+        "time": end,
         "size": timing.size,
         "ticks": TICKS,
         "words": list(words),
         "phases": list(phases),
         "trees": subject.program is None and forest is not None and forest.images == 1,
         "amounts": list(amounts),
-        "names": [name_row(row, trees=subject.program is None) for row, _ in kept],
-        "note": f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else "",
+        "names": names,
+        "blocks": blocks,
+        "notes": notes,
     }
-    tick = TICKS / timing.time if timing.time else 0.0
+    tick = TICKS / end if end else 0.0
     gaps, lengths = [], []
     for _, entries_of_row in kept:
         before = 0
@@ -320,7 +343,9 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     block.put("rowBars", (len(entries_of_row) for _, entries_of_row in kept), "u")
     block.put("gap", gaps, "u")
     block.put("length", lengths, "u")
-    block.put("phase", (phases[phase(span)] for span in spans), "u")
+    block.put(
+        "phase", (phases[span.what if span.what in WORK else phase(span)] for span in spans), "u"
+    )
     block.put("what", (words[span.what] for span in spans), "u")
     block.put("step", (max(0, span.step) for span in spans), "u")
     block.put("amount", (amounts[span.bytes] for span in spans), "u")

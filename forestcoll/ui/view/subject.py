@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,11 +16,13 @@ from forestcoll.topology import Topology
 from forestcoll.verify.simulate import (
     RANKS,
     Band,
+    Calendar,
     Options,
     Timing,
     Where,
     band,
     band_of_trees,
+    calendar,
     run,
     run_forest,
 )
@@ -133,6 +136,13 @@ class Subject:
             pieces=pieces,
             timeline=True,
         )
+
+    def calendar(self, size: int, produced: Sequence[tuple[int, float]]) -> Calendar:
+        """Of a plan, behind those who make its input; `timing` as `simulate` gives it."""
+        assert self.program is not None
+        where, links = self._where(), self.topology or self.machine
+        dates = calendar(self.program, where, size, links=links, produced=produced, timeline=True)
+        return replace(dates, timing=_renumber(dates.timing, self.graph()))
 
 
 def _renumber(timing: Timing, graph: CapacityGraph) -> Timing:

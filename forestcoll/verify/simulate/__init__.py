@@ -35,7 +35,7 @@ from forestcoll.verify.simulate.band import (
     longest,
     plan_band,
 )
-from forestcoll.verify.simulate.calendar import Calendar, Entry, Overlap, calendar, overlap
+from forestcoll.verify.simulate.calendar import Calendar, Entry, Overlap, calendar, overlap, produce
 from forestcoll.verify.simulate.fabric import Where
 from forestcoll.verify.simulate.options import (
     HOP,
@@ -86,6 +86,7 @@ __all__ = [
     "longest",
     "overlap",
     "plan_band",
+    "produce",
     "run",
     "run_each",
     "run_forest",

@@ -8,7 +8,7 @@ parts of a chunk are ready before others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
@@ -18,7 +18,8 @@ from forestcoll.topology import Topology
 from forestcoll.verify.columns import BUFFERS
 from forestcoll.verify.simulate.fabric import Latencies, Where
 from forestcoll.verify.simulate.options import Options, Rule
-from forestcoll.verify.simulate.simulation import DEFAULTS, coder_of
+from forestcoll.verify.simulate.result import Timing
+from forestcoll.verify.simulate.simulation import DEFAULTS, coder_of, timing_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,7 @@ class Calendar:
 
     `outputs`: when bytes of the output are written for the last time. `inputs`: when bytes of the
     input are read for the first time. Neighbours of one time are one entry. `time`: of the whole
-    plan, in microseconds. `rule` None: of each link its own.
+    plan, in microseconds. `rule` None: of each link its own. `timing`: the run that all is from.
     """
 
     rule: Rule | None
@@ -50,6 +51,7 @@ class Calendar:
     time: float
     outputs: tuple[tuple[Entry, ...], ...]
     inputs: tuple[tuple[Entry, ...], ...]
+    timing: Timing = field(repr=False)
 
 
 def calendar(
@@ -61,11 +63,13 @@ def calendar(
     links: Topology | Latencies | None = None,
     options: Options = DEFAULTS,
     produced: Sequence[tuple[int, float]] = (),
+    timeline: bool = False,
 ) -> Calendar:
     """The calendar of a program for `size` bytes, as nccl-tests counts them.
 
     `produced`: bytes from the start of each rank's input, ascending, and the microsecond at which
-    those up to there are finished, and not before: nobody reads them earlier. Otherwise as `run`.
+    those up to there are finished, and not before: nobody reads them earlier. Otherwise as `run`;
+    `timeline`: whether `Calendar.timing` has one.
 
     Raises UnsupportedError where a producer is given and the program works in place alone.
     """
@@ -76,7 +80,7 @@ def calendar(
     coder, chunk = coder_of(program, topology, size, rule, links, options)
     coder.threads.marks, coder.threads.produced = True, list(produced)
     coder.write(program, chunk)
-    time = coder.play()[0]
+    timing = timing_of(coder, size, rule, program.collective, program.n, timeline)
     marks = np.frombuffer(coder.marks, MARK)
     marks = marks[np.argsort(marks["time"], kind="stable")]
     definition, sides = program.collective.definition, []
@@ -92,7 +96,7 @@ def calendar(
             length = round(count * chunk) if rank in whose else 0
             rows.append(_entries(program, marks[marks["rank"] == rank], rank, buffer, length))
         sides.append(tuple(rows))
-    return Calendar(rule, size, time, *sides)
+    return Calendar(rule, size, timing.time, sides[0], sides[1], timing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,12 @@ class Overlap:
         return max(first, last) + self.latency
 
 
+def produce(order: Sequence[int], size: int, producer: float) -> list[tuple[int, float]]:
+    """The tiles as a producer of so many microseconds finishes them: `produced` of `calendar`."""
+    ends = {place: producer * (k + 1) / len(order) for k, place in enumerate(order)}
+    return [(size * (place + 1) // len(order), ends[place]) for place in range(len(order))]
+
+
 def overlap(
     program: Program,
     topology: Where,
@@ -140,8 +150,7 @@ def overlap(
 
     count, plan, chunks = len(order), play(program, size), program.ranks[0].input_chunks
     producer = plan if producer is None else producer
-    ends = {place: producer * (k + 1) / count for k, place in enumerate(order)}
-    produced = [(size * (place + 1) // count, ends[place]) for place in range(count)]
+    produced = produce(order, size, producer)
     return Overlap(
         count,
         producer,

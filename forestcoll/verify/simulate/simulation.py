@@ -74,7 +74,7 @@ def run_each(
             timings.append(replace(timings[-1], rule=rule))
             continue
         coder.fabric.set_rule(rule)
-        timings.append(_timing(coder, size, rule, program.collective, program.n, timeline, until))
+        timings.append(timing_of(coder, size, rule, program.collective, program.n, timeline, until))
     return timings
 
 
@@ -120,11 +120,11 @@ def run_forest(
         if not own or network.rules != stated:
             coder = Coder(network, options)
             write_trees(forest, coder, size, pieces)
-            timings.append(_timing(coder, size, rule, forest.collective, forest.n, timeline))
+            timings.append(timing_of(coder, size, rule, forest.collective, forest.n, timeline))
     return min(timings, key=lambda timing: timing.time)
 
 
-def _timing(
+def timing_of(
     coder: Coder,
     size: int,
     rule: Rule | None,
@@ -133,6 +133,7 @@ def _timing(
     timeline: bool,
     until: float = math.inf,
 ) -> Timing:
+    """What comes of playing what is written; its figures as `Timing` has them."""
     time, moved, spans, transfers = coder.play(timeline=timeline, until=until)
     algbw = size / time / 1000 if time else float("inf")
     graph = coder.fabric.graph

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from forestcoll.common.errors import PlanError
 from forestcoll.ui.cli import files
 from forestcoll.ui.cli.files import Sink
@@ -14,6 +12,9 @@ from forestcoll.ui.cli.options import (
     BYTES,
     FORCE,
     JSON,
+    ORDER,
+    PRODUCER,
+    TILES,
     Machine,
     command,
     machine_option,
@@ -45,22 +46,9 @@ def calendar(
     shown: int = option(
         range(100_001), "How many rows of each buffer to list.", 4, "N", names="--rows"
     ),
-    order: str | None = option(
-        "file",
-        "In which order a producer finishes its input: lines 'offset bytes', or a JSON list of "
-        "such pairs. Tiles of the data go through the plan in this order.",
-        None,
-        "FILE",
-    ),
-    tiles: int | None = option(
-        range(1, 257), "The same for so many equal tiles from the first byte on.", None, "N"
-    ),
-    producer: float | None = option(
-        click.FloatRange(0, 1e9),
-        "Microseconds that the producer takes. Default: as long as the plan.",
-        None,
-        "US",
-    ),
+    order: str | None = ORDER,
+    tiles: int | None = TILES,
+    producer: float | None = PRODUCER,
     output: str | None = output_option(
         "FILE|-", "Where the plan with tiles goes, in the format of PLAN.", None
     ),

@@ -21,7 +21,7 @@ function readHash(app) {
   const { data, run, usual } = app;
   const last = (list) => (list ? list.length - 1 : -1);
   const ranges = { tree: [0, last(data.trees)], hops: [1, 1e9], cut: [0, last(app.cuts)], now: [0, run ? run.time : 0] };
-  const names = { rows: run && run.note ? [] : ["links", "blocks"], theme: ["light", "dark"], colour: run ? run.modes : [] };
+  const names = { rows: app.kinds, theme: ["light", "dark"], colour: run ? run.modes : [] };
   const read = (name) => {
     const [text, otherwise] = [words.get(name) || "", usual[name]];
     if (typeof otherwise === "boolean") return { true: true, false: false }[text] ?? otherwise;

@@ -35,6 +35,8 @@ class App {
     this.cuts = this.readCuts();
     this.fabric = new Fabric(byId("fabric"), data, this);
     this.run = data.run ? new Run(data, this.fabric.kindOf) : null;
+    const tiled = this.run && this.run.blocks < this.run.names.length;
+    this.kinds = [...(tiled ? ["tiles"] : []), ...(this.run && this.run.notes[0] ? [] : ["links"]), "blocks"];
     this.usual = this.chooseUsual();
     this.timeline = this.run ? new Timeline(byId("time"), this.run, this) : null;
     byId("time-frame").classList.toggle("empty", !this.run);
@@ -52,7 +54,7 @@ class App {
     return {
       tree: -1, hops: Infinity, allTrees: false, cut: -1, heat: true, now: 0, folded: Boolean(data.folded),
       theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
-      rows: run && run.note ? "blocks" : "links",
+      rows: this.kinds[0],
       colour: (run && run.modes.find(several)) || "phase",
     };
   }
@@ -250,7 +252,8 @@ class App {
     byId("heat").hidden = !this.fabric.heated;
     byId("folded").hidden = !data.folded;
     byId("rows").value = state.rows;
-    byId("rows").disabled = Boolean(this.run && this.run.note);
+    byId("rows").disabled = this.kinds.length < 2;
+    for (const option of byId("rows").options) option.hidden = option.disabled = !this.kinds.includes(option.value);
     byId("colour").value = state.colour;
     byId("by-tree").hidden = byId("by-tree").disabled = !this.run || !this.run.trees;
     byId("by-block").textContent = this.run && this.run.trees ? "trees" : "blocks";
@@ -309,7 +312,7 @@ class App {
       ".": () => this.changeHops(1),
       h: () => this.change({ heat: !state.heat }),
       g: () => this.data.folded && this.change({ folded: !state.folded }),
-      r: () => this.run && !this.run.note && this.change({ rows: state.rows === "links" ? "blocks" : "links" }),
+      r: () => this.run && this.change({ rows: this.kinds[(this.kinds.indexOf(state.rows) + 1) % this.kinds.length] }),
       b: () => this.run && this.change({ colour: this.run.modes[(this.run.modes.indexOf(state.colour) + 1) % this.run.modes.length] }),
       c: () => this.nextCut(),
       f: () => this.fit(),

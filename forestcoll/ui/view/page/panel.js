@@ -71,7 +71,7 @@ class Panel {
     const row = run.row[k];
     const rows = [
       ["rank", `${data.rowRank[row]}, ${run.names[row]}`],
-      ["does", `${run.phases[data.phase[k]]}: ${run.words[data.what[k]]}, step ${data.step[k]}`],
+      ["does", run.phases[data.phase[k]] + (row < run.blocks ? `: ${run.words[data.what[k]]}, step ${data.step[k]}` : "")],
       ["from", `${showTime(run.start[k])} to ${showTime(run.end[k])}`],
     ];
     const links = run.linksOf(k);

@@ -44,10 +44,9 @@ class Run {
     const { data, phases } = this;
     if (this.known[mode]) return this.known[mode];
     const count = { phase: phases.length, kind: MOST_KINDS + 1, tree: MOST_KINDS }[mode];
-    const local = phases.length - 1;
     const of = {
       phase: (k) => data.phase[k],
-      kind: (k) => (data.phase[k] === local ? MOST_KINDS : this.wayKind[data.way[k]]),
+      kind: (k) => (data.waySizes[data.way[k]] ? this.wayKind[data.way[k]] : MOST_KINDS),
       tree: (k) => data.step[k] % MOST_KINDS,
     }[mode];
     const found = Uint8Array.from(data.gap, (_, k) => of(k));
@@ -92,11 +91,11 @@ class Run {
   }
 }
 
-/* A row for each thread block, proxy or tree of a rank: at work or not. */
+/* A row for each thread block, proxy or tree of a rank, or for each tile of its data: at work or not. */
 class BlockRows {
-  constructor(run) {
-    Object.assign(this, { run, rank: run.data.rowRank, names: run.names, count: run.names.length });
-    this.list = run.row;
+  constructor(run, begin, end, note) {
+    Object.assign(this, { run, begin, note, rank: run.data.rowRank.subarray(begin, end), names: run.names.slice(begin, end), count: end - begin });
+    this.list = run.row.map((row) => (row < end ? row - begin : -1)); // others: far below
     this.split = true; // bars that follow each other can be told apart
   }
 
@@ -112,6 +111,7 @@ class BlockRows {
 
   hit(row, from, to) {
     const { run } = this;
+    row += this.begin;
     for (let k = run.first[row]; k < run.first[row + 1]; k++) {
       if (run.start[k] <= to && from <= run.end[k]) return { kind: "bar", index: k };
     }

@@ -18,7 +18,8 @@ class Timeline extends Picture {
       },
     });
     this.run = run;
-    this.kinds = { blocks: new BlockRows(run), links: new LinkRows(run, app.fabric, app.fabric.rates) };
+    const rows = (begin, end, k) => new BlockRows(run, begin, end, run.notes[k]);
+    this.kinds = { blocks: rows(0, run.blocks, 0), tiles: rows(run.blocks, run.names.length, 1), links: new LinkRows(run, app.fabric, app.fabric.rates) };
   }
 
   get rows() {
@@ -33,7 +34,7 @@ class Timeline extends Picture {
     this.resized();
     this.from = 0;
     this.perPixel = (this.run.time || 1) / Math.max(50, this.width - GUTTER - 14);
-    this.rowHeight = Math.max(this.leastHeight, this.app.state.rows === "links" ? LINK_ROW : 0);
+    this.rowHeight = Math.max(this.leastHeight, this.app.state.rows === "blocks" ? 0 : LINK_ROW);
     this.top = 0;
     this.moved = false;
     this.refresh();
@@ -305,7 +306,7 @@ class Timeline extends Picture {
     context.textBaseline = "middle";
     context.textAlign = "left";
     context.fillStyle = palette.muted;
-    context.fillText(`${this.run.note || "time"}`, 8, 13, GUTTER - 12);
+    context.fillText(this.rows.note || "time", 8, 13, GUTTER - 12);
     const rough = 90 * this.perPixel;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
