@@ -83,10 +83,15 @@ def refusals(rank: int, rows: list[str], paths: Plans) -> tuple[list[list[str]],
         with ft.install([path]):
             return act()
 
+    def stepped(weights: Any, gradient: Any, *others: Any) -> Any:
+        """A hook with an optimizer of `weights`, given a bucket of them or of `others`."""
+        bucket = SimpleNamespace(buffer=lambda: gradient, parameters=lambda: others or (weights,))
+        return ft.comm_hook(ft.Plan(program), torch.optim.SGD([weights]))(None, bucket)
+
     names = {"ft": ft, "dist": dist, "torch": torch, "Path": Path, "zeros": zeros, "x": x}
     names |= {"odd": rank == 1, "p": SimpleNamespace(**paths), "program": program, "every": every}
     names |= {"installed": installed, "ones": [1] * N, "twos": [2] * N}
-    names |= {"untouched": torch.full((17,), -7.0)}
+    names |= {"stepped": stepped, "untouched": torch.full((17,), -7.0)}
     names["mixed"] = lambda: [zeros(2), zeros(2), zeros(2), zeros(2, "float64")]
     said: list[list[str]] = []
 

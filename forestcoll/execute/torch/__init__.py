@@ -36,13 +36,15 @@ from forestcoll.execute.torch.collectives import (
     reduce,
     reduce_scatter_tensor,
 )
-from forestcoll.execute.torch.installing import Installation, Rule, comm_hook, install, uninstall
+from forestcoll.execute.torch.hooks import OptimizerHook, comm_hook
+from forestcoll.execute.torch.installing import Installation, Rule, install, uninstall
 from forestcoll.execute.torch.plan import Plan, load_plan
 from forestcoll.execute.torch.putting import PutSignal
 from forestcoll.execute.torch.work import Work
 
 __all__ = [
     "Installation",
+    "OptimizerHook",
     "Plan",
     "PutSignal",
     "Rule",

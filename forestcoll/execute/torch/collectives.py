@@ -181,7 +181,7 @@ def _adds(dtype: torch.dtype, op: Operator) -> bool:
     return True
 
 
-def _check_once(plan: Plan) -> None:
+def check_once(plan: Plan) -> None:
     """UnsupportedError unless each sum is complete at one rank first, from where others get it."""
     flow = plan.flow
     made = sum(v.length for v in flow.values if v.complete and len(v.made_from) == 2)
@@ -259,7 +259,7 @@ def start(
                 "on_chunk, ready and epilogue are not for Adasum: layers go whole"
             )
         if watch is not None and watch.epilogue is not None:
-            _check_once(ready)
+            check_once(ready)
             name += f", then {name_of(watch.epilogue)}"
         adds = operator if collective.reduces else None
         check_call(ready, collective, (input_, output), group, adds, root)

@@ -202,22 +202,6 @@ def uninstall() -> None:
         _installed[-1].uninstall()
 
 
-def comm_hook(plan: Plan | str | PathLike[str]) -> Callable[[Any, Any], Any]:
-    """A communication hook for `DistributedDataParallel.register_comm_hook(group, hook)`.
-
-    `group`, the hook's state, may be None: all processes. Averages the gradients with `plan`.
-    """
-    ready = plan_of(plan)
-
-    def hook(group: Any, bucket: Any) -> Any:
-        work = collectives.all_reduce(bucket.buffer(), ready, "avg", group, async_op=True)
-        assert work is not None  # as async_op asks
-        return work.get_future().then(lambda future: future.value()[0])
-
-    hook.__annotations__.clear()  # the trainer compares them with its own types
-    return hook
-
-
 def _ready(rule: Rule) -> _Ready:
     plan = plan_of(rule.plan)
     low = arguments.whole_or_none("min_bytes", rule.min_bytes, 0)

@@ -104,6 +104,11 @@ class Plan:
                 self._jobs.popitem(last=False)
             return self._jobs[key]
 
+    def roots(self, rank: int, part: int, element: int) -> list[tuple[int, int]]:
+        """(first, elements) of the parts whose sums are complete at `rank` first, in place."""
+        steps = self.job(rank, part, element, in_place=True).steps
+        return [(s.begin, s.target.length) for step in steps for s in step.sums if s.last]
+
     def alltoallv_job(self, rank: int, sizes: cutting.Matrix, element: int) -> cutting.Job:
         """The same for an all-to-all of blocks of these sizes, which is not kept.
 
