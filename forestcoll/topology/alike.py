@@ -55,6 +55,19 @@ class Alike(int):
         alike.text = "+".join(runs)
         return alike
 
+    @staticmethod
+    def blank(name: str) -> Alike:
+        """What stands as `{name}` in text."""
+        alike = Alike(0)
+        alike.size, alike.text = 1, f"{{{name}}}"
+        return alike
+
+    @property
+    def values(self) -> list[int]:
+        """All of them, in order."""
+        runs = (run.partition("..") for run in self.text.split("+"))
+        return [v for first, _, last in runs for v in range(int(first), int(last or first) + 1)]
+
     def __str__(self) -> str:
         return self.text
 
@@ -122,6 +135,20 @@ class Merged:
             for name, values in self._values_apart(word, listed).items():
                 apart[name] = apart.get(name, frozenset()) | values
         return replace(self, apart=apart)
+
+    def forms(self) -> dict[str, tuple[str, dict[str, Alike]]]:
+        """Per merged node its id with indices in braces, "plane{plane}.leaf3", and their values."""
+        out = {}
+        for text in self.nodes:
+            template = compile_template(text)
+            names = indices_in(template, self.spans)
+            blanks = {**self.values, **{name: Alike.blank(name) for name in names}}
+            forms = [*template.expand(blanks)]
+            for chosen in product(*(merge(self.spans[n], self.apart.get(n, ())) for n in names)):
+                own = dict(zip(names, chosen, strict=True))
+                for node, form in zip(template.expand({**self.values, **own}), forms, strict=True):
+                    out[node] = form, own
+        return out
 
     def _list(self) -> Iterator[tuple[str, dict[str, int], tuple[int, int]]]:
         """(node id, its merged indices, which template it is of and where in it), if expanded."""

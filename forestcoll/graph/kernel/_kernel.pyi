@@ -126,6 +126,14 @@ def rehang(
     seed: int,
     twin: Sequence[int] = ...,
 ) -> tuple[int, int, list[tuple[int, ...]], list[list[int]]]: ...
+def colour_edges(
+    nodes: int,
+    left: Sequence[int],
+    right: Sequence[int],
+    colours: int,
+    colour: Sequence[int] = (),
+    barred: Sequence[Sequence[int]] = (),
+) -> list[int]: ...
 def schedule(
     lanes: Sequence[int],
     ways: Sequence[Sequence[int]],

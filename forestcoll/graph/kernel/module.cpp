@@ -402,6 +402,7 @@ std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
 }  // namespace
 
 void bind_scheduling(nb::module_& m);  // list_scheduling.cpp
+void bind_edge_colouring(nb::module_& m);  // edge_colouring.cpp
 void bind_fifo_blocks(nb::module_& m);  // lowering/fifo_blocks.cpp
 void bind_onesided_blocks(nb::module_& m);  // lowering/onesided_blocks.cpp
 
@@ -466,6 +467,7 @@ NB_MODULE(_kernel, m) {
          "ranks. Below 0 some box is out of reach within the height. `twin`: "
          "per arc the one with which it shares its capacity, or -1.");
   bind_scheduling(m);
+  bind_edge_colouring(m);
   bind_fifo_blocks(m);
   bind_onesided_blocks(m);
 }

@@ -24,8 +24,10 @@ from forestcoll.ui.cli.options import (
     ORDER,
     PRODUCER,
     TILES,
+    Machine,
     command,
     each,
+    machine_option,
     option,
     output_option,
     place,
@@ -35,9 +37,11 @@ from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
     from forestcoll.execute.deploy.runtimes import Runtime
+    from forestcoll.solver.routes.spread import Spread
     from forestcoll.ui.export import Format, Order
     from forestcoll.ui.view import Subject
 
+ROUTE_FORMATS = ("json", "sonic", "frr", "ip", "evs")
 RUNTIMES = ("mscclpp", "msccl", "nccl", "rccl", "torch")
 
 
@@ -133,6 +137,67 @@ def _tell_subject(subject: Subject, written: str, form: str = "") -> None:
 
     said = [("format", form), *subject.said, ("written", written)]
     report([line(*each) for each in said])
+
+
+@command(
+    "forestcoll routes out/a.allgather.forest.json -t multi-plane-clos --set leaves=8 -o routes/",
+    "forestcoll routes a2a.alltoall.json -t fabric.yaml --spread shares --format json -o routes/",
+)
+def routes(
+    file: str = place("file", "FILE"),
+    machine: Machine = machine_option(
+        "The fabric, as the file's schedule was made for it, with the same edits.", edits=True
+    ),
+    output: str = output_option("DIR", "The directory of all files.", None),
+    by: Spread = option(
+        ("flows", "shares"),
+        "flows: an edge takes one spine of each plane, by edge colouring. shares: even shares of "
+        "all spines, as sprayed packets do.",
+        "flows",
+        names="--spread",
+    ),
+    formats: tuple[str, ...] = each(
+        ROUTE_FORMATS,
+        "What to write, repeatable: json; SONiC's CONFIG_DB and FRR's configuration of a switch; a "
+        "script of ip -6 route and lists of entropy values of a host. Default: all.",
+        names="--format",
+    ),
+    seed: int = option(range(2**31), "Of the chances of ECMP.", 1, "N"),
+    force: bool = FORCE_FILES,
+    as_json: bool = JSON,
+) -> None:
+    """Pin every edge of a schedule to paths through the fabric, as segment lists of SRv6.
+
+    FILE is a forest, a file of all-to-all routes, or a plan (with its forest or routes beside it).
+    Planes share an edge evenly. All files are read back, every address is walked by the switches'
+    tables, and the load of each link recomputed. The report has the most flows on a link, the
+    slowest link, and what ECMP would lose. docs/routes.md has formats and addresses.
+    """
+    from forestcoll.study.routes import pin, read
+    from forestcoll.ui.export import segments
+    from forestcoll.ui.report.topologies import routes_facts
+
+    folder = None if output is None else Path(output)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is no directory")
+    whole = machine.load_whole()
+    left = machine.change(whole)
+    with show_progress(f"reading {file}"):
+        text = read_text(file)
+        with guard(file, len(text)):
+            sent = read(text, file, left)
+    with show_progress("routes"):
+        pinned = pin(sent, whole, left, by, seed)
+        book = segments.Book.of(pinned)
+    with show_progress("writing"):
+        wanted = tuple(formats) or ROUTE_FORMATS
+        texts = dict(book.files(tuple({*wanted, "json", "sonic"})))
+        walked, parts = segments.read_back(texts, book.fabric)
+        segments.check_loads(walked, parts, pinned.loads)
+    kept = {n: text for n, text in texts.items() if segments.format_of(n) in wanted}
+    if folder is not None:
+        writing.write_all({folder / name: text for name, text in kept.items()}, force)
+    answer(as_json, routes_facts(pinned, walked, folder, kept), draw if folder is None else report)
 
 
 @command(

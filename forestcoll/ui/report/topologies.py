@@ -1,9 +1,9 @@
-"""Topologies in a few lines, what differs between two, and nominal links beside measured ones."""
+"""Topologies in a few lines, differences, measured links, and routes through a fabric."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,13 @@ from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import Fact, Rows, grid, line, notes, same, texts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forestcoll.study.routes import Pinned
     from forestcoll.topology import Topology
     from forestcoll.topology.calibrate import Calibration
     from forestcoll.topology.difference import Group
+    from forestcoll.verify.segments import Walked
 
 SHOWN = 8
 """Slow links of a kind, and odd pairs, that are told."""
@@ -157,3 +161,41 @@ def odd_pairs(fit: Calibration) -> list[str]:
     if len(worst) > SHOWN:
         said.append(f"{len(worst) - SHOWN} more pairs are off by more than 15 %")
     return said
+
+
+def routes_facts(
+    pinned: Pinned, walked: Walked, folder: Path | None, files: Mapping[str, str]
+) -> list[Fact]:
+    """What is said of routes that were made, walked and written."""
+    sent, carried, fabric = pinned.sent, pinned.loads, pinned.loads.spreading.fabric
+    rate, slowest = carried.slowest()
+    reached = min(rate, sent.algbw)
+    names = carried.spreading.edges.graph.names
+    here, there = (names[v] for v in carried.ends[slowest].tolist())
+    switches = sum(1 for node in fabric.form for _ in fabric.values(node))
+    planes = len({plane for edge in pinned.edges for way in edge.ways for plane in way.planes})
+    ways = sum(len(way.planes) for edge in pinned.edges for way in edge.ways)
+    lines = [
+        f"{pairs} queue pair{'s' * (pairs > 1)}: {words.percent(algbw, sent.algbw)}"
+        for pairs, algbw in pinned.hashed.items()
+    ]
+    size = words.size(sum(map(len, files.values())))
+    where = None if folder is None else f"{words.plural(len(files), 'file')} in {folder} ({size})"
+    how = {"flows": "an edge on one of each", "shares": "even shares of all that are alike"}
+    return [
+        Fact("routes", sent.what, f"{sent.what} on {fabric.left.name}"),
+        Fact("edges", len(pinned.edges), f"{len(pinned.edges):,} between boxes"),
+        Fact("paths", ways, f"{ways:,} on {words.plural(planes, 'plane')}, {how[pinned.by]}"),
+        Fact("flows", carried.most_flows, f"{carried.most_flows:,} at most on a link of switches"),
+        Fact("algbw", reached, words.rate(reached)),
+        Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
+        Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
+        Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, "; ".join(lines), "by ECMP"),
+        Fact(
+            "walked",
+            walked.addresses,
+            f"{walked.addresses:,} addresses by the tables of {switches:,} switches: all come off "
+            "at their targets, loads as meant",
+        ),
+        Fact("written", sorted(files) if folder else [], where),
+    ]

@@ -1,0 +1,113 @@
+"""What a schedule sends through the fabric: paths from one box to another, with their weights."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Forest, Path
+from forestcoll.schedule.routes import Loads
+from forestcoll.schedule.routes import Routes as Ways
+from forestcoll.solver.alltoall.routes import Routes
+
+MOST_EDGES = 4_000_000
+Array = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Row by row: GPU and GPU (`ends`), the nodes from one's adapter to the other's (`nodes`, -1
+    behind the last), and `weight` of `total`: the share of all data."""
+
+    graph: CapacityGraph
+    ends: Array
+    nodes: Array
+    weight: Array
+    total: int
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+
+def edges_of_forest(forest: Forest) -> Edges:
+    """The edges of all trees that leave their box, images included."""
+    return collect(forest.graph, _weigh(forest), forest.total, forest.group)
+
+
+def edges_of_exchange(routes: Routes) -> Edges:
+    """Those of an all-to-all's routes, all images."""
+    paths = ((route.path, route.units, False) for route in routes.expand())
+    return collect(routes.graph, paths, routes.units * len(routes.graph.ranks))
+
+
+def edges_of_loads(ways: Ways, loads: Loads) -> Edges:
+    """Those of shares between ranks, each pair's on its way."""
+    total = math.lcm(*(load.denominator for load in loads.values()))
+    paths = ((ways.ways[pair], int(load * total), False) for pair, load in loads.items())
+    return collect(ways.graph, paths, total)
+
+
+def _weigh(forest: Forest) -> Iterator[tuple[Path, int, bool]]:
+    for tree in forest.trees:
+        moves = forest.group is not None and forest.images_of(tree.root) > 1
+        for path in tree.edges:
+            yield path, tree.weight, moves
+
+
+def collect(
+    graph: CapacityGraph,
+    paths: Iterable[tuple[Path, int, bool]],
+    total: int,
+    group: Any = None,
+) -> Edges:
+    """The same of (path, weight, whether the group moves it). Raises UnsupportedError."""
+    outside = [not graph.gpu[v] and "/" not in name for v, name in enumerate(graph.names)]
+    rows: dict[tuple[int, bool], list[tuple[Path, int]]] = defaultdict(list)
+    for path, weight, moves in paths:
+        for hop in _hops(graph, path, outside):
+            rows[len(hop), moves].append((hop, weight))
+    count = sum(len(r) * (group.size if moves else 1) for (_, moves), r in rows.items())
+    if count > MOST_EDGES:
+        raise UnsupportedError(
+            f"{count:,} edges between boxes are more than {MOST_EDGES:,}: routes of fewer GPUs, or "
+            "of the group's representatives"
+        )
+    moved = np.array([*group.elements()]) if any(moves for _, moves in rows) else None
+    longest = max((length for length, _ in rows), default=4)
+    parts, weights = [np.empty((0, longest), np.int64)], [np.empty(0, np.int64)]
+    for (length, moves), listed in rows.items():
+        own = np.array([hop for hop, _ in listed], np.int64)
+        amounts = np.array([amount for _, amount in listed], np.int64)
+        if moves and moved is not None:
+            own = moved[:, own].reshape(-1, length)
+            amounts = np.tile(amounts, group.size)
+        parts.append(np.pad(own, ((0, 0), (0, longest - length)), constant_values=-1))
+        weights.append(amounts)
+    return _merge(graph, np.concatenate(parts), np.concatenate(weights), total)
+
+
+def _merge(graph: CapacityGraph, rows: Array, weight: Array, total: int) -> Edges:
+    """Equal rows as one."""
+    if len(rows):
+        order = np.lexsort(rows.T[::-1])
+        rows, weight = rows[order], weight[order]
+        first = np.flatnonzero(np.r_[True, (rows[1:] != rows[:-1]).any(1)])
+        rows, weight = rows[first], np.add.reduceat(weight, first)
+    return Edges(graph, rows[:, :2], rows[:, 2:], weight, total)
+
+
+def _hops(graph: CapacityGraph, path: Path, outside: list[bool]) -> Iterator[Path]:
+    """From GPU to GPU, those through the fabric: the two GPUs, then the nodes between boxes."""
+    stops = [i for i, v in enumerate(path) if graph.gpu[v]]
+    for a, b in pairwise(stops):
+        over = [i for i in range(a + 1, b) if outside[path[i]]]
+        if over:
+            yield (path[a], path[b], *path[over[0] - 1 : over[-1] + 2])

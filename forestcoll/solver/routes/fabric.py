@@ -1,0 +1,190 @@
+"""The switches of a fabric one by one: planes, numbers for segments, ports.
+
+A fabric is all switches that are in no box. Its connected parts are planes; where a topology has
+equal ones merged, the indices that all nodes of a part have in common (`plane`) tell planes apart,
+the others (`spine`, `core`) switches of a plane. A form is a node's id with such indices in braces.
+
+Numbers come from the whole fabric, before anything fails, so that they stay when something does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.symmetry.group import DisjointSets
+from forestcoll.topology import Topology
+from forestcoll.topology.alike import Alike
+
+FIRST_SEGMENT = 0x100
+LOCAL_SEGMENTS = 0xE000
+"""Where numbers of local segments begin: those below are global."""
+DECAPSULATION = 0xF000
+"""The local segment at which a host takes the outer header off."""
+MOST_PLANES = 256
+Values = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Switches of one form. `span`: the values of each index in the whole fabric, planes' first."""
+
+    form: str
+    part: int
+    first: int  # segment number of the first of them
+    span: dict[str, range]
+    planes: tuple[str, ...]  # the indices that tell planes apart
+
+    def segment(self, values: Values) -> int:
+        """The number of the switch with these values, in its plane."""
+        return self.first + _place(values, {name: self.span[name] for name in self.inner})
+
+    @property
+    def inner(self) -> list[str]:
+        """The indices that tell switches of a plane apart."""
+        return [name for name in self.span if name not in self.planes]
+
+
+@dataclass(slots=True)
+class Fabric:
+    """The fabric of `whole`, of which `left` is left; both unexpanded. See the module."""
+
+    whole: Topology
+    left: Topology
+    kinds: dict[str, Kind] = field(default_factory=dict)  # by form
+    form: dict[str, tuple[str, Mapping[str, Alike]]] = field(default_factory=dict)
+    _first_plane: list[int] = field(default_factory=list)  # of each part
+    _ports: dict[str, dict[str, int]] = field(default_factory=dict)  # form -> other end -> port
+
+    def __post_init__(self) -> None:
+        forms = _forms(self.whole)
+        if not forms:
+            raise UnsupportedError(
+                f"'{self.whole.name}' has no switch outside of boxes to route over"
+            )
+        place = {node: i for i, node in enumerate(forms)}
+        sets = DisjointSets(len(place))
+        for link in self.whole.links:
+            if link.src in place and link.dst in place:
+                sets.join(place[link.src], place[link.dst])
+        parts: dict[int, list[str]] = {}
+        for node, root in zip(forms, sets.roots(), strict=True):
+            parts.setdefault(root, []).append(node)
+        planes = 0
+        for number, nodes in enumerate(parts.values()):
+            indices = [{*forms[node][1]} for node in nodes]
+            common = [n for n in forms[nodes[0]][1] if all(n in own for own in indices)]
+            self._first_plane.append(planes)
+            spans = self._number(number, nodes, forms, tuple(common))
+            planes += math.prod(spans[n].stop - spans[n].start for n in common)
+        if planes > MOST_PLANES:
+            raise UnsupportedError(f"{planes} planes: their blocks of addresses are {MOST_PLANES}")
+        self.form.update(_forms(self.left))
+        self._number_ports(forms)
+
+    def _number(
+        self,
+        part: int,
+        nodes: Sequence[str],
+        forms: Mapping[str, tuple[str, Mapping[str, Alike]]],
+        planes: tuple[str, ...],
+    ) -> dict[str, range]:
+        """Numbers the switches of a part; the spans of its indices."""
+        merged = self.whole.merged
+        spans = {} if merged is None else dict(merged.spans)
+        segment = FIRST_SEGMENT
+        for node in nodes:
+            form, own = forms[node]
+            kind = Kind(form, part, segment, {name: spans[name] for name in own}, planes)
+            self.kinds[form] = kind
+            segment += math.prod(kind.span[n].stop - kind.span[n].start for n in kind.inner)
+        if segment > LOCAL_SEGMENTS:
+            raise UnsupportedError(
+                f"{segment - FIRST_SEGMENT:,} switches of a plane: global segments have "
+                f"{LOCAL_SEGMENTS - FIRST_SEGMENT:,} numbers"
+            )
+        return spans
+
+    def _number_ports(self, forms: Mapping[str, tuple[str, Mapping[str, Alike]]]) -> None:
+        """Ports of every form: to hosts first, then to switches, in the order of the links."""
+        switches: list[tuple[str, str]] = []
+        for link in self.whole.links:
+            for near, far in ((link.src, link.dst), (link.dst, link.src)):
+                if near not in forms:
+                    continue
+                form = forms[near][0]
+                ports = self._ports.setdefault(form, {})
+                if far in forms:
+                    switches.append((form, forms[far][0]))
+                else:
+                    ports.setdefault(far, len(ports))
+        count = {form: len(ports) for form, ports in self._ports.items()}
+        for form, other in switches:
+            if other not in self._ports[form]:
+                self._ports[form][other] = count[form]
+                there = self.kinds[other]
+                free = [n for n in there.inner if n not in self.kinds[form].span]
+                count[form] += math.prod(there.span[n].stop - there.span[n].start for n in free)
+
+    def plane(self, form: str, values: Values) -> int:
+        """The number of the plane of a switch."""
+        kind = self.kinds[form]
+        return self._first_plane[kind.part] + _place(values, {n: kind.span[n] for n in kind.planes})
+
+    def planes_of(self, node: str) -> list[int]:
+        """The planes that a node of `left` stands for."""
+        form, own = self.form[node]
+        names = self.kinds[form].planes
+        chosen = product(*(own[name].values for name in names))
+        return [self.plane(form, dict(zip(names, each, strict=True))) for each in chosen]
+
+    def values(self, node: str) -> Iterator[dict[str, int]]:
+        """The values of each switch that a node of `left` stands for."""
+        _, own = self.form[node]
+        for chosen in product(*(alike.values for alike in own.values())):
+            yield dict(zip(own, chosen, strict=True))
+
+    def port(self, form: str, other: str, values: Values) -> int:
+        """The port of a switch to a host's node, or to the switch of form `other`, `values`."""
+        port = self._ports[form][other]
+        if other in self.kinds:
+            far = self.kinds[other]
+            here = self.kinds[form].span
+            port += _place(values, {n: far.span[n] for n in far.inner if n not in here})
+        return port
+
+    @property
+    def copies(self) -> dict[tuple[str, str], int]:
+        """Per pair of nodes of `left` with a switch among them: of how many links theirs is one."""
+        return {
+            ends: math.prod(
+                alike.size
+                for alike in {**dict(self._own(ends[0])), **dict(self._own(ends[1]))}.values()
+            )
+            for ends in self.left.rates()
+            if ends[0] in self.form or ends[1] in self.form
+        }
+
+    def _own(self, node: str) -> Mapping[str, Alike]:
+        return self.form[node][1] if node in self.form else {}
+
+
+def _place(values: Values, span: Mapping[str, range]) -> int:
+    """Which of all combinations of values it is."""
+    place = 0
+    for name, values_of in span.items():
+        place = place * (values_of.stop - values_of.start) + values[name] - values_of.start
+    return place
+
+
+def _forms(topology: Topology) -> dict[str, tuple[str, Mapping[str, Alike]]]:
+    """Per switch outside of boxes its form and the values that it stands for."""
+    merged = {} if topology.merged is None else topology.merged.forms()
+    return {
+        node: merged.get(node, (node, {}))
+        for node, about in topology.nodes.items()
+        if about.kind == "switch" and "/" not in node
+    }

@@ -1,0 +1,261 @@
+"""Edges spread over planes and spines: whole flows by edge colouring, or shares of all paths.
+
+The planes that a path's nodes stand for share it evenly. In a plane, an edge goes over one spine as
+a whole: spines are colours of the flows from leaf to leaf, so that no leaf has more than the D-th
+part of its flows on one of D spines (Koenig). Or it takes an even share of every spine: then each
+link carries what the solver gave the merged one, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.kernel import _kernel
+from forestcoll.solver.routes.edges import Array, Edges
+from forestcoll.solver.routes.fabric import Fabric
+
+Spread = Literal["flows", "shares"]
+MOST_ROWS = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spreading:
+    """Every row of `edges` on one path of each of its planes.
+
+    `chosen`: per index of switches in a plane (`spine`) its value in each row, -1 where it has
+    none. `parts`: of how many rows that were one each is one: shares of an edge.
+    """
+
+    fabric: Fabric
+    edges: Edges
+    chosen: Mapping[str, Array]
+    parts: int = 1
+
+    @property
+    def total(self) -> int:
+        """What weights are parts of."""
+        return self.edges.total * self.parts
+
+
+def spread(fabric: Fabric, edges: Edges, by: Spread) -> Spreading:
+    """The edges on paths. Raises UnsupportedError where shares are too many."""
+    layout = Layout.of(fabric, edges)
+    if by == "shares":
+        return _share(layout)
+    chosen: dict[str, Array] = {}
+    for index in layout.indices:
+        chosen[index] = np.full(len(edges), -1, np.int64)
+        for rows, values, left, right in layout.groups(index, chosen):
+            order = np.argsort(-edges.weight[rows], kind="stable")
+            ends = np.unique(np.r_[left[order], right[order] + layout.far], return_inverse=True)[1]
+            half, count = len(rows), int(ends.max()) + 1
+            colour = _kernel.colour_edges(
+                count, ends[:half].tolist(), ends[half:].tolist(), len(values)
+            )
+            chosen[index][rows[order]] = np.array(values)[colour]
+    return Spreading(fabric, edges, chosen)
+
+
+def _share(layout: Layout) -> Spreading:
+    """Every edge in even shares over all that its nodes stand for."""
+    edges, chosen = layout.edges, dict[str, Array]()
+    ways = np.ones(len(edges), np.int64)
+    rows = np.arange(len(edges))
+    for index in layout.indices:
+        classes = layout.has[index][edges.nodes[rows]].max(1)
+        sizes = np.array([*map(len, layout.values[index]), 1])
+        table = np.full((len(sizes), sizes.max()), -1, np.int64)
+        for i, values in enumerate(layout.values[index]):
+            table[i, : len(values)] = values
+        if sizes[classes].sum() > MOST_ROWS:
+            raise UnsupportedError(f"more than {MOST_ROWS:,} shares of edges: take whole flows")
+        again = np.repeat(np.arange(len(rows)), sizes[classes])
+        turn = np.arange(len(again)) - np.repeat(
+            np.cumsum(sizes[classes]) - sizes[classes], sizes[classes]
+        )
+        chosen = {name: column[again] for name, column in chosen.items()}
+        chosen[index] = table[classes[again], turn]
+        ways, rows = ways[again] * sizes[classes][again], rows[again]
+    parts = math.lcm(*map(int, np.unique(ways))) if len(ways) else 1
+    weight = edges.weight[rows] * (parts // ways)
+    shared = replace(edges, ends=edges.ends[rows], nodes=edges.nodes[rows], weight=weight)
+    return Spreading(layout.fabric, shared, chosen, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Each link of the fabric that is used, of the planes that a node stands for one for all.
+
+    `ends`: nodes of the graph; `chosen`: the values of both; `flows`: rows; `weight`: theirs, which
+    all planes share; `planes`: how many.
+    """
+
+    spreading: Spreading
+    ends: Array
+    chosen: Mapping[str, Array]
+    flows: Array
+    weight: Array
+    planes: Array
+
+    @property
+    def most_flows(self) -> int:
+        """The most rows on a link between switches."""
+        gpu = np.array([name not in self.spreading.fabric.form for name in self._names])
+        between = ~gpu[self.ends].any(1)
+        return int(self.flows[between].max(initial=0))
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.spreading.edges.graph.names
+
+    def slowest(self) -> tuple[Fraction, int]:
+        """(GB/s of all data that the links allow, the number of the link that allows no more)."""
+        names, total = self._names, self.spreading.total
+        graph, copies = self.spreading.edges.graph, self.spreading.fabric.copies
+        number = graph.numbers
+        best: dict[tuple[int, int], int] = {}
+        order = np.argsort(self.weight, kind="stable")
+        for i, ends in zip(order.tolist(), map(tuple, self.ends[order].tolist()), strict=True):
+            best[ends] = i  # the last is the heaviest
+        rates = [
+            (
+                graph.bandwidth(number[u, v])
+                / copies[names[u], names[v]]
+                * int(self.planes[i])
+                * total
+                / int(self.weight[i]),
+                i,
+            )
+            for (u, v), i in best.items()
+        ]
+        return min(rates)
+
+
+def loads(spreading: Spreading) -> Loads:
+    """What every link carries."""
+    edges, fabric = spreading.edges, spreading.fabric
+    layout = Layout.of(fabric, edges)
+    sizes = np.array([*map(len, layout.sets), 1], np.int64)
+    keys, rows, ends = [], [], []
+    for k in range(edges.nodes.shape[1] - 1):
+        mine = np.flatnonzero(edges.nodes[:, k + 1] >= 0)
+        pair = edges.nodes[mine, k : k + 2]
+        own = layout.keys(pair[:, 0], spreading.chosen, mine)
+        keys.append(np.c_[own, layout.keys(pair[:, 1], spreading.chosen, mine)])
+        rows.append(mine)
+        ends.append(pair)
+    key, row, pair = np.concatenate(keys), np.concatenate(rows), np.concatenate(ends)
+    order = np.lexsort(key.T)
+    key, row, pair = key[order], row[order], pair[order]
+    first = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]).any(1)])
+    weight = np.add.reduceat(edges.weight[row], first)
+    pair, some = pair[first], row[first]
+    chosen = {
+        name: np.where((layout.has[name][pair] >= 0).any(1), column[some], -1)
+        for name, column in spreading.chosen.items()
+    }
+    planes = sizes[layout.planes[pair].max(1)]
+    flows = np.diff(np.r_[first, len(row)])
+    return Loads(spreading, pair, chosen, flows, weight, planes)
+
+
+def hash_flows(spreading: Spreading, pairs: int, seed: int) -> Spreading:
+    """What ECMP does instead: every edge is `pairs` queue pairs, each on spines of its own chance.
+
+    Planes share evenly here too, as a host's adapter sees to that.
+    """
+    edges = spreading.edges
+    layout, rng = Layout.of(spreading.fabric, edges), np.random.default_rng(seed)
+    again = np.repeat(np.arange(len(edges)), pairs)
+    hashed = replace(
+        edges, ends=edges.ends[again], nodes=edges.nodes[again], weight=edges.weight[again]
+    )
+    chosen: dict[str, Array] = {}
+    for index in layout.indices:
+        classes = layout.has[index][hashed.nodes].max(1)
+        column = np.full(len(again), -1, np.int64)
+        for k, values in enumerate(layout.values[index]):
+            mine = np.flatnonzero(classes == k)
+            column[mine] = np.array(values)[rng.integers(0, len(values), len(mine))]
+        chosen[index] = column
+    return Spreading(spreading.fabric, hashed, chosen, spreading.parts * pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What tells rows of edges apart: the forms of their nodes and what these stand for.
+
+    `has[index]`: per node the number of the class of the index's values there, -1 for none;
+    `values`: of each such class. `planes`: per node the number of what planes it stands for.
+    """
+
+    fabric: Fabric
+    edges: Edges
+    indices: tuple[str, ...]
+    has: Mapping[str, Array]
+    values: Mapping[str, Sequence[Sequence[int]]]
+    planes: Array
+    sets: Sequence[Sequence[int]]
+
+    @staticmethod
+    def of(fabric: Fabric, edges: Edges) -> Layout:
+        """That of a fabric's edges; indices in the order in which paths come by them."""
+        names = edges.graph.names
+        has: dict[str, Array] = {}
+        values: dict[str, list[list[int]]] = {}
+        planes = np.full(len(names) + 1, -1, np.int64)
+        sets: dict[tuple[int, ...], int] = {}
+        for v in np.unique(edges.nodes):
+            if v < 0 or names[v] not in fabric.form:
+                continue
+            form, own = fabric.form[names[v]]
+            planes[v] = sets.setdefault(tuple(fabric.planes_of(names[v])), len(sets))
+            for index in fabric.kinds[form].inner:
+                column = has.setdefault(index, np.full(len(names) + 1, -1, np.int64))
+                listed = values.setdefault(index, [])
+                if own[index].values not in listed:
+                    listed.append(own[index].values)
+                column[v] = listed.index(own[index].values)
+        first = {i: int(np.argmax(column[edges.nodes] >= 0, 1).max()) for i, column in has.items()}
+        ordered = tuple(sorted(has, key=lambda index: (first[index], index)))
+        return Layout(fabric, edges, ordered, has, values, planes, [*sets])
+
+    @property
+    def far(self) -> int:
+        """Larger than every key of a switch."""
+        return 1 << 60
+
+    def keys(self, nodes: Array, chosen: Mapping[str, Array], rows: Array | slice) -> Array:
+        """A number for the switch that each of `rows` has at `nodes`; that of all planes is one."""
+        key = nodes
+        for index, values in chosen.items():
+            size = 2 + max(max(each) for each in self.values[index])
+            key = key * size + np.where(self.has[index][nodes] >= 0, values[rows] + 1, 0)
+        return key
+
+    def groups(
+        self, index: str, chosen: Mapping[str, Array]
+    ) -> Iterator[tuple[Array, Sequence[int], Array, Array]]:
+        """(rows, the index's values there, keys of the switches before it and behind it)."""
+        nodes = self.edges.nodes
+        classes = self.has[index][nodes]
+        with_it = np.flatnonzero((classes >= 0).any(1))
+        inside = classes[with_it] >= 0
+        enter = np.argmax(inside, 1)
+        leave = inside.shape[1] - 1 - np.argmax(inside[:, ::-1], 1)
+        earlier = {name: values for name, values in chosen.items() if name != index}
+        take = np.arange(len(with_it))
+        left = self.keys(nodes[with_it, enter - 1], earlier, with_it)
+        right = self.keys(nodes[with_it, leave + 1], earlier, with_it)
+        kind = classes[with_it, enter] * len(self.sets) + self.planes[nodes[with_it, enter]]
+        for k in np.unique(kind):
+            mine = take[kind == k]
+            values = self.values[index][int(k) // len(self.sets)]
+            yield with_it[mine], values, left[mine], right[mine]

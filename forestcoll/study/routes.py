@@ -1,0 +1,126 @@
+"""Routes through a fabric: made of a schedule's file, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forestcoll.common.errors import ForestError, UnsupportedError
+from forestcoll.solver.routes.edges import (
+    Edges,
+    edges_of_exchange,
+    edges_of_forest,
+    edges_of_loads,
+)
+from forestcoll.solver.routes.fabric import Fabric
+from forestcoll.solver.routes.segments import Edge, edges_with_ways
+from forestcoll.solver.routes.spread import Loads, Spread, hash_flows, loads, spread
+
+if TYPE_CHECKING:
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.topology import Topology
+
+QUEUE_PAIRS = (1, 4, 16)
+DRAWS = 3  # one where edges are many
+MOST_DRAWN = 100_000
+"""Queue pairs that ECMP throws dice for more than once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A schedule's `edges`; `algbw`: GB/s that its own file promises. `stem`: of files' names."""
+
+    stem: str
+    what: str
+    edges: Edges
+    algbw: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Routes, and what ECMP reaches instead by queue pairs: GB/s, mean of `DRAWS` draws."""
+
+    sent: Sent
+    edges: list[Edge]
+    loads: Loads
+    by: Spread
+    hashed: Mapping[int, Fraction]
+
+
+def read(text: str, source: str, topology: Topology) -> Sent:
+    """What a file sends over `topology`. Raises ForestCollError."""
+    from forestcoll.compile.verdict import looks_like_forest
+    from forestcoll.schedule import forest_file
+    from forestcoll.solver.alltoall import file as exchanges
+    from forestcoll.solver.alltoall.routes import Routes
+
+    if looks_like_forest(text):
+        forest = forest_file.loads(text, source)
+        _check(forest.graph, topology, source)
+        stem = f"{forest.name}.{forest.collective}"
+        return Sent(stem, str(forest.collective), edges_of_forest(forest), forest.algbw)
+    if exchanges.looks_like_one(text):
+        exchange, name, algbw = exchanges.loads(text, source)
+        if not isinstance(exchange, Routes):
+            raise ForestError(
+                f"{source}: flows of an optimum; 'forestcoll synthesize -c alltoall' makes routes"
+            )
+        _check(exchange.graph, topology, source)
+        word = exchanges.word(exchange.demand)
+        return Sent(f"{name}.{word}", word, edges_of_exchange(exchange), algbw)
+    return _read_plan(text, source, topology)
+
+
+def _read_plan(text: str, source: str, topology: Topology) -> Sent:
+    from forestcoll import plans
+    from forestcoll.compile.alltoall_plans import routes_beside
+    from forestcoll.lower.alltoall.lowering import edges_of
+    from forestcoll.schedule.routes import routes
+    from forestcoll.study import predict
+    from forestcoll.verify.dataflow import dataflow
+
+    program = plans.loads(text, source)
+    if program.collective.phases:
+        beside = predict.forest_beside(Path(source))
+        if beside is None:
+            raise ForestError(f"{source}: no forest file beside the plan, which tells its paths")
+        forest = predict.forest_of(program, beside)
+        graph, ways = forest.graph, routes(forest.graph, forest)
+    else:
+        paths = routes_beside(Path(source))
+        if paths is None:
+            raise ForestError(f"{source}: no file of routes beside the plan, which tells its paths")
+        graph, ways = paths.graph, routes(paths.graph, edges=edges_of(paths))
+    _check(graph, topology, source)
+    shares = dataflow(program).verified.loads
+    word = str(program.collective)
+    return Sent(f"{topology.name}.{word}", word, edges_of_loads(ways, shares), ways.algbw(shares))
+
+
+def _check(graph: CapacityGraph, topology: Topology, source: str) -> None:
+    from forestcoll.compile.verdict import has_links_of
+
+    if not has_links_of(graph, topology):
+        raise ForestError(
+            f"{source}: made for other links than those of {topology.name}; give the same --set, "
+            "--without and --scale that it was made with"
+        )
+
+
+def pin(sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int) -> Pinned:
+    """Its routes on `left`, numbered as `whole` is. Raises UnsupportedError without any."""
+    fabric, edges = Fabric(whole, left), sent.edges
+    if not len(edges):
+        raise UnsupportedError(f"{sent.what}: nothing goes from box to box: no routes to pin")
+    spreading = spread(fabric, edges, by)
+    carried = loads(spreading)
+    hashed = {}
+    flows = spread(fabric, edges, "flows") if by == "shares" else spreading
+    for pairs in QUEUE_PAIRS if flows.chosen else ():  # else no switches are known to be alike
+        draws = DRAWS if pairs * len(edges) <= MOST_DRAWN else 1
+        rates = [loads(hash_flows(flows, pairs, seed + k)).slowest()[0] for k in range(draws)]
+        hashed[pairs] = sum((min(r, sent.algbw) for r in rates), Fraction(0)) / draws
+    return Pinned(sent, edges_with_ways(spreading), carried, by, hashed)

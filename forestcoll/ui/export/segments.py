@@ -1,0 +1,359 @@
+"""Routes as files: JSON, SONiC's CONFIG_DB, FRR's static segments, `ip -6 route`, lists of EVs.
+
+    NAME.routes.json                 every edge with its paths, segments, addresses, weights, EVs
+    switches/SWITCH.sonic.json       locator, segments, static routes, interfaces, neighbours
+    switches/SWITCH.frr.conf         the same for FRR alone
+    hosts/HOST.sh                    iproute2: where headers come off, and a route for each path
+    hosts/HOST.evs.json              per adapter and target the addresses that packets take by turns
+
+`read_back` reads what was written, walks every address by the tables of the switches, and holds the
+files against each other.
+
+Formats: SONiC doc/srv6/srv6_static_config_hld.md (SRV6_MY_LOCATORS, SRV6_MY_SIDS); FRR 10, zebra's
+static-sids; iproute2, ip-route(8), encap seg6 and seg6local.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from forestcoll.common.errors import PlanError
+from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
+from forestcoll.solver.routes.segments import CARRIED, Edge, Way
+from forestcoll.verify.segments import BLOCK, Walked, read_frr, read_sonic, walk
+
+if TYPE_CHECKING:
+    from forestcoll.solver.routes.spread import Loads
+    from forestcoll.study.routes import Pinned
+
+FORMAT = "forestcoll.routes/1"
+PLANE = "{plane}"
+EVS = 128
+"""Entropy values of a connection, a path each, that packets take by turns."""
+
+
+@cache
+def block(plane: int | str) -> str:
+    """The first 32 bits of a plane's addresses."""
+    last = plane if isinstance(plane, str) else f"{plane:02x}"
+    return f"{BLOCK >> 8:x}:{BLOCK & 255:x}{last}"
+
+
+def address(plane: int | str, segments: tuple[int, ...]) -> str:
+    """An address that carries these segments; `plane` may be text that stands for it."""
+    return f"{block(plane)}:{_tail(segments)}"
+
+
+@lru_cache(maxsize=1 << 20)
+def _tail(segments: tuple[int, ...]) -> str:
+    rest = "" if len(segments) == CARRIED else "::"
+    return ":".join([f"{segment:x}" for segment in segments]) + rest
+
+
+def slots(ways: tuple[Way, ...], evs: int = EVS) -> list[int]:
+    """EVs of each way, in each of its planes: in proportion to its weight, one at least."""
+    total = sum(way.weight for way in ways)
+    return [max(1, evs * way.weight // (total * len(way.planes))) for way in ways]
+
+
+@dataclass(frozen=True)
+class Port:
+    """A switch's port: its interface, who is there, and the addresses at both ends."""
+
+    name: str
+    to: str
+    local: str
+    remote: str
+    far: tuple[str, dict[str, int]] | None  # form and values of a switch, None: a host
+
+
+@dataclass(frozen=True)
+class Book:
+    """All that is written. `name`: of the files; `facts`: what the JSON says besides."""
+
+    name: str
+    fabric: Fabric
+    edges: list[Edge]
+    total: int
+    facts: Mapping[str, str]
+
+    @staticmethod
+    def of(pinned: Pinned) -> Book:
+        """What is written of routes."""
+        spreading, sent = pinned.loads.spreading, pinned.sent
+        fabric = spreading.fabric
+        facts = {"topology": fabric.left.name, "schedule": sent.what, "spread": pinned.by}
+        return Book(sent.stem, fabric, pinned.edges, spreading.total, facts)
+
+    @cached_property
+    def near(self) -> Mapping[str, list[str]]:
+        """Per node its neighbours, switches of the fabric behind hosts."""
+        near: dict[str, dict[str, None]] = defaultdict(dict)
+        for link in self.fabric.left.links:
+            for one, other in link.directions():
+                near[one][other] = None
+        return {node: list(others) for node, others in near.items()}
+
+    def files(self, formats: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        """(name, text) of every file of these formats: json sonic frr ip evs."""
+        for node in self.fabric.form if {"sonic", "frr"} & {*formats} else ():
+            for values in self.fabric.values(node):
+                form = self.fabric.form[node][0]
+                name, ports = form.format(**values), list(self.ports(node, values))
+                plane, own = (
+                    self.fabric.plane(form, values),
+                    self.fabric.kinds[form].segment(values),
+                )
+                if "sonic" in formats:
+                    text = json.dumps(self.sonic(plane, own, ports), indent=1) + "\n"
+                    yield f"switches/{name}.sonic.json", text
+                if "frr" in formats:
+                    yield f"switches/{name}.frr.conf", self.frr(plane, own, ports)
+        if "ip" in formats:
+            for host, lines in self.scripts().items():
+                yield f"hosts/{host}.sh", "\n".join(["#!/bin/sh -e", *lines, ""])
+        if "evs" in formats:
+            for host, adapters in self.lists().items():
+                yield f"hosts/{host}.evs.json", json.dumps(adapters) + "\n"
+        if "json" in formats:
+            yield f"{self.name}.routes.json", self.json()
+
+    def json(self) -> str:
+        """Every edge on a line; `{plane}` stands for two digits in addresses, a number in names."""
+        head = {"format": FORMAT, **self.facts, "total": self.total, "block": f"{block(0)}::/32"}
+        head["decapsulation"] = DECAPSULATION
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+        edges = ",\n".join(f"  {json.dumps(self._edge(edge))}" for edge in self.edges)
+        return "{\n" + ",\n".join([*lines, f' "edges": [\n{edges}\n ]']) + "\n}\n"
+
+    def _edge(self, edge: Edge) -> dict[str, object]:
+        ways = [
+            {
+                "planes": list(way.planes),
+                "nodes": list(way.nodes),
+                "segments": [f"{segment:x}" for segment in way.segments],
+                "address": address(PLANE, way.segments),
+                "weight": way.weight,
+                "evs": count,
+            }
+            for way, count in zip(edge.ways, slots(edge.ways), strict=True)
+        ]
+        return {"src": edge.src, "dst": edge.dst, "weight": edge.weight, "paths": ways}
+
+    def ports(self, node: str, values: dict[str, int]) -> Iterator[Port]:
+        """The ports of one of the switches that a node stands for."""
+        fabric = self.fabric
+        form = fabric.form[node][0]
+        here = fabric.kinds[form]
+        plane = fabric.plane(form, values)
+        for other in self.near.get(node, ()):
+            if other not in fabric.form:
+                port = fabric.port(form, other, {})
+                net = f"fd01:{plane:x}:{here.segment(values):x}:{port:x}"
+                yield Port(f"Ethernet{port}", other, f"{net}::1", f"{net}::2", None)
+                continue
+            far = fabric.form[other][0]
+            for others in fabric.values(other):
+                if any(others.get(name, value) != value for name, value in values.items()):
+                    continue
+                port, back = fabric.port(form, far, others), fabric.port(far, form, values)
+                mine = (here.segment(values), port)
+                theirs = (fabric.kinds[far].segment(others), back)
+                first = mine < theirs
+                net = "fd01:{:x}:{:x}:{:x}".format(plane, *min(mine, theirs))
+                ends = (f"{net}::{2 - first}", f"{net}::{1 + first}")
+                yield Port(f"Ethernet{port}", far.format(**others), *ends, (far, others))
+
+    def sonic(self, plane: int, own: int, ports: list[Port]) -> dict[str, object]:
+        """Tables of CONFIG_DB."""
+        sids = {f"loc1|{address(plane, (own,))}/48": {"action": "uN", "decap_dscp_mode": "pipe"}}
+        routes = {}
+        for port in ports:
+            if port.far is None:
+                local = LOCAL_SEGMENTS + int(port.name.removeprefix("Ethernet"))
+                key = f"loc1|{address(plane, (own, local))}/64"
+                sids[key] = {"action": "uA", "interface": port.name, "adj": port.remote}
+            else:
+                segment = self.fabric.kinds[port.far[0]].segment(port.far[1])
+                route = {"nexthop": port.remote, "ifname": port.name}
+                routes[f"default|{address(plane, (segment,))}/48"] = route
+        faces: dict[str, dict[str, str]] = {}
+        for port in ports:
+            faces |= {port.name: {}, f"{port.name}|{port.local}/64": {}}
+        return {
+            "INTERFACE": faces,
+            "DEVICE_NEIGHBOR": {port.name: {"name": port.to} for port in ports},
+            "STATIC_ROUTE": routes,
+            "SRV6_MY_LOCATORS": {"loc1": {"prefix": address(plane, (own,))}},
+            "SRV6_MY_SIDS": sids,
+        }
+
+    def frr(self, plane: int, own: int, ports: list[Port]) -> str:
+        """The same tables as FRR has them."""
+        prefix = address(plane, (own,))
+        sids, routes = [f"   sid {prefix}/48 locator loc1 behavior uN"], []
+        for port in ports:
+            if port.far is None:
+                local = LOCAL_SEGMENTS + int(port.name.removeprefix("Ethernet"))
+                sids.append(
+                    f"   sid {address(plane, (own, local))}/64 locator loc1 behavior uA "
+                    f"interface {port.name} nexthop {port.remote}"
+                )
+            else:
+                segment = self.fabric.kinds[port.far[0]].segment(port.far[1])
+                to = address(plane, (segment,))
+                routes.append(f"ipv6 route {to}/48 {port.remote} {port.name}")
+        lines = ["segment-routing", " srv6", "  locators", "   locator loc1"]
+        lines += [f"    prefix {prefix}/48 block-len 32 node-len 16 func-bits 16"]
+        lines += ["    behavior usid", "   exit", "  exit", "  static-sids", *sids]
+        return "\n".join([*lines, "  exit", " exit", "exit", *routes, ""])
+
+    def scripts(self) -> dict[str, list[str]]:
+        """Per host commands of iproute2. A path's alias: fd00 + target, source, plane, number."""
+        ranks = {n: f"{i >> 16:x}:{i & 65535:x}" for i, n in enumerate(self.fabric.left.gpus)}
+        hosts: dict[str, list[str]] = defaultdict(list)
+        for node, plane in sorted(
+            {(w.nodes[-1], p) for e in self.edges for w in e.ways for p in w.planes}
+        ):
+            end = "encap seg6local action End.DT6 table 255"
+            off = address(plane, (DECAPSULATION,))
+            line = f"ip -6 route replace {off}/48 {end} dev {interface(node, plane)}"
+            hosts[host_of(node)].append(line)
+        for node, gpu in sorted({(way.nodes[-1], e.dst) for e in self.edges for way in e.ways}):
+            own = f"ip -6 route replace local fd00:{ranks[gpu]}::/48 dev lo"
+            hosts[host_of(node)].append(own)
+        for edge in self.edges:
+            ends = f"{ranks[edge.dst]}:{ranks[edge.src]}"
+            for k, way in enumerate(edge.ways):
+                lines, tail = hosts[host_of(way.nodes[0])], _tail(way.segments)
+                for plane in way.planes:
+                    lines.append(
+                        f"ip -6 route replace fd00:{ends}:{plane:x}:{k:x}:0/128 encap seg6 mode "
+                        f"encap.red segs {block(plane)}:{tail} dev {interface(way.nodes[0], plane)}"
+                    )
+        return hosts
+
+    def lists(self) -> dict[str, dict[str, dict[str, list[object]]]]:
+        """Host -> adapter -> target GPU -> [address, how many EVs] of every path and plane."""
+        out: dict[str, dict[str, dict[str, list[object]]]] = defaultdict(lambda: defaultdict(dict))
+        for edge in self.edges:
+            for way, count in zip(edge.ways, slots(edge.ways), strict=True):
+                first = way.nodes[0]
+                listed = out[host_of(first)][first].setdefault(edge.dst, [])
+                listed += [[address(plane, way.segments), count] for plane in way.planes]
+        return out
+
+
+def format_of(name: str) -> str:
+    """The format of a file that `Book.files` names."""
+    ends = {".sonic.json": "sonic", ".frr.conf": "frr", ".sh": "ip", ".evs.json": "evs"}
+    return next((form for end, form in ends.items() if name.endswith(end)), "json")
+
+
+@lru_cache(maxsize=1 << 20)
+def host_of(node: str) -> str:
+    """The host that a node is in, as a file is called."""
+    return (node.rpartition("/")[0] or node).replace("/", "-")
+
+
+@lru_cache(maxsize=1 << 20)
+def interface(node: str, plane: int) -> str:
+    """The network interface of an adapter to a plane."""
+    return f"{node.rpartition('/')[2][:8]}p{plane}"
+
+
+_ENCAP = re.compile(
+    r"ip -6 route replace fd00:\S+/128 encap seg6 mode encap.red segs (\S+) dev \S+$"
+)
+
+
+def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
+    """What was written, walked: (hops with their weights, how many planes' shares a weight is in).
+
+    Raises PlanError where an address goes astray, a hop is no link of the topology, two files do
+    not say the same, or a table is not read as it was meant.
+    """
+    tables = {}
+    for name, text in files.items():
+        switch, _, kind = name.removeprefix("switches/").rpartition(".sonic.")
+        if kind != "json":
+            continue
+        tables[switch] = table = read_sonic(text)
+        other = files.get(f"switches/{switch}.frr.conf")
+        if other is not None:
+            frr = read_frr(other)
+            if (frr.own, frr.cross, frr.routes) != (table.own, table.cross, table.routes):
+                raise PlanError(f"{name}: FRR's file says something else")
+    [text] = [text for name, text in files.items() if name.endswith(".routes.json")]
+    stated = json.loads(text)
+    ways = [path for edge in stated["edges"] for path in edge["paths"]]
+    parts = math.lcm(*{len(path["planes"]) for path in ways})
+    rows = [
+        (path["nodes"][0], path["address"].replace(PLANE, f"{plane:02x}"), path["nodes"][-1],
+         path["weight"] * parts // len(path["planes"]))
+        for path in ways for plane in path["planes"]
+    ]  # fmt: skip
+    _compare(files, {row[1] for row in rows})
+    starts, addresses, ends, weights = ([row[k] for row in rows] for k in range(4))
+    walked = walk(tables, starts, addresses, ends, weights, stated["decapsulation"])
+    node = {
+        fabric.form[node][0].format(**values): node
+        for node in fabric.form
+        for values in fabric.values(node)
+    }
+    links = fabric.left.rates()
+    for here, there in walked.hops:
+        if (node.get(here, here), node.get(there, there)) not in links:
+            raise PlanError(f"{here} to {there}: no link of {fabric.left.name}")
+    return walked, parts
+
+
+def check_loads(walked: Walked, parts: int, loads: Loads) -> None:
+    """PlanError unless the walked addresses load every link as the paths were meant to."""
+    fabric, names = loads.spreading.fabric, loads.spreading.edges.graph.names
+    chosen = {name: column.tolist() for name, column in loads.chosen.items()}
+    meant: dict[tuple[str, str], int] = {}
+    rows = zip(loads.ends.tolist(), loads.weight.tolist(), loads.planes.tolist(), strict=True)
+    for row, (ends, weight, planes) in enumerate(rows):
+        own = {name: column[row] for name, column in chosen.items()}
+        switch = next(names[v] for v in ends if names[v] in fabric.form)
+        for values in fabric.values(switch):
+            if any(values.get(n, v) != v for n, v in own.items() if n in fabric.form[switch][1]):
+                continue
+            both = own | values
+            here, there = (
+                fabric.form[names[v]][0].format(**both) if names[v] in fabric.form else names[v]
+                for v in ends
+            )
+            meant[here, there] = weight * parts // planes
+    if meant != walked.hops:
+        odd = min(k for k in {*meant, *walked.hops} if meant.get(k) != walked.hops.get(k))
+        raise PlanError(
+            f"{' to '.join(odd)}: addresses load it with {walked.hops.get(odd, 0)}, not "
+            f"{meant.get(odd, 0)} of {loads.spreading.total * parts}"
+        )
+
+
+def _compare(files: Mapping[str, str], addresses: set[str]) -> None:
+    for suffix, read in ((".sh", _read_script), (".evs.json", _read_list)):
+        listed = [read(text) for name, text in files.items() if name.endswith(suffix)]
+        if listed and set(chain.from_iterable(listed)) != addresses:
+            raise PlanError(f"hosts/*{suffix} have other addresses than the JSON")
+
+
+def _read_script(text: str) -> list[str]:
+    return [match[1] for line in text.splitlines() if (match := _ENCAP.match(line))]
+
+
+def _read_list(text: str) -> list[str]:
+    return [
+        each for targets in json.loads(text).values() for evs in targets.values() for each, _ in evs
+    ]

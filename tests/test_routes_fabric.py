@@ -1,0 +1,269 @@
+"""Pinned routes: colours of spines, loads, addresses, files, and the walk that proves them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from fractions import Fraction
+from ipaddress import IPv6Address
+
+import pytest
+
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.compile.problem import Problem
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.program import Collective
+from forestcoll.schedule import forest_file
+from forestcoll.solver import solve
+from forestcoll.solver.routes.edges import Edges, collect
+from forestcoll.solver.routes.fabric import Fabric
+from forestcoll.solver.routes.segments import edges_with_ways
+from forestcoll.solver.routes.spread import hash_flows, loads, spread
+from forestcoll.study.routes import Pinned, pin, read
+from forestcoll.topology import Topology
+from forestcoll.topology.catalog import load
+from forestcoll.topology.edit import edit
+from forestcoll.ui.export.segments import Book, check_loads, read_back
+
+ALL = ("json", "sonic", "frr", "ip", "evs")
+SMALL = {"planes": "2", "leaves": "3", "spines": "3", "hosts": "3", "gpus": "1"}
+
+
+def colours_of(edges: list[tuple[int, int]], colours: int, **more: object) -> list[int]:
+    right = 1 + max(left for left, _ in edges)
+    ends = [u for u, _ in edges], [right + v for _, v in edges]
+    nodes = 1 + max(ends[1])
+    return _kernel.colour_edges(nodes, *ends, colours, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_leaf_has_more_of_a_colour_than_it_must(seed: int) -> None:
+    rng = random.Random(seed)
+    colours = rng.choice([1, 2, 3, 5, 8, 13])
+    edges = [(rng.randrange(6), rng.randrange(7)) for _ in range(rng.randrange(1, 200))]
+    spines = colours_of(edges, colours)
+    for side in (0, 1):
+        degree = Counter(edge[side] for edge in edges)
+        for (node, _), count in Counter(
+            (edge[side], c) for edge, c in zip(edges, spines, strict=True)
+        ).items():
+            assert count <= -(-degree[node] // colours)
+
+
+def test_131072_flows_have_a_link_of_their_own() -> None:
+    rng = random.Random(1)
+    sources = [leaf for leaf in range(512) for _ in range(256)]
+    targets = sources[:]
+    rng.shuffle(targets)
+    spines = colours_of(list(zip(sources, targets, strict=True)), 256)
+    assert len(set(zip(sources, spines, strict=True))) == 131_072
+    assert len(set(zip(targets, spines, strict=True))) == 131_072
+
+
+def test_colours_that_stay_and_that_are_barred() -> None:
+    """Two leaves, three spines; spine 2 is out of leaf 0's reach."""
+    edges = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    spines = colours_of(edges, 3, colour=[0, -1, -1, -1], barred=[(0, 2)])
+    assert spines[0] == 0
+    assert spines[1] == 1
+    assert sorted((spines[2], spines[3])) in ([0, 1], [0, 2], [1, 2])
+    assert colours_of([(0, 0)], 2, barred=[(0, 0), (0, 1)]) == [-1]
+    with pytest.raises(ValueError, match="both sides"):
+        _kernel.colour_edges(2, [0, 1], [1, 0], 2)
+
+
+def permutation(topology: Topology, seed: int) -> Edges:
+    """Every GPU sends one flow to a GPU at another leaf, over merged switches."""
+    graph = CapacityGraph.from_topology(topology)
+    number, rng = graph.node_of, random.Random(seed)
+    leaf = {u: v for u, v in graph.ends if graph.gpu[u]}
+    targets = list(graph.ranks)
+    rng.shuffle(targets)
+    spine = number["plane0.spine0.." + str(len(targets) // 8 - 1)]
+    paths = [
+        ((u, leaf[u], spine, leaf[v], v), 1, False)
+        for u, v in zip(graph.ranks, targets, strict=True)
+        if leaf[u] != leaf[v]
+    ]
+    return collect(graph, paths, 1)
+
+
+@pytest.mark.parametrize(
+    ("uplinks", "shares"),
+    [(8, {1: 29, 4: 45, 16: 59, 32: 71, 128: 84}), (64, {1: 20, 4: 36, 16: 55, 32: 63})],
+)
+def test_static_hashing_collides_and_pinned_flows_do_not(
+    uplinks: int, shares: dict[int, int]
+) -> None:
+    """Of the slowest of a permutation over 8 leaves; a few draws, so a few percent to each side."""
+    size = str(uplinks)
+    shape = {"planes": "1", "leaves": "8", "spines": size, "hosts": size, "gpus": "1"}
+    topology = load("multi-plane-clos", shape)
+    edges = permutation(topology, 1)
+    pinned = spread(Fabric(topology, topology), edges, "flows")
+    assert loads(pinned).most_flows == 1
+    assert loads(pinned).slowest()[0] == Fraction(25, 2)
+    for pairs, share in shares.items():
+        draws = [loads(hash_flows(pinned, pairs, k)).slowest()[0] for k in range(6)]
+        assert abs(float(sum(draws) / 6 / Fraction(25, 2)) * 100 - share) <= 7
+
+
+def pinned(by: str = "flows", *without: str, **more: str) -> tuple[Pinned, dict[str, str]]:
+    whole = load("multi-plane-clos", SMALL | more)
+    left = edit(whole, without)
+    problem = Problem.of(left, Collective.ALLGATHER)
+    forest = solve(problem.graph, Collective.ALLGATHER, name=left.name)
+    sent = read(forest_file.dumps(forest), "x", left)
+    routes = pin(sent, whole, left, by, 1)  # type: ignore[arg-type]
+    return routes, dict(Book.of(routes).files(ALL))
+
+
+SHAPES: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
+    ("flows", (), {}),
+    ("shares", (), {}),
+    ("flows", ("plane1.spine2",), {}),
+    ("shares", ("plane0.leaf1-plane0.spine2", "box0/gpu0-plane1.leaf0"), {}),
+    ("flows", (), {"merge": "0"}),
+    ("flows", (), {"leaves": "2", "pods": "2", "hosts": "1", "gpus": "2", "cores": "2"}),
+    ("flows", ("plane0.pod1.spine1",), {"leaves": "2", "pods": "2", "hosts": "1", "cores": "2"}),
+    ("flows", (), {"leaves": "4", "gpus": "2", "hosts": "1", "rails": "1"}),
+]
+
+
+@pytest.mark.parametrize(("by", "without", "more"), SHAPES)
+def test_every_address_comes_off_where_it_should(
+    by: str, without: tuple[str, ...], more: dict[str, str]
+) -> None:
+    routes, files = pinned(by, *without, **more)
+    fabric = routes.loads.spreading.fabric
+    walked, parts = read_back(files, fabric)
+    check_loads(walked, parts, routes.loads)
+    assert walked.addresses == sum(len(w.planes) for edge in routes.edges for w in edge.ways)
+    if by == "shares":  # what the solver gave merged links, exactly
+        assert routes.loads.slowest()[0] >= routes.sent.algbw
+    by_hand = walk_by_hand(files)
+    assert by_hand == walked.hops or parts > 1
+    for edge in routes.edges:
+        assert sum(way.weight for way in edge.ways) == edge.weight
+
+
+def walk_by_hand(files: dict[str, str]) -> Counter[tuple[str, str]]:
+    """Hops of all addresses by the tables of CONFIG_DB alone, one packet after the other."""
+    text = next(text for name, text in files.items() if name.endswith("routes.json"))
+    tables = {
+        name.removeprefix("switches/").removesuffix(".sonic.json"): json.loads(text)
+        for name, text in files.items()
+        if name.endswith(".sonic.json")
+    }
+    hops: Counter[tuple[str, str]] = Counter()
+    for edge in json.loads(text)["edges"]:
+        for path in edge["paths"]:
+            for plane in path["planes"]:
+                words = int(IPv6Address(path["address"].replace("{plane}", f"{plane:02x}")))
+                here = path["nodes"][0]
+                block = words >> 96
+                there = next(
+                    name
+                    for name, table in tables.items()
+                    if any(n["name"] == here for n in table["DEVICE_NEIGHBOR"].values())
+                    and int(IPv6Address(table["SRV6_MY_LOCATORS"]["loc1"]["prefix"])) >> 96 == block
+                )
+                hops[here, there] += path["weight"]
+                for _ in range(12):
+                    here, table = there, tables[there]
+                    best, act = -1, ("", "")
+                    entries = [
+                        *((k.split("|")[1], v) for k, v in table["SRV6_MY_SIDS"].items()),
+                        *((k.split("|")[1], v) for k, v in table["STATIC_ROUTE"].items()),
+                    ]
+                    for prefix, entry in entries:
+                        address, length = prefix.split("/")
+                        shift = 128 - int(length)
+                        if (
+                            int(IPv6Address(address)) >> shift == words >> shift
+                            and int(length) > best
+                        ):
+                            best = int(length)
+                            act = (
+                                entry.get("action", "route"),
+                                entry.get("interface", entry.get("ifname", "")),
+                            )
+                    assert best > 0, (here, words)
+                    shift = {"uN": 16, "uA": 32, "route": 0}[act[0]]
+                    words = block << 96 | (words << shift) & (2**96 - 1)
+                    if act[1]:
+                        there = table["DEVICE_NEIGHBOR"][act[1]]["name"]
+                        hops[here, there] += path["weight"]
+                        if there not in tables:
+                            break
+                assert there == path["nodes"][-1]
+                assert words == block << 96 | 0xF000 << 80
+    return hops
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("json", '"fcbb:bb{plane}:100:', '"fcbb:bb{plane}:1ff:', "no entry for 1ff"),
+        ("json", ":f000::", ":f001::", "does not come off there"),
+        ("json", '"fcbb:bb{plane}:100:', '"fcbc:bb{plane}:100:', "not in the blocks"),
+        ("json", '"weight": 1,', '"weight": 2,', "addresses load it with"),
+        ("plane0.leaf0.sonic.json", "Ethernet0", "Ethernet99", "FRR's file says something else"),
+        ("plane0.leaf0.sonic.json", '"uA"', '"uDT46"', "uDT46 is not followed here"),
+        ("plane0.leaf0.frr.conf", "behavior uN", "behavior uM", "FRR's file says something else"),
+        ("plane0.spine0.frr.conf", "ipv6 route", "ip route", "FRR's file says something else"),
+        ("box0.sh", "encap.red segs fcbb:bb00", "encap.red segs fcbb:bb07", "other addresses"),
+        ("box0.evs.json", "fcbb:bb01", "fcbb:bb02", "other addresses than the JSON"),
+    ],
+)
+def test_what_is_changed_is_seen(name: str, old: str, new: str, said: str) -> None:
+    routes, files = pinned()
+    key = next(key for key in files if key.endswith(f".routes.{name}" if name == "json" else name))
+    assert old in files[key]
+    if name == "json":  # so that the walk sees it, and not the hosts' files
+        files = {name: text for name, text in files.items() if not name.startswith("hosts/")}
+    files[key] = files[key].replace(old, new)
+    with pytest.raises(PlanError, match=said):
+        check_loads(*read_back(files, routes.loads.spreading.fabric), routes.loads)
+
+
+def test_numbers_stay_when_a_switch_is_gone() -> None:
+    whole = load("multi-plane-clos", SMALL)
+    left = edit(whole, ["plane0.leaf0", "plane1.spine1"])
+    before, after = Fabric(whole, whole), Fabric(whole, left)
+    for form, kind in before.kinds.items():
+        assert after.kinds[form] == kind
+    assert {p for node in after.form for p in after.planes_of(node)} == {0, 1}
+
+
+def test_what_cannot_be_routed_is_said() -> None:
+    ring = load("ring", {"gpus": "4"})
+    with pytest.raises(UnsupportedError, match="no switch outside of boxes"):
+        Fabric(ring, ring)
+    for more, said in (({"planes": "300"}, "300 planes"), ({"spines": "60000"}, "60,003 switches")):
+        topology = load("multi-plane-clos", SMALL | more)
+        with pytest.raises(UnsupportedError, match=said):
+            Fabric(topology, topology)
+    whole = load("multi-plane-clos", SMALL)
+    forest = solve(CapacityGraph.from_topology(whole), Collective.ALLGATHER, name=whole.name)
+    with pytest.raises(ForestCollError, match="made for other links"):
+        read(forest_file.dumps(forest), "x", edit(whole, ["plane0.spine0"]))
+
+
+def test_a_path_of_three_tiers_fits_an_address() -> None:
+    """T1 T2 T1 T0, port, decapsulation: the first leaf is left out."""
+    topology = load("multi-plane-clos", SMALL | {"pods": "2", "hosts": "1"})
+    graph = CapacityGraph.from_topology(topology)
+    nodes = ("box0/gpu0", "plane0..1.leaf0", "plane0..1.pod0.spine0..2", "plane0..1.core0..2.0")
+    back = ("plane0..1.pod1.spine0..2", "plane0..1.leaf3", "box3/gpu0")
+    path = tuple(graph.node_of[name] for name in (*nodes, *back))
+    fabric = Fabric(topology, topology)
+    edges = collect(graph, [(path, 1, False)], 1)
+    [edge] = edges_with_ways(spread(fabric, edges, "flows"))
+    [way] = edge.ways
+    assert len(way.segments) == 6
+    assert way.segments[-2:] == (0xE000, 0xF000)
+    book = Book("x", fabric, [edge], 1, {})
+    assert read_back(dict(book.files(ALL)), fabric)[0].addresses == 2
