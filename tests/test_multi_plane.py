@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections import Counter
 from fractions import Fraction
 from functools import partial
 
@@ -15,6 +16,8 @@ from forestcoll.program import Collective
 from forestcoll.solver import optimum
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
+from forestcoll.study.degrade import Workload, list_failures
+from forestcoll.study.degrade.losses import report_losses
 from forestcoll.topology import Topology, loads_topology
 from forestcoll.topology.catalog import load
 from forestcoll.topology.edit import edit, parse_scale
@@ -173,3 +176,26 @@ def test_what_is_said_of_alike(old: str, new: str, said: str) -> None:
     with pytest.raises(TopologyError) as caught:
         loads_topology(ALIKE.replace(old, new))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"planes": 2, "leaves": 2, "spines": 2, "hosts": 2, "gpus": 1},
+        {"planes": 2, "leaves": 2, "spines": 3, "hosts": 1, "gpus": 2, "nvlink": 50},
+    ],
+)
+def test_each_failure_leaves_what_it_would_of_the_expanded_fabric(shape: dict[str, object]) -> None:
+    """As many failures of a kind leave as much; and the report names switches one by one."""
+    left = []
+    for merge in (1, 0):
+        report = report_losses(Workload(clos({**shape, "merge": merge}), Collective.ALLGATHER))
+        counts: Counter[tuple[str, Fraction | None]] = Counter()
+        for loss in report.losses:
+            counts[loss.failure.kind, loss.new] += loss.failure.copies
+        left.append(counts)
+    assert left[0] == left[1]
+    whole = clos(shape)
+    named = [f.name for f in list_failures(whole, ("switch", "link")) if "plane" in f.name]
+    assert "plane0.spine0" in named
+    assert not [name for name in named if ".." in name]

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from forestcoll.common.errors import TopologyError
@@ -149,6 +150,10 @@ class Merged:
                 for node, form in zip(template.expand({**self.values, **own}), forms, strict=True):
                     out[node] = form, own
         return out
+
+    def sizes(self) -> dict[str, int]:
+        """Per merged node how many it stands for."""
+        return {n: prod(a.size for a in own.values()) for n, (_, own) in self.forms().items()}
 
     def _list(self) -> Iterator[tuple[str, dict[str, int], tuple[int, int]]]:
         """(node id, its merged indices, which template it is of and where in it), if expanded."""

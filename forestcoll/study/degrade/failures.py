@@ -2,13 +2,14 @@
 
 A failure is stated as what `--without` and `--scale` of the command line take, so that any other
 command can be run on the topology that is left. One cable of several parallel ones slows their
-link; the last one takes the link away.
+link; the last one takes the link away. Of nodes that a topology has merged, one fails: the first
+that they stand for, by whose name the failure is stated; what is left of their links they share.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, get_args
@@ -19,6 +20,7 @@ from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
 from forestcoll.topology import Link, Topology
+from forestcoll.topology.alike import first_names
 from forestcoll.topology.edit import Scale, edit
 
 Kind = Literal["link", "adapter", "gpu", "switch"]
@@ -65,13 +67,17 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     bandwidth = topology.rates()
     failures: dict[Kind, list[Failure]] = {kind: [] for kind in KINDS}
     ports = _network_ports(topology.links)
+    first = (
+        {} if topology.merged is None else {v: k for k, v in first_names(topology.nodes).items()}
+    )
+    sizes = {} if topology.merged is None else topology.merged.sizes()
     if "adapter" in wanted:
         failures["adapter"] = [_adapter(node, links) for node, links in ports.items()]
     if "link" in wanted:
         lone = {id(links[0]) for links in ports.values() if len(links) == 1 == links[0].count}
         for link in topology.links:
             if "adapter" not in wanted or id(link) not in lone:
-                failures["link"].append(_cable(link, bandwidth))
+                failures["link"].append(_cable(link, bandwidth, first))
     arcs: dict[str, list[Arc]] = defaultdict(list)
     for arc in bandwidth:
         for end in arc:
@@ -79,8 +85,11 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     several = len(topology.gpus) > 1
     for name, node in topology.nodes.items():
         if node.kind in wanted and (node.kind == "switch" or several):
-            left = tuple((arc, Fraction(0)) for arc in arcs[name])
-            failures[node.kind].append(Failure(node.kind, name, left, (name,), node=name))
+            alike, called = sizes.get(name, 1), first.get(name, name)
+            left = tuple((arc, bandwidth[arc] * (alike - 1) / alike) for arc in arcs[name])
+            gone = name if alike == 1 else None
+            failure = Failure(node.kind, called, left, (called,), node=gone, copies=alike)
+            failures[node.kind].append(failure)
     return [failure for kind in KINDS for failure in _merge(failures[kind])]
 
 
@@ -104,9 +113,13 @@ def _adapter(node: str, links: Sequence[Link]) -> Failure:
     return Failure("adapter", f"{node}'s network adapter", left, without)
 
 
-def _cable(link: Link, bandwidth: dict[Arc, Fraction]) -> Failure:
-    """One of the link's cables."""
+def _cable(link: Link, bandwidth: dict[Arc, Fraction], first: Mapping[str, str]) -> Failure:
+    """One of the link's cables; `first`: what merged nodes stand for first."""
     left = {arc: bandwidth[arc] - link.bandwidth for arc in link.directions()}
+    if link.src in first or link.dst in first:
+        ends = [first.get(end, end) for end in (link.src, link.dst)]
+        name, without = "-".join(ends), ("<->".join(ends),)
+        return Failure("link", name, tuple(left.items()), without, copies=link.count)
     shares = {arc: rest / bandwidth[arc] for arc, rest in left.items()}
     patterns: dict[str, Fraction] = {f"{src}->{dst}": part for (src, dst), part in shares.items()}
     if len(shares) == 2 and len(set(shares.values())) == 1:
