@@ -17,7 +17,7 @@ from forestcoll.solver import optimum
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.study.degrade import Workload, list_failures
-from forestcoll.study.degrade.losses import report_losses
+from forestcoll.study.degrade.losses import play_worst, report_losses
 from forestcoll.topology import Topology, loads_topology
 from forestcoll.topology.catalog import load
 from forestcoll.topology.edit import edit, parse_scale
@@ -188,13 +188,14 @@ def test_what_is_said_of_alike(old: str, new: str, said: str) -> None:
 def test_each_failure_leaves_what_it_would_of_the_expanded_fabric(shape: dict[str, object]) -> None:
     """As many failures of a kind leave as much; and the report names switches one by one."""
     left = []
-    for merge in (1, 0):
+    for merge in (0, 1):
         report = report_losses(Workload(clos({**shape, "merge": merge}), Collective.ALLGATHER))
         counts: Counter[tuple[str, Fraction | None]] = Counter()
         for loss in report.losses:
             counts[loss.failure.kind, loss.new] += loss.failure.copies
         left.append(counts)
     assert left[0] == left[1]
+    assert len(play_worst(report, 3)) == 3
     whole = clos(shape)
     named = [f.name for f in list_failures(whole, ("switch", "link")) if "plane" in f.name]
     assert "plane0.spine0" in named

@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.compile.problem import Problem
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
@@ -19,6 +19,7 @@ from forestcoll.schedule import forest_file
 from forestcoll.solver import solve
 from forestcoll.solver.routes.edges import Edges, collect
 from forestcoll.solver.routes.fabric import Fabric
+from forestcoll.solver.routes.repair import repair
 from forestcoll.solver.routes.segments import edges_with_ways
 from forestcoll.solver.routes.spread import hash_flows, loads, spread
 from forestcoll.study.routes import Pinned, pin, read
@@ -236,6 +237,57 @@ def test_numbers_stay_when_a_switch_is_gone() -> None:
     for form, kind in before.kinds.items():
         assert after.kinds[form] == kind
     assert {p for node in after.form for p in after.planes_of(node)} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("failed", "replaced"),
+    [
+        ("plane1.spine2", True),
+        ("plane0.leaf1-plane0.spine0", True),
+        ("box0/gpu0-plane0.leaf0", False),
+        ("plane0.leaf2", False),
+        ("plane1.*", False),
+    ],
+)
+def test_a_failure_retires_its_own_paths_alone(failed: str, replaced: bool) -> None:
+    routes, _ = pinned()
+    before, total = routes.loads.spreading.fabric, routes.loads.spreading.total
+    fabric = Fabric(before.whole, edit(before.left, [failed]))
+    repaired = repair(fabric, routes.edges, total)
+    walked, parts = read_back(dict(Book.of(routes, repaired).files(ALL)), fabric)
+    check_loads(walked, parts, repaired)
+    assert {change.replaced is not None for change in repaired.changes} == {replaced}
+    gone = {(c.edge.src, c.edge.dst, c.plane): c for c in repaired.changes}
+    scale = repaired.total // total
+    for old, new in zip(routes.edges, repaired.edges, strict=True):
+        paths = {p: w for w in new.ways for p in w.planes}
+        assert sum(way.weight for way in new.ways) == old.weight * scale
+        for way in old.ways:
+            for plane in way.planes:
+                over = over_what(way.nodes, plane, failed)
+                assert over == ((old.src, old.dst, plane) in gone)
+                if not over:
+                    assert paths[plane].segments == way.segments
+                elif replaced:
+                    assert paths[plane].segments != way.segments
+    best = solve(CapacityGraph.from_topology(fabric.left), Collective.ALLGATHER).algbw
+    assert 0 < repaired.algbw <= best
+
+
+def over_what(nodes: tuple[str, ...], plane: int, failed: str) -> bool:
+    """Whether a path goes over a switch or link of that name."""
+    names = [node.format(plane=plane) for node in nodes]
+    if failed.endswith("*"):
+        return any(name.startswith(failed[:-1]) for name in names)
+    return f"-{failed}-" in f"-{'-'.join(names)}-" or f"-{failed}-" in f"-{'-'.join(names[::-1])}-"
+
+
+def test_boxes_without_a_path_are_said() -> None:
+    routes, _ = pinned()
+    before = routes.loads.spreading.fabric
+    left = edit(before.left, ["box0/gpu0-plane*.leaf0"])
+    with pytest.raises(InfeasibleError, match="no path is left from box"):
+        repair(Fabric(before.whole, left), routes.edges, routes.loads.spreading.total)
 
 
 def test_what_cannot_be_routed_is_said() -> None:

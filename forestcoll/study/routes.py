@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +16,7 @@ from forestcoll.solver.routes.edges import (
     edges_of_loads,
 )
 from forestcoll.solver.routes.fabric import Fabric
+from forestcoll.solver.routes.repair import Repair, repair
 from forestcoll.solver.routes.segments import Edge, edges_with_ways
 from forestcoll.solver.routes.spread import Loads, Spread, hash_flows, loads, spread
 
@@ -124,3 +125,15 @@ def pin(sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int) -> P
         rates = [loads(hash_flows(flows, pairs, seed + k)).slowest()[0] for k in range(draws)]
         hashed[pairs] = sum((min(r, sent.algbw) for r in rates), Fraction(0)) / draws
     return Pinned(sent, edges_with_ways(spreading), carried, by, hashed)
+
+
+def mend(pinned: Pinned, failed: Sequence[str]) -> Repair | None:
+    """The routes after failures, None without any. Raises ForestCollError, InfeasibleError."""
+    if not failed:
+        return None
+    from forestcoll.topology.edit import edit
+
+    spreading = pinned.loads.spreading
+    fabric = spreading.fabric
+    left = Fabric(fabric.whole, edit(fabric.left, failed))
+    return repair(left, pinned.edges, spreading.total)

@@ -147,6 +147,15 @@ class Fabric:
         for chosen in product(*(alike.values for alike in own.values())):
             yield dict(zip(own, chosen, strict=True))
 
+    def switches(self) -> dict[str, tuple[str, dict[str, int]]]:
+        """Form and values of every switch of the whole fabric, by id."""
+        out = {}
+        for form, own in _forms(self.whole).values():
+            for chosen in product(*(alike.values for alike in own.values())):
+                values = dict(zip(own, chosen, strict=True))
+                out[form.format(**values)] = form, values
+        return out
+
     def port(self, form: str, other: str, values: Values) -> int:
         """The port of a switch to a host's node, or to the switch of form `other`, `values`."""
         port = self._ports[form][other]

@@ -8,6 +8,7 @@ and the number at which a host takes the outer header off.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -44,6 +45,16 @@ class Edge:
     def weight(self) -> int:
         """Of all ways together."""
         return sum(way.weight for way in self.ways)
+
+
+def segments_of(
+    fabric: Fabric, switches: Mapping[str, tuple[str, dict[str, int]]], path: Sequence[str]
+) -> tuple[int, ...]:
+    """What an address carries for a path of ids; `switches`: `Fabric.switches()`."""
+    inner = [switches[name] for name in path[1:-1]]
+    numbers = [fabric.kinds[form].segment(values) for form, values in inner]
+    port = fabric.port(inner[-1][0], path[-1], {})
+    return (*numbers, LOCAL_SEGMENTS + port, DECAPSULATION)[-CARRIED:]
 
 
 def edges_with_ways(spreading: Spreading) -> list[Edge]:

@@ -364,8 +364,9 @@ def _play(report: Report, loss: Loss, alike: int) -> Worst:
     if report.forest.n > simulate.RANKS or loss.new is None:
         return Worst(loss, alike)
     problem = report.workload.after(loss.failure).problem()
-    old = None
-    if loss.old is not None:
+    old, names, there = None, report.forest.graph.names, problem.graph.node_of
+    used = {v for tree in report.forest.trees for path in tree.edges for v in path}
+    if loss.old is not None and all(names[v] in there for v in used):  # else nodes came apart
         old = simulate.band_of_trees(_move(report.forest, problem.graph), problem.links)
     if loss.old == loss.new:
         return Worst(loss, alike, old, old)

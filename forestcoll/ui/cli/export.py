@@ -162,6 +162,12 @@ def routes(
         "script of ip -6 route and lists of entropy values of a host. Default: all.",
         names="--format",
     ),
+    failed: tuple[str, ...] = each(
+        None,
+        "What has failed since FILE was made, as for --without: its paths are retired, others take "
+        "their place, and a file says which. Repeatable.",
+        "NODE|LINK",
+    ),
     seed: int = option(range(2**31), "Of the chances of ECMP.", 1, "N"),
     force: bool = FORCE_FILES,
     as_json: bool = JSON,
@@ -173,7 +179,7 @@ def routes(
     tables, and the load of each link recomputed. The report has the most flows on a link, the
     slowest link, and what ECMP would lose. docs/routes.md has formats and addresses.
     """
-    from forestcoll.study.routes import pin, read
+    from forestcoll.study.routes import mend, pin, read
     from forestcoll.ui.export import segments
     from forestcoll.ui.report.topologies import routes_facts
 
@@ -188,16 +194,18 @@ def routes(
             sent = read(text, file, left)
     with show_progress("routes"):
         pinned = pin(sent, whole, left, by, seed)
-        book = segments.Book.of(pinned)
+        repaired = mend(pinned, failed)
+        book = segments.Book.of(pinned, repaired)
     with show_progress("writing"):
         wanted = tuple(formats) or ROUTE_FORMATS
         texts = dict(book.files(tuple({*wanted, "json", "sonic"})))
         walked, parts = segments.read_back(texts, book.fabric)
-        segments.check_loads(walked, parts, pinned.loads)
+        segments.check_loads(walked, parts, repaired or pinned.loads)
     kept = {n: text for n, text in texts.items() if segments.format_of(n) in wanted}
     if folder is not None:
         writing.write_all({folder / name: text for name, text in kept.items()}, force)
-    answer(as_json, routes_facts(pinned, walked, folder, kept), draw if folder is None else report)
+    facts = routes_facts(pinned, repaired, walked, folder, kept)
+    answer(as_json, facts, draw if folder is None else report)
 
 
 @command(

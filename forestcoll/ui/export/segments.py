@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import chain
@@ -27,14 +27,16 @@ from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
+from forestcoll.solver.routes.repair import Repair
 from forestcoll.solver.routes.segments import CARRIED, Edge, Way
 from forestcoll.verify.segments import BLOCK, Walked, read_frr, read_sonic, walk
 
 if TYPE_CHECKING:
+    from forestcoll.solver.routes.repair import Change
     from forestcoll.solver.routes.spread import Loads
     from forestcoll.study.routes import Pinned
 
-FORMAT = "forestcoll.routes/1"
+FORMAT, REPAIR = "forestcoll.routes/1", "forestcoll.repair/1"
 PLANE = "{plane}"
 EVS = 128
 """Entropy values of a connection, a path each, that packets take by turns."""
@@ -85,13 +87,18 @@ class Book:
     total: int
     facts: Mapping[str, str]
 
+    changes: Sequence[Change] = ()
+
     @staticmethod
-    def of(pinned: Pinned) -> Book:
-        """What is written of routes."""
+    def of(pinned: Pinned, repaired: Repair | None = None) -> Book:
+        """What is written of routes, as they are after a repair if there was one."""
         spreading, sent = pinned.loads.spreading, pinned.sent
-        fabric = spreading.fabric
+        fabric = spreading.fabric if repaired is None else repaired.fabric
         facts = {"topology": fabric.left.name, "schedule": sent.what, "spread": pinned.by}
-        return Book(sent.stem, fabric, pinned.edges, spreading.total, facts)
+        if repaired is None:
+            return Book(sent.stem, fabric, pinned.edges, spreading.total, facts)
+        about = fabric, repaired.edges, repaired.total, facts, repaired.changes
+        return Book(sent.stem, *about)
 
     @cached_property
     def near(self) -> Mapping[str, list[str]]:
@@ -123,6 +130,8 @@ class Book:
         if "evs" in formats:
             for host, adapters in self.lists().items():
                 yield f"hosts/{host}.evs.json", json.dumps(adapters) + "\n"
+        if "json" in formats and self.changes:
+            yield f"{self.name}.repair.json", self._repair()
         if "json" in formats:
             yield f"{self.name}.routes.json", self.json()
 
@@ -133,6 +142,24 @@ class Book:
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
         edges = ",\n".join(f"  {json.dumps(self._edge(edge))}" for edge in self.edges)
         return "{\n" + ",\n".join([*lines, f' "edges": [\n{edges}\n ]']) + "\n}\n"
+
+    def _repair(self) -> str:
+        """The addresses to retire, and those in their place; null: the edge's others do."""
+        lines = []
+        for change in self.changes:
+            new = change.replaced
+            line = {
+                "src": change.edge.src,
+                "dst": change.edge.dst,
+                "plane": change.plane,
+                "retire": address(change.plane, change.retired.segments),
+                "replace": None if new is None else address(change.plane, new.segments),
+            }
+            lines.append(f"  {json.dumps(line)}")
+        head = (
+            f' "format": "forestcoll.repair/1",\n "topology": {json.dumps(self.fabric.left.name)}'
+        )
+        return "{\n" + head + ',\n "changes": [\n' + ",\n".join(lines) + "\n ]\n}\n"
 
     def _edge(self, edge: Edge) -> dict[str, object]:
         ways = [
@@ -316,8 +343,11 @@ def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
     return walked, parts
 
 
-def check_loads(walked: Walked, parts: int, loads: Loads) -> None:
+def check_loads(walked: Walked, parts: int, loads: Loads | Repair) -> None:
     """PlanError unless the walked addresses load every link as the paths were meant to."""
+    if isinstance(loads, Repair):
+        _check_hops(walked, {hop: weight * parts for hop, weight in loads.hops.items()})
+        return
     fabric, names = loads.spreading.fabric, loads.spreading.edges.graph.names
     chosen = {name: column.tolist() for name, column in loads.chosen.items()}
     meant: dict[tuple[str, str], int] = {}
@@ -334,11 +364,15 @@ def check_loads(walked: Walked, parts: int, loads: Loads) -> None:
                 for v in ends
             )
             meant[here, there] = weight * parts // planes
+    _check_hops(walked, meant)
+
+
+def _check_hops(walked: Walked, meant: Mapping[tuple[str, str], int]) -> None:
     if meant != walked.hops:
         odd = min(k for k in {*meant, *walked.hops} if meant.get(k) != walked.hops.get(k))
         raise PlanError(
             f"{' to '.join(odd)}: addresses load it with {walked.hops.get(odd, 0)}, not "
-            f"{meant.get(odd, 0)} of {loads.spreading.total * parts}"
+            f"{meant.get(odd, 0)}"
         )
 
 

@@ -13,6 +13,7 @@ from forestcoll.ui.report.facts import Fact, Rows, grid, line, notes, same, text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from forestcoll.solver.routes.repair import Repair
     from forestcoll.study.routes import Pinned
     from forestcoll.topology import Topology
     from forestcoll.topology.calibrate import Calibration
@@ -164,9 +165,13 @@ def odd_pairs(fit: Calibration) -> list[str]:
 
 
 def routes_facts(
-    pinned: Pinned, walked: Walked, folder: Path | None, files: Mapping[str, str]
+    pinned: Pinned,
+    repaired: Repair | None,
+    walked: Walked,
+    folder: Path | None,
+    files: Mapping[str, str],
 ) -> list[Fact]:
-    """What is said of routes that were made, walked and written."""
+    """What is said of routes that were made, repaired if need be, walked and written."""
     sent, carried, fabric = pinned.sent, pinned.loads, pinned.loads.spreading.fabric
     rate, slowest = carried.slowest()
     reached = min(rate, sent.algbw)
@@ -191,6 +196,7 @@ def routes_facts(
         Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
         Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
         Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, "; ".join(lines), "by ECMP"),
+        *_repair_facts(repaired, reached),
         Fact(
             "walked",
             walked.addresses,
@@ -198,4 +204,19 @@ def routes_facts(
             "at their targets, loads as meant",
         ),
         Fact("written", sorted(files) if folder else [], where),
+    ]
+
+
+def _repair_facts(repaired: Repair | None, before: Fraction) -> list[Fact]:
+    """What a failure took away, and what is left with other paths in their place."""
+    if repaired is None:
+        return []
+    changes, algbw = repaired.changes, min(before, repaired.algbw)
+    new = sum(change.replaced is not None for change in changes)
+    text = f"{len(changes):,} paths: {new:,} over other switches, {len(changes) - new:,} by others"
+    left = f"{words.rate(algbw)}, {words.percent(algbw, before)}"
+    return [
+        Fact("retired", len(changes), text),
+        Fact("replaced", new),
+        Fact("algbw_after", algbw, left, "after that"),
     ]

@@ -1,0 +1,165 @@
+"""Routes after a failure: the paths to retire, and those that replace them.
+
+A path that is gone in a plane is replaced in that plane by the one over other spines (or cores)
+whose fullest link has the least. Where the plane has none any more (a port, a leaf or the plane is
+gone), the edge's other paths share what it carried. All other paths stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise, product
+
+from forestcoll.common.errors import InfeasibleError
+from forestcoll.solver.routes.fabric import Fabric
+from forestcoll.solver.routes.segments import Edge, Way, segments_of
+
+Hop = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A path that is retired in a plane, and the one that replaces it there; None: others do."""
+
+    edge: Edge
+    plane: int
+    retired: Way
+    replaced: Way | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """`edges` on what is left, weights in parts of `total`; `hops`: what each link carries."""
+
+    fabric: Fabric
+    edges: list[Edge]
+    total: int
+    changes: list[Change]
+    hops: dict[Hop, int]
+    algbw: Fraction  # GB/s of all data that the links of the fabric allow
+
+
+def repair(fabric: Fabric, edges: Sequence[Edge], total: int) -> Repair:
+    """`edges` (in parts of `total`) on what is left in `fabric`.
+
+    Raises InfeasibleError where two boxes have no path left.
+    """
+    search = _Search(fabric)
+    gone = [
+        {p for w in edge.ways for p in w.planes if not search.stands(search.names(w.nodes, p))}
+        for edge in edges
+    ]
+    pieces = {len(way.planes) for edge in edges for way in edge.ways}
+    for edge, lost in zip(edges, gone, strict=True):
+        left = sum(len({*way.planes} - lost) for way in edge.ways)
+        pieces |= {max(1, left + k) for k in range(len(lost) + 1)} if lost else set()
+    scale = math.lcm(*pieces)
+    kept, hit = [], []
+    for edge, lost in zip(edges, gone, strict=True):
+        each = [way.weight * scale // len(way.planes) for way in edge.ways]
+        ways = [
+            replace(way, planes=planes, weight=w * len(planes))
+            for way, w in zip(edge.ways, each, strict=True)
+            if (planes := tuple(p for p in way.planes if p not in lost))
+        ]
+        kept.append(replace(edge, ways=tuple(ways)))
+        if lost:
+            hit.append((len(kept) - 1, edge, each))
+        for way in ways:
+            search.load(way)
+    changes: list[Change] = []
+    for at, edge, each in hit:
+        done, orphaned = list(kept[at].ways), 0
+        for way, weight in zip(edge.ways, each, strict=True):
+            for plane in sorted(gone[at] & {*way.planes}):
+                new = search.replace(way, plane, weight)
+                changes.append(Change(edge, plane, way, new))
+                done += [] if new is None else [new]
+                orphaned += weight if new is None else 0
+        if orphaned and not done:
+            raise InfeasibleError(f"no path is left from {edge.src} to {edge.dst}")
+        if orphaned:
+            share = orphaned // sum(len(way.planes) for way in done)
+            more = [replace(w, weight=w.weight + share * len(w.planes)) for w in done]
+            for before, after in zip(done, more, strict=True):
+                search.load(replace(after, weight=after.weight - before.weight))
+            done = more
+        kept[at] = replace(kept[at], ways=tuple(done))
+    return Repair(
+        fabric, kept, total * scale, changes, dict(search.hops), search.rate(total * scale)
+    )
+
+
+class _Search:
+    """Paths on what is left, by the ids of switches, and what their links carry."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric, self.hops = fabric, Counter[Hop]()
+        self.links, self.copies = fabric.left.rates(), fabric.copies
+        self.switches = fabric.switches()  # of the whole: also those that are gone
+        self.node = {
+            form.format(**values): node
+            for node, (form, _) in fabric.form.items()
+            for values in fabric.values(node)
+        }
+        self.planes = {
+            fabric.plane(form, values): {name: values[name] for name in fabric.kinds[form].planes}
+            for form, values in self.switches.values()
+        }
+
+    def names(self, nodes: Sequence[str], plane: int) -> list[str]:
+        """The ids of a path's nodes in that plane."""
+        return [node.format(**self.planes[plane]) for node in nodes]
+
+    def stands(self, names: Sequence[str]) -> bool:
+        """Whether every link of a path is there."""
+        return all(hop in self.links for hop in pairwise(self.node.get(n, n) for n in names))
+
+    def load(self, way: Way) -> None:
+        """Puts the path's weight on its links."""
+        for plane in way.planes:
+            for hop in pairwise(self.names(way.nodes, plane)):
+                self.hops[hop] += way.weight // len(way.planes)
+
+    def paths(self, nodes: Sequence[str], plane: int) -> Iterator[list[str]]:
+        """The path over each of the switches that are to it as its own, as far as there is one."""
+        names = self.names(nodes, plane)
+        inner = [self.switches[name] for name in names[1:-1]]
+        fixed = {name for _, values in (inner[0], inner[-1]) for name in values}
+        span = {
+            name: kind.span[name]
+            for kind in (self.fabric.kinds[form] for form, _ in inner)
+            for name in kind.inner
+            if name not in fixed
+        }
+        for chosen in product(*span.values()):
+            own = dict(zip(span, chosen, strict=True))
+            path = [form.format(**{**values, **own}) for form, values in inner]
+            if self.stands([names[0], *path, names[-1]]):
+                yield [names[0], *path, names[-1]]
+
+    def replace(self, way: Way, plane: int, weight: int) -> Way | None:
+        """The path that takes its place, with its weight on its links."""
+
+        def fullest(path: list[str]) -> list[int]:
+            return sorted((self.hops[hop] for hop in pairwise(path)), reverse=True)
+
+        path = min(self.paths(way.nodes, plane), key=fullest, default=None)
+        if path is None:
+            return None
+        segments = segments_of(self.fabric, self.switches, path)
+        new = Way((plane,), tuple(path), segments, weight)
+        self.load(new)
+        return new
+
+    def rate(self, total: int) -> Fraction:
+        """GB/s of all data that the links allow."""
+        rates = []
+        for (here, there), weight in self.hops.items():
+            ends = self.node.get(here, here), self.node.get(there, there)
+            rates.append(self.links[ends] / self.copies[ends] * total / weight)
+        return min(rates)
