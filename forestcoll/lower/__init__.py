@@ -80,6 +80,8 @@ __all__ = [
     "usage",
 ]
 
+ALIGNED = 16
+"""Bytes of which a pipeline moves multiples at a time."""
 UNIT_BYTES = 256 * 1024
 """Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""
 
@@ -100,7 +102,8 @@ def lower(
     forest      of any collective that trees serve; a compact one is written out first
                 (UnsupportedError beyond its limit)
     target      of `TARGETS`, or narrower; its style decides between fifo and onesided programs
-    unit_bytes  onesided: the slice that a pipeline moves at a time, a multiple of 16
+    unit_bytes  onesided: what a pipeline moves at a time on average, a multiple of 16; each moves
+                in proportion to its chunks, so that all take as many rounds
     instances   from 1: equal parts into which every tree is cut, for more thread blocks at work on
                 few trees
     protocol    how transfers are sent; None takes what is fastest for much data (Simple, or LL128
@@ -197,11 +200,17 @@ def program_of(
 
 
 def slice_pipelines(program: Program, unit: int) -> Program:
-    """The program whose pipelines all move so many bytes at a time."""
+    """The program whose pipelines move so many bytes at a time on average, in their proportions."""
+    blocks = (block for rank in program.ranks for block in rank.thread_blocks)
+    own = [s.unit_bytes for block in blocks for s in block.steps if isinstance(s, Pipeline)]
+    count, whole = len(own), sum(own)
 
     def block(old: ThreadBlock) -> ThreadBlock:
         steps = (
-            Pipeline(s.body, s.chunks, unit) if isinstance(s, Pipeline) else s for s in old.steps
+            replace(s, unit_bytes=max(1, s.unit_bytes * unit * count // whole // ALIGNED) * ALIGNED)
+            if isinstance(s, Pipeline)
+            else s
+            for s in old.steps
         )
         return replace(old, steps=tuple(steps))
 
@@ -210,8 +219,8 @@ def slice_pipelines(program: Program, unit: int) -> Program:
 
 
 def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
-    if unit_bytes < 16 or unit_bytes % 16:
-        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of 16")
+    if unit_bytes < ALIGNED or unit_bytes % ALIGNED:
+        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of {ALIGNED}")
     if instances < 1:
         raise PlanError(f"instances is {instances}: must be at least 1")
     if forest.n < 2:

@@ -49,6 +49,8 @@ using Block = std::vector<std::pair<int, int>>;  // what a thread block does: cl
 
 // What keeps a unit out of a class: rank, limit (operations, channels, remote buffers), figure, bound.
 using Obstacle = std::optional<std::tuple<int, int, Chunks, int>>;
+constexpr Chunks aligned = 16;  // bytes of which pipelines move multiples at a time
+
 // Root of a unit for which there is no room, units in all, what keeps it out even of an empty class.
 using Refusal = std::optional<std::tuple<int, int, Obstacle>>;
 
@@ -150,12 +152,18 @@ class OnesidedBlocks {
     return {};
   }
 
-  // Per rank: steps and channels of each thread block, chunks of scratch, and semaphores.
+  // Per rank: steps and channels of each thread block, chunks of scratch, and semaphores. Pipelines
+  // move `unit_bytes` at a time on average, each in proportion to its chunks: all take as many rounds.
+  // Thread blocks share links slice by slice, and no tree is done long before those that it went with.
   auto program(Chunks unit_bytes) {
     require(!blocks_.empty(), "nothing has been dealt out");
     using Written = std::vector<std::pair<nb::object, nb::object>>;
     std::vector<std::tuple<Written, Chunks, int>> ranks;
-    const nb::object unit = nb::cast(unit_bytes);
+    __int128 all = 0;
+    for (const Pipe& pipe : pipelines_->pipes) all += pipe.chunks;
+    const auto unit = [&, count = pipelines_->pipes.size()](Chunks chunks) -> Chunks {
+      return std::max<Chunks>(1, static_cast<Chunks>(static_cast<__int128>(unit_bytes) * chunks * count / all / aligned)) * aligned;
+    };
     for (int rank = 0; rank < problem_.ranks(); ++rank) {
       Written own;
       for (const Block& block : blocks_[rank]) own.push_back(write(block, unit));
@@ -348,7 +356,8 @@ class OnesidedBlocks {
   // --- instructions
 
   // The steps of a thread block, pipelines in the order of their keys, between handshakes; its channels.
-  std::pair<nb::object, nb::object> write(const Block& block, const nb::object& unit) {
+  template <class UnitOf>
+  std::pair<nb::object, nb::object> write(const Block& block, const UnitOf& unit) {
     std::vector<std::tuple<bool, int, int>> own;
     for (const auto& [number, place] : block)
       for (const int lane : classes_[number].at(place).lanes) own.push_back(channel(number, place, lane));
@@ -383,8 +392,8 @@ class OnesidedBlocks {
     for (const auto& [pipe, work] : pipes) {
       add(pipe->before);
       const nb::object body = tuple_of(pipe->body, [&, at = work](const Instruction& i) { return object(i, &numbers[at]); });
-      const nb::object chunks = nb::cast(pipe->chunks);
-      steps.push_back(pipeline_({&body, &chunks, &unit}));
+      const nb::object chunks = nb::cast(pipe->chunks), bytes = nb::cast(unit(pipe->chunks));
+      steps.push_back(pipeline_({&body, &chunks, &bytes}));
       add(pipe->after);
     }
     // the barrier: all threads have read, written and waited before one of them says so
