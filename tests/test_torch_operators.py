@@ -155,4 +155,4 @@ def test_what_is_no_operator_is_refused_before_anything_is_sent(path: Path, tmp_
         )
         assert function.startswith("TypeError: ")
         assert word.startswith("UnsupportedError: unknown operation 'premul_sum'")
-        assert "makes the same sums at several ranks" in epilogue
+        assert "the same sums are made at several ranks; an epilogue takes" in epilogue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.topology import Topology
     from forestcoll.verify import Verified
+    from forestcoll.verify.dataflow import Dataflow
 
 
 MOST_NODES = 4096
@@ -308,19 +310,40 @@ def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
         "busiest_load": None if busiest is None else str(done.loads[busiest]),
     }
     if program.collective.reduces and done.moved:
-        lines += _tell_order(program, done, figures)
+        from forestcoll.verify.dataflow import dataflow
+
+        flow = dataflow(program, done)
+        lines += [*_tell_order(program, flow, figures), _tell_owners(flow, figures)]
     return Verdict(form, lines, figures)
 
 
-def _tell_order(program: Program, done: Verified, figures: dict[str, object]) -> list[str]:
+def _tell_owners(flow: Dataflow, figures: dict[str, object]) -> str:
+    """Where an epilogue goes, once to each element before any broadcast: a line, its figures."""
+    from forestcoll.verify.faults import list_ranks
+    from forestcoll.verify.owners import completions, owners
+
+    try:
+        completions(flow)
+        shares = owners(flow)
+    except UnsupportedError as error:
+        figures["epilogue"] = {"once": False, "why": str(error), "owners": []}
+        return f"epilogue: does not go once to each element ({error})"
+    rows = [{"rank": rank, "share": str(share)} for rank, share in shares.items()]
+    figures["epilogue"] = {"once": True, "why": None, "owners": rows}
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, share in shares.items():
+        alike[str(share)].append(rank)
+    where = ", ".join(f"{share} at rank {list_ranks(ranks)}" for share, ranks in alike.items())
+    return f"epilogue: once to each element, before any broadcast: {where}"
+
+
+def _tell_order(program: Program, flow: Dataflow, figures: dict[str, object]) -> list[str]:
     """How the result is added up, and how often rounded: lines, and their figures."""
-    from forestcoll.verify.dataflow import dataflow
     from forestcoll.verify.order import reduction_order
     from forestcoll.verify.rounding import UNITS, error_bound, roundings
 
     stated = program.extra.get("sums")
     try:
-        flow = dataflow(program, done)
         order, steps = reduction_order(flow), roundings(flow)
     except UnsupportedError as error:
         if stated is not None:

@@ -49,6 +49,7 @@ class Proof(TypedDict, total=False):
     modes: list[Mode]
     values: list[tuple[int, int, int, int, int, bool]]
     outputs: list[list[int]]
+    completed: list[tuple[Place, int, int]]
     reordered: bool
 
 def columns(style: str, ranks: Any, words: Words, /) -> Columns: ...

@@ -28,6 +28,7 @@ from forestcoll.execute.torch.plan import Plan, plan_of
 from forestcoll.execute.torch.putting import run_of
 from forestcoll.execute.torch.work import Work, submit
 from forestcoll.program import Collective
+from forestcoll.verify.owners import owners
 
 AnyPlan = Plan | str | PathLike[str]
 
@@ -183,13 +184,13 @@ def _adds(dtype: torch.dtype, op: Operator) -> bool:
 
 def check_once(plan: Plan) -> None:
     """UnsupportedError unless each sum is complete at one rank first, from where others get it."""
-    flow = plan.flow
-    made = sum(v.length for v in flow.values if v.complete and len(v.made_from) == 2)
-    if made != flow.units:
+    try:
+        owners(plan.flow)
+    except UnsupportedError as error:
         raise UnsupportedError(
-            f"{plan.name} makes the same sums at several ranks: an epilogue takes a plan that "
-            "makes each at one (of a forest: synthesize)"
-        )
+            f"{plan.name}: {error}; an epilogue takes a plan that makes each once (of a forest: "
+            "synthesize)"
+        ) from error
 
 
 def _root(word: str, rank: int | None) -> tuple[str, int] | None:
