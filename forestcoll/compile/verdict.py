@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -319,22 +318,20 @@ def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
 
 def _tell_owners(flow: Dataflow, figures: dict[str, object]) -> str:
     """Where an epilogue goes, once to each element before any broadcast: a line, its figures."""
-    from forestcoll.verify.faults import list_ranks
-    from forestcoll.verify.owners import completions, owners
+    from forestcoll.verify.owners import owners
 
     try:
-        completions(flow)
         shares = owners(flow)
     except UnsupportedError as error:
         figures["epilogue"] = {"once": False, "why": str(error), "owners": []}
         return f"epilogue: does not go once to each element ({error})"
     rows = [{"rank": rank, "share": str(share)} for rank, share in shares.items()]
     figures["epilogue"] = {"once": True, "why": None, "owners": rows}
-    alike: dict[str, list[int]] = defaultdict(list)
-    for rank, share in shares.items():
-        alike[str(share)].append(rank)
-    where = ", ".join(f"{share} at rank {list_ranks(ranks)}" for share, ranks in alike.items())
-    return f"epilogue: once to each element, before any broadcast: {where}"
+    low, high = min(shares.values()), max(shares.values())
+    return (
+        f"epilogue: once to each element, before any broadcast: at {len(shares)} of {flow.ranks} "
+        f"ranks, {low if low == high else f'{low} to {high}'} of the sums each"
+    )
 
 
 def _tell_order(program: Program, flow: Dataflow, figures: dict[str, object]) -> list[str]:

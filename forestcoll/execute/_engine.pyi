@@ -37,6 +37,18 @@ def reduction_names() -> list[str]: ...
 def element_bytes(type: int) -> int: ...
 def element_values(type: int) -> int: ...
 
+class Epilogue:
+    """What is done to complete sums (epilogue.hpp)."""
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[int, float]],
+        parts: tuple[int, int],
+        state: int,
+        count: int,
+    ) -> None:
+        """`parts`: elements of one, and to the next one's begin. `state`: its address."""
+
 class Engine:
     def __init__(
         self,
@@ -53,6 +65,8 @@ class Engine:
         data: int = 0,
         passages: tuple[Sequence[Passage], Sequence[Passage]] = ([], []),
         exact: Sequence[tuple[int, int]] = (),
+        epilogue: Epilogue | None = None,
+        completes: Sequence[int] = (),
     ) -> None: ...
     def launch(
         self, turn: int, group: Together | None = None
@@ -123,4 +137,5 @@ def compare(
     addresses: Sequence[int],
     limit: int,
     threads: int,
+    epilogue: Epilogue | None = None,
 ) -> tuple[list[int], list[tuple[int, int, str, str]]]: ...

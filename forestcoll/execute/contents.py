@@ -112,6 +112,7 @@ class Contents:
     root: int
     threads: int
     ranks: Sequence[int]
+    epilogue: _engine.Epilogue | None = None  # of what is reduced
     mismatches: list[str] = field(default_factory=list)
 
     def fill(self, buffers: Sequence[Buffers]) -> None:
@@ -181,7 +182,7 @@ class Contents:
         part: int = 0,
     ) -> int:
         wrong, examples = _engine.compare(
-            self.pattern, source, first, count, addresses, SHOWN, self.threads
+            self.pattern, source, first, count, addresses, SHOWN, self.threads, self.epilogue
         )
         data = self.data
         for k, element, expected, got in examples:

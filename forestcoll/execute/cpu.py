@@ -40,6 +40,7 @@ try:
         private,
     )
     from forestcoll.execute.deadlock_report import Status, explain
+    from forestcoll.execute.epilogue import Epilogue
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
     from forestcoll.execute.wire import Wire
@@ -73,6 +74,7 @@ def run(
     group: Group | None = None,
     wire: str | None = None,
     accumulate: str | None = None,
+    epilogue: str | None = None,
     **asked: Unpack[Asked],
 ) -> RunResult:
     """The table of `modes` (those that the program allows), each launched `iterations` times.
@@ -91,6 +93,8 @@ def run(
     `wire`: the type in which data travel and are added, float32, float16, bfloat16 or fp8 (blocks
     of 32 values, to which chunks are padded), where it is not `dtype`. `accumulate="float32"`: a
     rank adds up as float32 all that comes to it, and rounds once what leaves it.
+    `epilogue`: what is done once to every complete sum before other ranks get it, in steps
+    ("avg,scale=0.5,bias", epilogue.py).
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
@@ -106,30 +110,28 @@ def run(
     here = [r for r, home in enumerate(homes) if group is None or home == group.process]
     if group is not None:
         check_division(request.program, homes)
-    needed = memory_bytes(request.program, tables.scratch, data, request.modes, here)
-    if on_wire.converts:
-        none = [0] * request.program.n
-        needed += memory_bytes(request.program, none, request.data, request.modes, here)
-    if on_wire.accumulates:
-        needed += needed * 4 * on_wire.values // on_wire.element
-    _check_memory(needed, data.size)
+    _check_memory(_needed(request, on_wire, tables, here), data.size)
+    memory = common_memory if processes else private
+    done = None if epilogue is None else Epilogue.of(epilogue, request, on_wire, memory)
     connections = len(tables.connections)
     count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
     if slots is not None or slot_bytes is not None:
         _check_slots(connections, count, slot)
-    workers = min(workers, MOST_THREADS)
     pattern = (*request.pattern[:4], on_wire.type)
-    contents = Contents(request.program, request.data, pattern, request.root, workers, here)
-    shape = geometry(data, slot, slice_bytes)
-    job = _Job(
-        *(request, on_wire, data, tables, contents, shape),
-        *((slot, count), processes, group, homes),
+    contents = Contents(
+        request.program, request.data, pattern, request.root, min(workers, MOST_THREADS), here
     )
+    job = _Job(
+        *(request, on_wire, data, tables, contents, geometry(data, slot, slice_bytes)),
+        *((slot, count), processes, group, homes, done),
+    )
+    contents.epilogue = None if done is None else done.expected
     rows = tuple(map(job.row, request.modes))
     wrong = contents.mismatches
     if group is not None:
         wrong = [text for texts in group.gather(wrong) for text in texts]
-    return RunResult(rows, request.notes + on_wire.notes(request), tuple(wrong))
+    notes = [] if epilogue is None else [f"{epilogue}: once to each sum, before others get it"]
+    return RunResult(rows, (*request.notes, *on_wire.notes(request), *notes), tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class _Job:
     processes: bool
     group: Group | None
     homes: list[int]
+    epilogue: Epilogue | None
 
     def row(self, mode: Mode) -> Row:
         data, group = self.data, self.group
@@ -169,7 +172,7 @@ class _Job:
             return self.request.row(
                 mode,
                 lambda: self.fill(buffers, own),
-                lambda number: self.launch(engine, number % self.turns),
+                lambda number: self.launch(engine, self.turn(number)),
                 lambda: self.contents.compare(own, mode),
             )
         finally:
@@ -179,6 +182,12 @@ class _Job:
     def turns(self) -> int:
         """Launches that use different halves of scratch."""
         return 2 if self.request.program.double_scratch else 1
+
+    def turn(self, number: int) -> int:
+        """Of a launch; the epilogue counts it."""
+        if self.epilogue is not None:
+            self.epilogue.states[0][0] += 1
+        return number % self.turns
 
     def own(self, buffers: list[Buffers], mode: Mode) -> list[Buffers]:
         """What the caller has: the plan's `buffers`, or others where it has another type."""
@@ -194,6 +203,8 @@ class _Job:
     def fill(self, buffers: Sequence[Buffers], own: Sequence[Buffers]) -> None:
         """Fresh data; of the wire's type what has yet to be written is NaN as well."""
         self.contents.fill(own)
+        if self.epilogue is not None:
+            self.epilogue.reset()
         for r in self.contents.ranks if self.wire.converts else ():
             buffers[r].output.fill(0xFF)
             buffers[r].scratch.fill(0xFF)
@@ -218,6 +229,8 @@ class _Job:
             data=type_,
             passages=wire.passages(self.request, own, buffers, here),
             exact=wire.exact(buffers, here),
+            epilogue=None if self.epilogue is None else self.epilogue.work,
+            completes=[] if self.epilogue is None else self.epilogue.completes,
         )
 
     def row_of_group(self, mode: Mode, group: Group) -> Row:
@@ -237,7 +250,7 @@ class _Job:
             return self.request.row(
                 mode,
                 lambda: self.fill(buffers, own),
-                lambda number: self.launch_together(engine, number % self.turns, group),
+                lambda number: self.launch_together(engine, self.turn(number), group),
                 lambda: sum(group.gather(self.contents.compare(own, mode))),
             )
         finally:
@@ -297,6 +310,16 @@ def _check_slots(connections: int, slots: int, slot: int) -> None:
             f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
             "fewer or smaller slots"
         )
+
+
+def _needed(request: Request, wire: Wire, tables: Tables, here: Sequence[int]) -> int:
+    """Bytes of the buffers of the ranks that are here."""
+    data, modes = wire.lay_out(request.data), request.modes
+    needed = memory_bytes(request.program, tables.scratch, data, modes, here)
+    if wire.converts:
+        none = [0] * request.program.n
+        needed += memory_bytes(request.program, none, request.data, modes, here)
+    return needed + wire.accumulates * needed * 4 * wire.values // wire.element
 
 
 def _check_memory(needed: int, size: int) -> None:

@@ -8,8 +8,8 @@ that an engine needs that has a transport of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from forestcoll.program import Collective, Program
 from forestcoll.program.chunks import count_chunks
@@ -34,18 +34,6 @@ class Value:
     complete: bool = False  # the sum over all ranks
 
 
-class Completion(NamedTuple):
-    """An instruction whose last addition is the sum over all ranks: of which part of the data.
-
-    `place`: rank, thread block, step, which instruction of the step. `start`, `length`: as in
-    `Value`; the part lies in one piece in the instruction's operands, in this order.
-    """
-
-    place: tuple[int, ...]
-    start: int
-    length: int
-
-
 @dataclass(frozen=True, slots=True)
 class Dataflow:
     """All values that the result needs, each after those that it is made from.
@@ -53,8 +41,9 @@ class Dataflow:
     `outputs[r]` lists the values that make up rank r's output; none where the collective leaves it
     open. `parts`: of the data, equal ones; no value crosses from part to part. `reordered`: some
     value came to be twice at its rank, added up in two orders, of which it has the first.
-    `in_switches`: a switch adds up. `completions`: where sums become whole, several of an
-    instruction whose parts do not adjoin.
+    `in_switches`: a switch adds up. `completions`: instructions that add up what is then the sum
+    over all ranks: place, start and length, of each in the order of its operands. `grain`:
+    units of a chunk.
     """
 
     collective: Collective
@@ -67,7 +56,8 @@ class Dataflow:
     verified: Verified
     reordered: bool
     in_switches: bool
-    completions: tuple[Completion, ...] = ()
+    completions: Sequence[tuple[_machine.Place, int, int]]
+    grain: int
 
     def moves(self) -> list[tuple[int, int]]:
         """(value at the sender, value at the receiver) of every transfer between ranks."""
@@ -114,7 +104,8 @@ def dataflow(program: Program, verified: Verified | None = None) -> Dataflow:
         verified=verified,
         reordered=run["reordered"],
         in_switches=program.in_switches,
-        completions=tuple([Completion(*row) for row in run["completed"]]),
+        completions=run["completed"],
+        grain=grain,
     )
 
 

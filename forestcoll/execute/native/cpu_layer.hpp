@@ -110,6 +110,7 @@ class CpuLayer {
       in_->landing.store(0);  // a message in a slot means that the offer was not taken
       store(target, slot_memory(incoming_, number), operand, bytes);
     }
+    conclude(target, operand, 0, bytes);
     in_->taken.store(number + 1);
     if (crosses(incoming_)) return far_->take(incoming_, number + 1);
     notify(machine_.plan.writers[incoming_], &in_->taken);
@@ -214,9 +215,14 @@ class CpuLayer {
     ticks_.add();
   }
 
-  // In the runtime's order: the packets first, what the rank has itself last.
   void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
                        Amount bytes) {
+    add_packets(target, packets, n, own, bytes);
+    conclude(target, target, instruction().sources, bytes);
+  }
+
+  // In the runtime's order: the packets first, what the rank has itself last.
+  void add_packets(byte* target, const byte* const* packets, int n, const byte* own, Amount bytes) {
     alignas(64) byte sum[combine_tile], part[combine_tile];
     if (accumulates())
       return accumulate(target, n + 1, bytes, [&](int i, Amount done, Amount size) -> const byte* {
@@ -254,11 +260,16 @@ class CpuLayer {
     }
   }
 
-  // Tile by tile, with the sum so far in a place of its own: the target may be one of the sources.
   void combine(byte* target, const byte* const* sources, int n, Amount bytes) {
+    add_up(target, sources, n, bytes);
+    conclude(target, target, instruction().sources, bytes);
+  }
+
+  // Tile by tile, with the sum so far in a place of its own: the target may be one of the sources.
+  void add_up(byte* target, const byte* const* sources, int n, Amount bytes) {
     if (is_far(target)) {
       const auto kept = make_kept(bytes);
-      combine(kept.get(), sources, n, bytes);
+      add_up(kept.get(), sources, n, bytes);
       return far_->put_kept(target, kept, bytes);
     }
     if (n <= 2) {
@@ -293,6 +304,18 @@ class CpuLayer {
 
   void notify(Index block, const void* object) {
     forestcoll::notify(machine_, worker_, block, object);
+  }
+
+  const Instruction& instruction() const { return machine_.tables.instructions[self_->at.pc]; }
+
+  // What is done to a sum if it is complete now; `at`: its place in the instruction's operand.
+  void conclude(byte* target, const byte* at, Index operand, Amount bytes) {
+    const Options& options = machine_.options;
+    if (options.completes.empty() || options.completes[self_->at.pc] < 0) return;
+    const Operand& whole = machine_.tables.operands[instruction().operands + operand];
+    const Amount element = geometry().element_bytes, begin = options.completes[self_->at.pc] - whole.offset;
+    const Amount first = begin * geometry().chunk_bytes + (at - address(rank(), whole.buffer));
+    options.epilogue.apply(options.type, first / element, bytes / element, target);
   }
 
   Index rank() const { return machine_.plan.blocks[block_].rank; }

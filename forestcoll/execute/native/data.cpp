@@ -161,7 +161,8 @@ void fill_typed(const Pattern& p, int source, Amount first, Amount count, byte* 
 
 template <class T>
 Comparison compare_typed(const Pattern& p, int source, Amount first, Amount count,
-                         const std::vector<const byte*>& buffers, std::size_t limit, int threads) {
+                         const std::vector<const byte*>& buffers, std::size_t limit, int threads,
+                         const Epilogue* epilogue) {
   const Values values(p);
   Comparison result;
   result.wrong.assign(buffers.size(), 0);
@@ -171,6 +172,8 @@ Comparison compare_typed(const Pattern& p, int source, Amount first, Amount coun
   for_tiles(count, threads, [&](Amount at, Amount n) {
     T expected[tile];
     expected_tile(p, values, source, first + at, n, expected);
+    if (source == reduced && epilogue)
+      epilogue->apply(p.type, first + at, n, reinterpret_cast<byte*>(expected));
     for (std::size_t b = 0; b < buffers.size(); ++b) {
       const T* got = reinterpret_cast<const T*>(buffers[b]) + at;
       if (!std::memcmp(got, expected, n * sizeof(T))) continue;
@@ -200,9 +203,10 @@ void fill(const Pattern& p, int source, Amount first, Amount count, byte* target
 }
 
 Comparison compare(const Pattern& p, int source, Amount first, Amount count,
-                   const std::vector<const byte*>& buffers, int limit, int threads) {
+                   const std::vector<const byte*>& buffers, int limit, int threads,
+                   const Epilogue* epilogue) {
   return with_type(p.type, [&](auto zero) {
-    return compare_typed<decltype(zero)>(p, source, first, count, buffers, limit, threads);
+    return compare_typed<decltype(zero)>(p, source, first, count, buffers, limit, threads, epilogue);
   });
 }
 

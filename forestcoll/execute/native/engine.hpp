@@ -43,6 +43,24 @@ struct Passage {
   bool divides;  // avg: by the number of ranks, on the way out
 };
 
+// What is done to each complete sum: after its last addition, before any other rank has it. A step has a
+// number: the factor, the divisor, the type that it is rounded to, none, the share that is dropped, the
+// learning rate (execute/epilogue.py has them in this order).
+enum class Work : int { scale, avg, cast, bias, dropout, adam };
+
+// By the number of an element in the data, however they are cut and dealt out. `state`: launches since it
+// began, this one counted; `biases` columns; Adam's weights, means, and means of squares, `count` of each.
+struct Epilogue {
+  static constexpr Amount biases = 1000;
+  std::vector<std::pair<Work, double>> steps;
+  Amount part, padded;  // elements of each part of the data, and from the begin of one to the next's
+  float* state;
+  Amount count;
+
+  // To `n` elements from `first` on (padding counted), in `data`.
+  void apply(Type type, Amount first, Amount n, byte* data) const;
+};
+
 // What is the same in all launches of an engine.
 struct Options {
   Geometry geometry;
@@ -63,6 +81,10 @@ struct Options {
   std::vector<Passage> in, out;
   // Three per rank, or none: buffers whose sums stay float32 as well, until they leave the rank.
   std::vector<Area> exact;
+  // Behind those instructions that are not -1 in `completes`: the first chunk of the data that they
+  // complete where their first target begins (of messages: their own operand).
+  Epilogue epilogue;
+  std::vector<Amount> completes;
 };
 
 enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died, lost };
@@ -204,7 +226,9 @@ struct Comparison {
 };
 
 // Compares each buffer, bit by bit, with what `fill` would write there.
+// `epilogue`: what has been done to it, or nullptr; its state goes on as in one launch.
 Comparison compare(const Pattern& pattern, int source, Amount first, Amount count,
-                   const std::vector<const byte*>& buffers, int limit, int threads);
+                   const std::vector<const byte*>& buffers, int limit, int threads,
+                   const Epilogue* epilogue);
 
 }  // namespace forestcoll

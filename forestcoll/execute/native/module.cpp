@@ -14,6 +14,7 @@
 
 namespace nb = nanobind;
 using namespace forestcoll;
+using namespace nb::literals;
 
 namespace {
 
@@ -71,10 +72,12 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
                  const std::array<Amount, 5>& geometry, Numbers slots, Numbers kind,
                  bool processes, int threads, double patience, int data,
                  const std::array<std::vector<PassageRow>, 2>& passages,
-                 const std::vector<std::pair<std::uintptr_t, Amount>>& exact) {
+                 const std::vector<std::pair<std::uintptr_t, Amount>>& exact, const Epilogue* epilogue,
+                 const std::vector<Amount>& completes) {
   Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
                   static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
-                  processes, threads, patience, {}, {}, static_cast<Type>(data), {}, {}, {}};
+                  processes, threads, patience, {}, {}, static_cast<Type>(data), {}, {}, {},
+                  epilogue ? *epilogue : Epilogue{}, completes};
   for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
   for (const auto& [address, bytes] : sums) options.sums.push_back({memory(address), bytes});
   for (const auto& [address, bytes] : exact) options.exact.push_back({memory(address), bytes});
@@ -82,6 +85,12 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
     for (const auto& [own, wire, values, divides] : passages[way])
       (way ? options.out : options.in).push_back({memory(own), memory(wire), values, divides});
   new (self) Engine(plan_of(tables), std::move(options));
+}
+
+void make_epilogue(Epilogue* self, const std::vector<std::pair<int, double>>& steps, Numbers parts,
+                   std::uintptr_t state, Amount count) {
+  new (self) Epilogue{{}, parts.first, parts.second, reinterpret_cast<float*>(state), count};
+  for (const auto& [work, number] : steps) self->steps.emplace_back(static_cast<Work>(work), number);
 }
 
 nb::object row(const Stop& s) {
@@ -196,13 +205,13 @@ void fill_buffer(const PatternRow& pattern, int source, Amount first, Amount cou
 
 nb::object compare_buffers(
     const PatternRow& pattern, int source, Amount first, Amount count,
-    const std::vector<std::uintptr_t>& addresses, int limit, int threads) {
+    const std::vector<std::uintptr_t>& addresses, int limit, int threads, const Epilogue* epilogue) {
   std::vector<const byte*> buffers;
   for (const std::uintptr_t address : addresses) buffers.push_back(memory(address));
   Comparison c;
   {
     const nb::gil_scoped_release released;
-    c = compare(pattern_of(pattern), source, first, count, buffers, limit, threads);
+    c = compare(pattern_of(pattern), source, first, count, buffers, limit, threads, epilogue);
   }
   nb::list rows;
   for (const Difference& d : c.first)
@@ -219,12 +228,14 @@ NB_MODULE(_engine, m) {
   m.def("reduction_names", [] { return reduction_names; });
   m.def("element_bytes", [](int type) { return wire_bytes(static_cast<Type>(type)); });
   m.def("element_values", [](int type) { return wire_values(static_cast<Type>(type)); });
+  nb::class_<Epilogue>(m, "Epilogue").def("__init__", &make_epilogue);
   nb::class_<Engine>(m, "Engine")
       .def("__init__", &make_engine, nb::arg("tables"), nb::arg("ranks"), nb::arg("addresses"),
            nb::arg("sums"), nb::arg("geometry"), nb::arg("slots"), nb::arg("kind"),
            nb::arg("processes"), nb::arg("threads"), nb::arg("patience"), nb::arg("data") = 0,
            nb::arg("passages") = nb::make_tuple(nb::list(), nb::list()),
-           nb::arg("exact") = nb::list())
+           nb::arg("exact") = nb::list(), nb::arg("epilogue").none() = nb::none(),
+           nb::arg("completes") = nb::list())
       .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
       .def("rest", &Engine::rest)
       .def("join", [](Engine& engine, const Space& space, const Homes& division, const Way& way) {
@@ -272,5 +283,6 @@ NB_MODULE(_engine, m) {
   m.attr("RING") = nb::make_tuple(sizeof(Ring), packets_made, piece);
   m.attr("REDUCED") = reduced;
   m.def("fill", &fill_buffer);
-  m.def("compare", &compare_buffers);
+  m.def("compare", &compare_buffers, "pattern"_a, "source"_a, "first"_a, "count"_a, "addresses"_a, "limit"_a,
+        "threads"_a, nb::arg("epilogue").none() = nb::none());
 }

@@ -288,7 +288,7 @@ CONFLICTS: Final = (
     Conflict("links", "!as_json", "--links is for --json", "verify"),
     Conflict("gpus", "engine!=gpu", "--gpus is for --engine gpu"),
     Conflict("engine=torch", "depth ranks_as", "{option} is for --engine cpu"),
-    Conflict("engine!=cpu", "hosts wire", "{option} is for --engine cpu"),
+    Conflict("engine!=cpu", "hosts wire epilogue", "{option} is for --engine cpu"),
     Conflict(
         "engine!=cpu",
         "wire_dtype accumulate",

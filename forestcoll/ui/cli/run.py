@@ -129,6 +129,14 @@ def run(
         "With --engine cpu a rank adds up in float32 all that comes to it, and rounds once what "
         "leaves it. Default: every addition rounds, as the runtimes do it.",
     ),
+    epilogue: str | None = option(
+        None,
+        "What --engine cpu does once to each complete sum, in float32, before other ranks get it, "
+        "one after the other: scale=NUMBER, avg, cast=TYPE (rounded to float16 or bfloat16), bias, "
+        "dropout=SHARE, adam=RATE (the sum is a gradient, the result the new weights).",
+        None,
+        "STEP,...",
+    ),
     gpus: list[int] | None = option(
         "gpus",
         "GPUs that the ranks are dealt out to; several ranks may share one. Default: the GPU that "
@@ -269,7 +277,7 @@ def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
     plans = [digest(Path(job.plan).read_bytes()) for job in jobs]
     asked = (
         *("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high"),
-        *("wire", "wire_dtype", "accumulate"),
+        *("wire", "wire_dtype", "accumulate", "epilogue"),
     )
     mine = [
         version("forestcoll"),
@@ -395,6 +403,7 @@ def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
 
         own = {"ranks_as": options["ranks_as"], "group": options["group"]}
         own |= {"wire": options["wire_dtype"], "accumulate": options["accumulate"]}
+        own |= {"epilogue": options["epilogue"]}
         yield partial(cpu.run, program, timeout=timeout, slots=depth, **own)
 
 

@@ -140,7 +140,7 @@ class Replay {
   std::optional<WrongSum> wrong;
   std::optional<Overlap> overlap;
   std::vector<Noted> noted;
-  std::vector<Completion> completed;  // in the order of each line's operands
+  std::vector<Completion> completed;  // of each line in the order of its operands
   bool reordered = false;  // a value came to be a second time, added up in another order
 
  private:
@@ -170,7 +170,6 @@ class Replay {
   int half(int event, int atom, bool packets) const;
   int find_noted(int rank, Value value) const;
   void note(int rank, Value value, int length, int first, int second);
-  void complete(Completion next);
   void move(int from, int to, std::span<const Value> values);
   int rank_of(int event) const { return code_.block(trace_.block[event]).rank; }
   int owner(int atom) const { return layout_.owner(atoms_.starts[atom]); }
@@ -191,7 +190,6 @@ class Replay {
   std::vector<Span> spans_;
   std::unordered_map<int, std::vector<Packet>> packets_;  // of a line
   std::vector<Value> sum_, data_;
-  std::unordered_map<int, int> last_completed_;  // of a line: where it stands in `completed`
   std::vector<Kept> kept_;  // of each rank: input, output
   std::unordered_map<std::uint64_t, std::vector<int>> known_;  // by slice and ranks: noted values
   std::unordered_map<std::uint64_t, int> orders_;              // by the orders of both summands

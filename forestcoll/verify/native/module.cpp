@@ -191,8 +191,8 @@ class Proof {
     Replay replay(code_, layout_, atoms_, outcome_.trace, sets_, in_place, false, true);
     replay.run();
     nb::list values, outputs, completed;
-    for (const Completion& c : replay.completed)
-      completed.append(nb::make_tuple(told_.place(c.line), c.slice, c.length));
+    for (const auto& [line, slice, length] : replay.completed)
+      completed.append(nb::make_tuple(told_.place(line), slice, length));
     result["completed"] = completed;
     for (const Noted& v : replay.noted)
       values.append(nb::make_tuple(v.rank, v.slice, v.length, v.first, v.second, v.complete));

@@ -72,24 +72,12 @@ Value Replay::add(int event, Value x, Value y) {
         const int r = rank_of(event), first = find_noted(r, x), second = find_noted(r, y);
         const int length = noted[first].length;
         note(r, sum, length, first, second);
-        if (both == sets_.everyone()) complete({trace_.line[event], x.slice - 1, length});
+        if (both == sets_.everyone()) completed.push_back({trace_.line[event], x.slice - 1, length});
       }
       return sum;
     }
   if (!wrong) wrong = {event, x, y};
   return {};
-}
-
-// What goes on where the line's last one ends is one with it.
-void Replay::complete(Completion next) {
-  const auto [place, is_first] = last_completed_.emplace(next.line, count_of(completed));
-  Completion* const last = is_first ? nullptr : &completed[place->second];
-  if (last && last->slice + last->length == next.slice) {
-    last->length += next.length;
-    return;
-  }
-  place->second = count_of(completed);
-  completed.push_back(next);
 }
 
 // --- instructions
