@@ -34,11 +34,11 @@ State = npt.NDArray[np.float32]
 
 def parse(text: str, ranks: int) -> list[tuple[int, float]]:
     """The steps as the engine has them. UnsupportedError says which is none."""
-    steps = []
+    steps: list[tuple[int, float]] = []
     for part in text.split(","):
         name, sign, value = part.partition("=")
         number = float(ranks) if name in ("avg", "bias") and not sign else _number(name, value)
-        if number is None or (name == "adam" and "adam" in text.partition(part)[0]):
+        if number is None or any(STEPS[step] == name == "adam" for step, _ in steps):
             raise UnsupportedError(
                 f"epilogue: {part!r} is none of scale=NUMBER, avg, cast={'|'.join(FLOATS)}, bias, "
                 "dropout=SHARE, adam=RATE (once)"
