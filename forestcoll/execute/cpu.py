@@ -110,7 +110,7 @@ def run(
     here = [r for r, home in enumerate(homes) if group is None or home == group.process]
     if group is not None:
         check_division(request.program, homes)
-    _check_memory(_needed(request, on_wire, tables, here), data.size)
+    _check_memory(_demand(request, on_wire, tables, here), data.size)
     memory = common_memory if processes else private
     done = None if epilogue is None else Epilogue.of(epilogue, request, on_wire, memory)
     connections = len(tables.connections)
@@ -312,7 +312,7 @@ def _check_slots(connections: int, slots: int, slot: int) -> None:
         )
 
 
-def _needed(request: Request, wire: Wire, tables: Tables, here: Sequence[int]) -> int:
+def _demand(request: Request, wire: Wire, tables: Tables, here: Sequence[int]) -> int:
     """Bytes of the buffers of the ranks that are here."""
     data, modes = wire.lay_out(request.data), request.modes
     needed = memory_bytes(request.program, tables.scratch, data, modes, here)
