@@ -118,7 +118,7 @@ class Coordinator(Thread):
         self._serve(process)
 
     def _read(self, process: int) -> None:
-        one = self.members[process]
+        one, how = self.members[process], " is gone"
         try:
             more = one.stream.fill()
             while (message := one.stream.take()) is not None:
@@ -127,14 +127,12 @@ class Coordinator(Thread):
         except OSError:
             more = False
         except ValueError as error:
-            more = False
-            if not one.parted:
-                self._fail(f"{self._who(process)}: {error}")
+            more, how = False, f": {error}"
         if not more:
             self.selector.unregister(one.stream.socket)
             if not one.parted:
                 one.parted = True
-                self._fail(f"{self._who(process)} is gone")
+                self._fail(self._who(process) + how)
 
     def _take(self, process: int, one: Member, message: Message) -> None:
         match message.get("kind"):
@@ -189,7 +187,7 @@ class Coordinator(Thread):
         if now - self.said > BEAT:
             self.said = now
             self._tell({"kind": "alive"})
-        missing = sorted({*range(self.processes)} - {*self.members})
+        missing = [p for p in range(self.processes) if p not in self.members]
         if missing and now > self.until:
             self.until = float("inf")
             self._fail(

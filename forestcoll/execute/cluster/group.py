@@ -7,6 +7,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Condition, Lock, Thread
 from types import TracebackType
 from typing import Any, Self
@@ -289,15 +290,13 @@ class Group:
         except TimeoutError:
             return
         stream = Stream(connection)
-        try:
+        process = -1
+        with suppress(OSError, ValueError):  # of a stranger
             process = accept(stream, self.secret, "wire", time.monotonic() + SILENCE)
-        except (OSError, ValueError):
-            stream.close()  # a stranger
-            return
         if process in others or not self.process < process < self.processes:
             stream.close()
-            return
-        others[process] = _detach(stream)
+        else:
+            others[process] = _detach(stream)
 
     def close(self, *, wait: bool = True) -> None:
         """Lets the others go on without this process; process 0 may `wait` until all do that."""

@@ -35,11 +35,6 @@ class Host:
     name: str
     processes: int = 1
 
-    @property
-    def address(self) -> str:
-        """What other machines call it."""
-        return self.name.rpartition("@")[2]
-
 
 def parse(text: str) -> list[Host]:
     """Hosts of `a,b:4,user@c`. ArgumentError: something is no host."""
@@ -71,7 +66,7 @@ def run(hosts: Sequence[Host], words: Sequence[str]) -> int:
             told = {
                 "RANK": str(number),
                 "WORLD_SIZE": str(len(places)),
-                "MASTER_ADDR": hosts[0].address,
+                "MASTER_ADDR": hosts[0].name.rpartition("@")[2],
                 PORT: port,
                 SECRET: FROM_STDIN,
             }

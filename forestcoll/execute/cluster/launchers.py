@@ -22,14 +22,13 @@ FIRST_PORT, PORTS = 20_000, 10_000
 class Launcher:
     """Variables by which a launcher tells a process its number, how many there are, and the job.
 
-    `address`: of the machine of process 0. `here`: how many processes are on this machine.
+    `here`: how many processes are on this machine.
     """
 
     name: str
     rank: str
     size: str
     job: str
-    address: str = "MASTER_ADDR"
     here: str = ""
 
 
@@ -89,7 +88,7 @@ def _place(
     launcher: Launcher, process: int, processes: int, environment: Mapping[str, str]
 ) -> Place:
     job = environment.get(launcher.job, "")
-    address = environment.get(launcher.address, "")
+    address = environment.get("MASTER_ADDR", "")
     if not address and launcher.name == "srun":
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
         address = first_host(nodes)

@@ -33,9 +33,7 @@ def wheel() -> Path | None:
 
 def find_library() -> str | None:
     """libucp as `dlopen` takes it."""
-    if os.environ.get(LIBRARY):
-        return os.environ[LIBRARY]
-    found = ctypes.util.find_library("ucp")
+    found = os.environ.get(LIBRARY) or ctypes.util.find_library("ucp")
     if found is None and (there := wheel()) is not None:
         found = next(map(str, sorted((there / "lib").glob("libucp.so*"))), None)
     return found
