@@ -67,6 +67,7 @@ class Engine:
         exact: Sequence[tuple[int, int]] = (),
         epilogue: Epilogue | None = None,
         completes: Sequence[int] = (),
+        user: int = 0,
     ) -> None: ...
     def launch(
         self, turn: int, group: Together | None = None

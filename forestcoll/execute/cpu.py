@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -21,11 +22,14 @@ from forestcoll.execute.sizes import (
     Geometry,
     Layout,
     geometry,
+    layout,
     memory_available,
     memory_bytes,
     queue,
 )
 from forestcoll.program import Program
+from forestcoll.verify.dataflow import dataflow
+from forestcoll.verify.order import check_told
 
 try:
     from forestcoll.execute import _engine
@@ -43,6 +47,7 @@ try:
     from forestcoll.execute.epilogue import Epilogue
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
+    from forestcoll.execute.user_operator import Replayed, UserOperator
     from forestcoll.execute.wire import Wire
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
@@ -94,12 +99,13 @@ def run(
     of 32 values, to which chunks are padded), where it is not `dtype`. `accumulate="float32"`: a
     rank adds up as float32 all that comes to it, and rounds once what leaves it.
     `epilogue`: what is done once to every complete sum before other ranks get it, in steps
-    ("avg,scale=0.5,bias", epilogue.py).
+    ("avg,scale=0.5,bias", epilogue.py). `op` is also a C function of the user, "LIBRARY:SYMBOL" or
+    ctypes' (user_operator.py).
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
-    request, on_wire = Wire.of(Request.of(program, size_bytes, **asked), wire, accumulate)
+    request, on_wire = _ask(program, size_bytes, wire, accumulate, asked)
     workers = arguments.whole_or_none("threads", threads) or len(os.sched_getaffinity(0))
     slots = arguments.whole_or_none("slots", slots)
     slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
@@ -118,7 +124,7 @@ def run(
     if slots is not None or slot_bytes is not None:
         _check_slots(connections, count, slot)
     pattern = (*request.pattern[:4], on_wire.type)
-    contents = Contents(
+    contents = (Contents if request.user is None else partial(Replayed, user=request.user))(
         request.program, request.data, pattern, request.root, min(workers, MOST_THREADS), here
     )
     job = _Job(
@@ -126,8 +132,7 @@ def run(
         *((slot, count), processes, group, homes, done),
     )
     contents.epilogue = None if done is None else done.expected
-    rows = tuple(map(job.row, request.modes))
-    wrong = contents.mismatches
+    rows, wrong = tuple(map(job.row, request.modes)), contents.mismatches
     if group is not None:
         wrong = [text for texts in group.gather(wrong) for text in texts]
     notes = [] if epilogue is None else [f"{epilogue}: once to each sum, before others get it"]
@@ -231,6 +236,7 @@ class _Job:
             exact=wire.exact(buffers, here),
             epilogue=None if self.epilogue is None else self.epilogue.work,
             completes=[] if self.epilogue is None else self.epilogue.completes,
+            user=0 if self.request.user is None else self.request.user.address,
         )
 
     def row_of_group(self, mode: Mode, group: Group) -> Row:
@@ -310,6 +316,29 @@ def _check_slots(connections: int, slots: int, slot: int) -> None:
             f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
             "fewer or smaller slots"
         )
+
+
+def _ask(
+    program: Program | str | PathLike[str],
+    size: int,
+    wire: str | None,
+    accumulate: str | None,
+    asked: Asked,
+) -> tuple[Request, Wire]:
+    """What is asked for, checked; with a user's operator chunks of whole elements of its replay."""
+    user = UserOperator.of(asked.get("op"))
+    given: Asked = asked if user is None else {**asked, "op": "sum"}
+    request, on_wire = Wire.of(Request.of(program, size, **given), wire, accumulate)
+    if user is None:
+        return request, on_wire
+    if on_wire.converts or on_wire.accumulates:
+        raise UnsupportedError(
+            f"operator {user.name}: not with a wire of another type, nor accumulate"
+        )
+    flow = dataflow(request.program)
+    check_told(flow)
+    data = layout(request.program, request.wanted, request.data.element, flow.grain)
+    return replace(request, data=data, user=user._replace(flow=flow)), on_wire
 
 
 def _demand(request: Request, wire: Wire, tables: Tables, here: Sequence[int]) -> int:

@@ -83,8 +83,10 @@ class Epilogue:
         steps = parse(text, program.n)
         if request.dtype not in FLOATS:
             raise UnsupportedError(f"epilogue: for {', '.join(FLOATS)}, not for {request.dtype}")
-        if wire.converts or wire.accumulates:
-            raise UnsupportedError("epilogue: not with a wire of another type, nor accumulate")
+        if wire.converts or wire.accumulates or request.user:
+            raise UnsupportedError(
+                "epilogue: not with a wire of another type, accumulate, nor a user's operator"
+            )
         if request.average:
             raise UnsupportedError("epilogue: avg divides behind it: take sum, and avg in it")
         if not program.collective.reduces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from os import PathLike
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
@@ -15,6 +15,9 @@ from forestcoll.execute.result import MODES, Mode, Row
 from forestcoll.execute.sizes import Layout, layout
 from forestcoll.program import Pipeline, Program
 from forestcoll.program.sizes import Sizes
+
+if TYPE_CHECKING:
+    from forestcoll.execute.user_operator import UserOperator
 
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
@@ -53,6 +56,7 @@ class Request:
     launches: tuple[int, int]  # not timed, timed
     check: bool
     timeout: float  # seconds without any progress
+    user: UserOperator | None = None  # in place of `op`
 
     @staticmethod
     def of(
@@ -94,7 +98,8 @@ class Request:
     def pattern(self) -> _engine.Pattern:
         """What the inputs hold, and hence the outputs."""
         type_, op = self.kind
-        return type_, op, self.program.collective.reduces, self.program.n, type_
+        reduces = self.program.collective.reduces and self.user is None
+        return type_, op, reduces, self.program.n, type_
 
     @property
     def average(self) -> bool:
@@ -130,7 +135,7 @@ class Request:
                 wrong = max(wrong, compare())
         seconds = max(nanoseconds, 1) / iterations / 1e9
         checked = wrong if self.check else None
-        kind = self.dtype, self.op
+        kind = self.dtype, self.op if self.user is None else self.user.name
         return Row.of(self.program, self.data, mode, kind, self.root, seconds, checked)
 
 

@@ -235,10 +235,10 @@ class CpuLayer {
       if (n) unpack(sum, packets[0] + 2 * done, size);
       for (int i = 1; i < n; ++i) {
         unpack(part, packets[i] + 2 * done, size);
-        machine_.combine(sum, sum, part, size);
+        merge(sum, sum, part, size);
       }
       if (n)
-        machine_.combine(target + done, sum, own + done, size);
+        merge(target + done, sum, own + done, size);
       else
         std::memmove(target + done, own + done, size);
     }
@@ -281,9 +281,9 @@ class CpuLayer {
     alignas(64) byte sum[combine_tile];
     for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
       const Amount size = std::min(combine_tile, bytes - done);
-      machine_.combine(sum, sources[0] + done, sources[1] + done, size);
-      for (int i = 2; i < n - 1; ++i) machine_.combine(sum, sum, sources[i] + done, size);
-      machine_.combine(target + done, sum, sources[n - 1] + done, size);
+      merge(sum, sources[0] + done, sources[1] + done, size);
+      for (int i = 2; i < n - 1; ++i) merge(sum, sum, sources[i] + done, size);
+      merge(target + done, sum, sources[n - 1] + done, size);
       ticks_.add();
     }
   }
@@ -307,6 +307,19 @@ class CpuLayer {
   }
 
   const Instruction& instruction() const { return machine_.tables.instructions[self_->at.pc]; }
+
+  // target = a op b. The target may be either.
+  void merge(byte* target, const byte* a, const byte* b, Amount bytes) {
+    const auto user = machine_.options.user;
+    if (!user) return machine_.combine(target, a, b, bytes);
+    alignas(64) byte other[combine_tile];
+    for (Amount done = 0; done < bytes; done += combine_tile) {
+      const Amount size = std::min(combine_tile, bytes - done);
+      std::memcpy(other, b + done, size);
+      if (target != a) std::memcpy(target + done, a + done, size);
+      user(target + done, other, size / geometry().element_bytes);
+    }
+  }
 
   // What is done to a sum if it is complete now; `at`: its place in the instruction's operand.
   void conclude(byte* target, const byte* at, Index operand, Amount bytes) {
@@ -402,7 +415,7 @@ class CpuLayer {
     if (accumulates())
       return accumulate(target, 2, bytes, [&](int i, Amount done, Amount) { return (i ? b : a) + done; });
     for (Amount done = 0; done < bytes && !aborted(); done += copy_tile) {
-      machine_.combine(target + done, a + done, b + done, std::min(copy_tile, bytes - done));
+      merge(target + done, a + done, b + done, std::min(copy_tile, bytes - done));
       ticks_.add();
     }
   }

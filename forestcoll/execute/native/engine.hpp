@@ -85,6 +85,7 @@ struct Options {
   // complete where their first target begins (of messages: their own operand).
   Epilogue epilogue;
   std::vector<Amount> completes;
+  void (*user)(void* acc, const void* in, std::size_t n);  // in place of `op`: acc = acc op in, n elements
 };
 
 enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died, lost };

@@ -76,7 +76,13 @@ def run(
     ),
     step: int | None = option("size", "... or plus this.", names="--stepbytes -i"),
     dtype: str = option(DTYPES, None, "float32", names="--dtype -d"),
-    op: str = option(OPS, None, "sum", names="--op -o"),
+    op: str = option(
+        "operator",
+        "Or with --engine cpu LIBRARY.so:SYMBOL, an associative function of the user's: void "
+        "op(void *acc, const void *in, size_t n), which makes acc op in of n elements.",
+        "sum",
+        names="--op -o",
+    ),
     iterations: int = option(
         range(1, LAUNCHES + 1), "Timed runs of each row.", 1, names="--iterations --iters -n"
     ),

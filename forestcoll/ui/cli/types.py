@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from forestcoll.common.arguments import Auto
 from forestcoll.common.errors import ForestCollError, did_you_mean
 from forestcoll.compile.budget import WORDS, Budget
+from forestcoll.program import REDUCTIONS
 from forestcoll.program.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -83,6 +84,14 @@ class WordType(_Choice):
         listed = ", ".join(f"'{word}'" for word in words)
         hint = self.ways.get(str(value).lower()) or did_you_mean(str(value), words)
         return self.fail(f"'{value}' is not one of {listed}{hint}", param, ctx)
+
+
+class OperatorType(WordType):
+    """A reduction, or "LIBRARY:SYMBOL"."""
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
+        """The word, or a usage error."""
+        return value if ":" in value else super().convert(value, param, ctx)
 
 
 class FiniteRange(click.FloatRange):
@@ -229,6 +238,7 @@ NAMED: dict[str, click.ParamType[Any]] = {
     "percent": TextType("percent", parse_percent),
     "budget": TextType("budget", parse_budget),
     "gpus": TextType("gpus", parse_gpus),
+    "operator": OperatorType(REDUCTIONS),
     "rule": WordType(("fair", "in-order", "weighted"), also={"in-order": "fifo", "fifo": "fifo"}),
 }
 """Kinds of options by the name that an `Option` has for them."""
