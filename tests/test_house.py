@@ -197,8 +197,8 @@ BUDGETS: dict[str, int] = {
     "lower": 27_301,  # ways of routes by turns at neighbours, slices, counts over columns; 30
     "compile": 37_992,  # 30, 31: 88; 30: 147 epilogues
     "study": 23_418,  # 32: 1,158 for routes
-    "execute": 124_419,  # 29: 29,999; 30: 7,364, 1,954 for optimizers, 2,713 for epilogues
-    "ui": 101_554,  # 32: 4,256 for routes; 30: 32 epilogues
+    "execute": 125_631,  # 30: 1,212 users' operators
+    "ui": 101_614,  # 32: 4,256 for routes; 30: 32 epilogues; 30: 60 users' operators
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.
