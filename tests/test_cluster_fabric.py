@@ -167,14 +167,14 @@ def test_a_link_that_goes_down_ends_all_within_ten_seconds(
     graph = fabric.graph
     wire = next(w for w in fabric.wires if graph.ranks[2] in (w.a, w.b))
     with network.inside(fabric.fds[graph.ranks[2]]):
-        network._batch("ip", [f"link set {wire.name} down"])
+        network.batch("ip", [f"link set {wire.name} down"])
     began = time.monotonic()
     try:
         said = {number: pipe.recv() for number, pipe in enumerate(pipes) if wait([pipe], 12)}
         assert time.monotonic() - began < 12
     finally:
         with network.inside(fabric.fds[graph.ranks[2]]):
-            network._batch("ip", [f"link set {wire.name} up"])
+            network.batch("ip", [f"link set {wire.name} up"])
         fabric.route(routes(graph))
     assert sorted(said) == [0, 1, 2, 3]
     lost = [text for number, text in sorted(said.items()) if number != 2]

@@ -83,6 +83,17 @@ def edit(topology: Topology, without: Sequence[str] = (), scale: Sequence[Scale]
     return replace(_apply(topology, without, scale), merged=done)
 
 
+def take_apart(topology: Topology) -> Topology:
+    """The same with every node that it has merged by itself."""
+    merged = topology.merged
+    if merged is None:
+        return topology
+    whole: Topology = merged.expand({name: frozenset(span) for name, span in merged.spans.items()})
+    for before in merged.edits:
+        whole = _apply(whole, *before)
+    return whole
+
+
 def _apply(topology: Topology, without: Sequence[str], scale: Sequence[Scale]) -> Topology:
     """`edit` where each node stands for itself."""
     edited = _Edited(topology)

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from socket import AF_INET6, inet_pton
 from struct import unpack
 from typing import Any
@@ -24,8 +25,30 @@ from forestcoll.common.errors import PlanError
 Array = np.ndarray[Any, np.dtype[np.int64]]
 BLOCK = 0xFCBBBB
 """What blocks begin with: 24 bits. Eight more name the plane."""
-WORDS = 7  # numbers behind the block, and a 0 to see where they end
+CARRIED = 6
+"""Numbers that an address holds behind its block."""
+PLANE = "{plane}"
+WORDS = CARRIED + 1  # numbers behind the block, and a 0 to see where they end
 STEPS = 16
+
+
+@cache
+def block(plane: int | str) -> str:
+    """The first 32 bits of a plane's addresses."""
+    last = plane if isinstance(plane, str) else f"{plane:02x}"
+    return f"{BLOCK >> 8:x}:{BLOCK & 255:x}{last}"
+
+
+def address(plane: int | str, segments: tuple[int, ...]) -> str:
+    """An address that carries these segments; `plane` may be text that stands for it."""
+    return f"{block(plane)}:{tail(segments)}"
+
+
+@lru_cache(maxsize=1 << 20)
+def tail(segments: tuple[int, ...]) -> str:
+    """What stands behind the block."""
+    rest = "" if len(segments) == CARRIED else "::"
+    return ":".join([f"{segment:x}" for segment in segments]) + rest
 
 
 @dataclass(slots=True)

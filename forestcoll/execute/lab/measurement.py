@@ -20,7 +20,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
-from forestcoll.execute.lab.network import Network
+from forestcoll.execute.lab.network import Network, scale_of
 from forestcoll.execute.lab.ranks import Trial, run
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import UNIT_BYTES, lower, slice_pipelines
@@ -163,7 +163,7 @@ def compare(
         assert not isinstance(made_from, Paths)
         names = AGAINST if against is None else against
         entries, notes = tree_entries(graph, program, made_from, names)
-    scale = _scale(graph, wishes.rate)
+    scale = scale_of(graph, wishes.rate)
     with Network(graph, scale) as network:
         for k, entry in enumerate(entries):
             if wishes.progress is not None:
@@ -178,18 +178,6 @@ def compare(
         )
     ranks = len(graph.ranks)
     return Report(name, ranks, collective, scale, packet, tuple(rows), tuple(notes))
-
-
-DEFAULT_RATE = 60.0
-"""Mbit/s that all ranks take in, a processor: little enough that processors are not what limits."""
-
-
-def _scale(graph: CapacityGraph, rate: float) -> Fraction:
-    """Bits a second for each GB/s."""
-    wanted = rate or DEFAULT_RATE * len(os.sched_getaffinity(0))
-    ranks = set(graph.ranks)
-    into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
-    return Fraction(int(wanted * 1e6)) / into
 
 
 def tree_entries(

@@ -70,11 +70,23 @@ def _works() -> str:
     """What the kernel says against it; nothing is left of the attempt."""
     try:
         with _space() as space, inside(space):
-            _batch("ip", ["link add v0 type veth peer name v1"])
-            _batch("tc", ["qdisc add dev v0 root tbf rate 1mbit burst 3000 limit 10000"])
+            batch("ip", ["link add v0 type veth peer name v1"])
+            batch("tc", ["qdisc add dev v0 root tbf rate 1mbit burst 3000 limit 10000"])
     except (OSError, ExecutionError) as error:
         return f"the lab cannot make namespaces, veth links and tbf queues here: {error}"
     return ""
+
+
+DEFAULT_RATE = 60.0
+"""Mbit/s that all ranks take in, a processor: little enough that processors are not what limits."""
+
+
+def scale_of(graph: CapacityGraph, rate: float) -> Fraction:
+    """Bits a second for each GB/s, where all ranks take in `rate` Mbit/s together."""
+    wanted = rate or DEFAULT_RATE * len(os.sched_getaffinity(0))
+    ranks = set(graph.ranks)
+    into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
+    return Fraction(int(wanted * 1e6)) / into
 
 
 def address(rank: int) -> str:
@@ -192,7 +204,7 @@ class Network:
         for node in range(self.graph.n):
             lines = self._table(node, routing_tables.get(node, Table({}, {})))
             with inside(self.fds[node]):
-                _batch("ip", lines)
+                batch("ip", lines)
 
     def counters(self) -> dict[tuple[int, int], int]:
         """Bytes that have gone over each link (node, node) so far, with all headers."""
@@ -215,7 +227,7 @@ class Network:
         for wire in self.wires:
             there = self._path(wire.b)
             with inside(self.fds[wire.a]):
-                _batch(
+                batch(
                     "ip",
                     [
                         f"link add {wire.name} mtu {self.packet} address {wire.mac(wire.a)} "
@@ -227,7 +239,7 @@ class Network:
             with inside(self.fds[node]):
                 self._set_up(node)
         with inside(self.fds[-1]):
-            _batch("ip", ["link set lo up"])
+            batch("ip", ["link set lo up"])
 
     def _set_up(self, node: int) -> None:
         settings = dict(_SETTINGS)
@@ -255,8 +267,8 @@ class Network:
                     f"qdisc replace dev {wire.name} root tbf rate {rate}bit "
                     f"burst {burst} limit {QUEUE}"
                 )
-        _batch("ip", lines)
-        _batch("tc", queues)
+        batch("ip", lines)
+        batch("tc", queues)
 
     def _table(self, node: int, table: Table) -> list[str]:
         by_peer = {w.b if w.a == node else w.a: w for w in self.wires if node in (w.a, w.b)}
@@ -337,7 +349,7 @@ def _space() -> Iterator[int]:
         os.close(fd)
 
 
-def _batch(tool: str, lines: list[str]) -> None:
+def batch(tool: str, lines: list[str]) -> None:
     """Commands of `ip` or `tc`, all at once, in the namespace of the calling thread."""
     if not lines:
         return

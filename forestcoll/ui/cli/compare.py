@@ -441,6 +441,7 @@ def _bundle(
     "sudo forestcoll lab -t mi250 --plan out/mi250-1.allreduce.msccl.xml --seconds 5",
     "sudo forestcoll lab -t dgx-a100 --set boxes=2 -c alltoall --without box0/gpu0-fabric",
     "sudo forestcoll lab -t dgx-a100 --set boxes=2 -c alltoallv --matrix bytes.txt",
+    "sudo forestcoll lab -t multi-plane-clos --set planes=2 --set gpus=1 --routes a.forest.json",
 )
 def lab(
     machine: Machine = machine_option("The fabric to build.", edits=True),
@@ -481,6 +482,13 @@ def lab(
     ),
     size: int | None = option("size", "Or: every schedule gets these bytes."),
     iterations: int = option(range(1, 1001), "Best of so many runs.", 1, names="--iterations -n"),
+    routes: str | None = option(
+        "file",
+        "Instead of a plan: what 'forestcoll routes' makes of this file, by segment routing in the "
+        "kernel, beside six draws of ECMP; then with a link cut and its paths replaced.",
+        None,
+        "FILE",
+    ),
     engine: str = option(
         ("cpu", "torch"),
         "What runs plans, rings and trees. cpu: every transfer by itself, as the plan says. torch: "
@@ -492,8 +500,11 @@ def lab(
     """Measure a plan on a scaled copy of a fabric, beside rings, trees, direct sending and gloo.
 
     A network namespace for each GPU and switch, links shaped to the topology's bandwidths, a
-    process for each rank. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
+    process for each rank. Needs root, Linux and (but for --routes) PyTorch. Leaves nothing behind,
+    however it ends.
     """
+    if routes is not None:
+        return _lab_routes(routes, machine, rate or 0.0, seconds, as_json)
     names = _names(against)
     text = None if matrix is None else files.read_text(matrix)
     topology = machine.load()
@@ -541,6 +552,34 @@ def lab(
         )
     answer(as_json, runs.measurement_parts(measured))
     return 1 if any(row.wrong for row in measured.rows) else 0
+
+
+def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_json: bool) -> int:
+    """Flows on pinned paths, and hashed ones."""
+    from forestcoll.execute.lab import lacking, pinned
+    from forestcoll.study.routes import pin, read
+    from forestcoll.ui.report import runs
+
+    whole = machine.load_whole()
+    left = machine.change(whole)
+    text = files.read_text(file)
+    with guard(file, len(text)):
+        sent = read(text, file, left)
+    routes = pin(sent, whole, left, "flows", 1)
+    reason = lacking() or pinned.lacking()
+    if reason:
+        raise UnsupportedError(reason)
+    spreading = routes.loads.spreading
+    with show_progress("building the fabric") as progress:
+
+        def tell(name: str, done: float) -> None:
+            progress(f"measuring {name}", done)
+
+        report = pinned.measure(
+            spreading.fabric, routes.edges, spreading.total, rate, seconds, tell
+        )
+    answer(as_json, runs.flow_parts(report, f"{sent.what} on {left.name}"))
+    return 0
 
 
 def _read(plan: str) -> Program:

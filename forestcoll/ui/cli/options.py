@@ -296,6 +296,12 @@ CONFLICTS: Final = (
         "move and add --dtype as it is",
     ),
     Conflict("!low !high", "factor step", "-f and -i say how to go from -b to -e: give those too"),
+    Conflict(
+        "routes",
+        "collective matrix plan against size",
+        "--routes measures flows alone: leave {option} away",
+        "lab",
+    ),
     Conflict("size", "low high", "--size and -b or -e both say which sizes: give one", "run"),
     Conflict("factor", "step", "-f and -i both say how to go on: give one"),
     Conflict(

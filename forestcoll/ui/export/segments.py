@@ -21,15 +21,24 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
 from forestcoll.solver.routes.repair import Repair
-from forestcoll.solver.routes.segments import CARRIED, Edge, Way
-from forestcoll.verify.segments import BLOCK, Walked, read_frr, read_sonic, walk
+from forestcoll.solver.routes.segments import Edge, Way
+from forestcoll.verify.segments import (
+    PLANE,
+    Walked,
+    address,
+    block,
+    read_frr,
+    read_sonic,
+    tail,
+    walk,
+)
 
 if TYPE_CHECKING:
     from forestcoll.solver.routes.repair import Change
@@ -37,27 +46,8 @@ if TYPE_CHECKING:
     from forestcoll.study.routes import Pinned
 
 FORMAT, REPAIR = "forestcoll.routes/1", "forestcoll.repair/1"
-PLANE = "{plane}"
 EVS = 128
 """Entropy values of a connection, a path each, that packets take by turns."""
-
-
-@cache
-def block(plane: int | str) -> str:
-    """The first 32 bits of a plane's addresses."""
-    last = plane if isinstance(plane, str) else f"{plane:02x}"
-    return f"{BLOCK >> 8:x}:{BLOCK & 255:x}{last}"
-
-
-def address(plane: int | str, segments: tuple[int, ...]) -> str:
-    """An address that carries these segments; `plane` may be text that stands for it."""
-    return f"{block(plane)}:{_tail(segments)}"
-
-
-@lru_cache(maxsize=1 << 20)
-def _tail(segments: tuple[int, ...]) -> str:
-    rest = "" if len(segments) == CARRIED else "::"
-    return ":".join([f"{segment:x}" for segment in segments]) + rest
 
 
 def slots(ways: tuple[Way, ...], evs: int = EVS) -> list[int]:
@@ -260,11 +250,11 @@ class Book:
         for edge in self.edges:
             ends = f"{ranks[edge.dst]}:{ranks[edge.src]}"
             for k, way in enumerate(edge.ways):
-                lines, tail = hosts[host_of(way.nodes[0])], _tail(way.segments)
+                lines, rest = hosts[host_of(way.nodes[0])], tail(way.segments)
                 for plane in way.planes:
                     lines.append(
                         f"ip -6 route replace fd00:{ends}:{plane:x}:{k:x}:0/128 encap seg6 mode "
-                        f"encap.red segs {block(plane)}:{tail} dev {interface(way.nodes[0], plane)}"
+                        f"encap.red segs {block(plane)}:{rest} dev {interface(way.nodes[0], plane)}"
                     )
         return hosts
 

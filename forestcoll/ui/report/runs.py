@@ -27,6 +27,7 @@ from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
     from forestcoll.execute.lab.measurement import Measured, Report
+    from forestcoll.execute.lab.pinned import Report as Pinned
     from forestcoll.execute.result import Row, RunResult
     from forestcoll.program import Program
     from forestcoll.study.figures import Figures
@@ -313,6 +314,36 @@ def measurement_parts(report: Report) -> list[Part]:
     wrong = [f"{row.name}: {text}" for row in report.rows for text in row.texts]
     rows = [_schedule(report, row) for row in report.rows]
     return [head, Rows("rows", rows), texts("wrong", wrong)]
+
+
+def flow_parts(report: Pinned, title: str) -> list[Part]:
+    """A line a run of flows: how long all of them took, and the slowest one's rate."""
+    hashed = [trial.seconds for trial in report.trials if trial.name.startswith("ECMP")]
+    mean = sum(hashed) / len(hashed)
+    faster = mean / report.trials[0].seconds
+    where = " to ".join(report.cut)
+    head = [
+        Fact("lab", title, title),
+        Fact("flows", report.flows, f"{report.flows}, each TCP over a path of its own"),
+        Fact("link", report.link, f"{report.link / 1e6:.4g} Mbit/s between switches", "slowest"),
+        Fact("pinned_faster", faster, f"{faster:.2f} times as fast as ECMP's mean", "pinned"),
+        Fact("cut", report.cut, f"{where}: {1e3 * report.trials[-1].replaced:.0f} ms to reroute"),
+    ]
+    rows = []
+    for trial in report.trials:
+        predicted = report.mended if trial is report.trials[-1] else report.predicted
+        least, total = min(trial.rates) / 1e6, sum(trial.rates) / 1e6
+        share = predicted / trial.seconds
+        rows.append(
+            [
+                same("run", trial.name),
+                Fact("seconds", trial.seconds, words.seconds(trial.seconds), "all done in"),
+                Fact("share", share, f"{share:.1%}", "of predicted"),
+                Fact("least", least, f"{least:.2f}", "slowest flow, Mbit/s"),
+                Fact("sum", total, f"{total:.1f}", "all, Mbit/s"),
+            ]
+        )
+    return [head, Rows("rows", rows)]
 
 
 def _schedule(report: Report, row: Measured) -> list[Fact]:

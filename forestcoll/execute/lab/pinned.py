@@ -1,0 +1,358 @@
+"""Pinned routes on the lab's fabric: SRv6 in the kernel, ECMP, and a cut link with its bypass.
+
+Every path of an edge is a TCP flow of its own, in each of its planes, between aliases of the two
+hosts: of a block of addresses whose routes carry segment lists (`encap seg6 mode encap.red`, at the
+switches `seg6local End` and `End.X` with the flavor next-csid, at hosts `End.DT6`), or of one that
+switches route by the shortest ways, hashing flows over equal ones by addresses and ports. Flows
+send in proportion to their weights, all at once; the slowest counts.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from threading import Barrier, Thread
+
+from forestcoll.common.errors import ExecutionError, UnsupportedError
+from forestcoll.execute.lab.network import Network, Wire, batch, inside, scale_of
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.routes.fabric import DECAPSULATION, Fabric
+from forestcoll.solver.routes.repair import Repair, repair
+from forestcoll.solver.routes.segments import Edge, segments_of
+from forestcoll.topology.edit import edit, take_apart
+from forestcoll.verify.segments import address
+
+DRAWS = 6
+MOST_FLOWS = 256
+PORT = 5_000
+PATIENCE = 20.0
+SEGMENTS, HASHED = "fd00", "fd03"
+"""Blocks of the hosts' aliases: with segment lists, and without."""
+_SETTINGS = {
+    "net/ipv6/conf/all/disable_ipv6": "0",
+    "net/ipv6/conf/default/disable_ipv6": "0",
+    "net/ipv6/conf/all/forwarding": "1",
+    "net/ipv6/conf/all/seg6_enabled": "1",
+    "net/ipv6/fib_multipath_hash_policy": "1",  # addresses and ports
+    "net/ipv6/ip_nonlocal_bind": "1",  # aliases are a route to lo
+}
+_NEAR = "fe80::1"  # whoever is at the other end of a link
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`path`: ids of all nodes from host to host; `weight`: its part of the data."""
+
+    path: tuple[str, ...]
+    plane: int
+    weight: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A run. `seconds`: of the slowest flow; `rates`: bits a second of each; `replaced`: seconds
+    that changing routes took."""
+
+    name: str
+    seconds: float
+    rates: tuple[float, ...]
+    replaced: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`predicted`: seconds of pinned flows; `mended`: with the link cut; `link`: bits a second of
+    the slowest link between switches."""
+
+    flows: int
+    predicted: float
+    mended: float
+    link: float
+    cut: tuple[str, str]
+    trials: tuple[Trial, ...] = field(default=())
+
+
+def flows_of(edges: Sequence[Edge], total: int, fabric: Fabric) -> list[Flow]:
+    """Every path in each of its planes. Raises UnsupportedError where they are too many."""
+    indices = {
+        fabric.plane(form, values): {name: values[name] for name in fabric.kinds[form].planes}
+        for form, values in fabric.switches().values()
+    }
+    flows = []
+    for edge in edges:
+        ways = [(plane, way) for way in edge.ways for plane in way.planes]
+        for plane, way in sorted(ways, key=lambda each: each[0]):
+            path = tuple(node.format(**indices[plane]) for node in way.nodes)
+            flows.append(Flow(path, plane, Fraction(way.weight, total * len(way.planes))))
+    if len(flows) > MOST_FLOWS:
+        raise UnsupportedError(f"{len(flows):,} flows; the lab takes {MOST_FLOWS}: fewer GPUs")
+    return flows
+
+
+def lacking() -> str:
+    """Why this kernel cannot route by segments; empty if it can."""
+    if not Path("/proc/sys/net/ipv6/conf/all/seg6_enabled").exists():
+        return "the kernel has no SRv6 (CONFIG_IPV6_SEG6_LWTUNNEL)"
+    return ""
+
+
+def measure(
+    fabric: Fabric,
+    edges: Sequence[Edge],
+    total: int,
+    rate: float,
+    seconds: float,
+    progress: Callable[[str, float], None] = lambda name, done: None,
+) -> Report:
+    """Pinned flows, `DRAWS` times ECMP, and pinned flows around the fullest link, which is cut.
+
+    `rate` as in `Wishes`; `seconds`: what the pinned flows should take. Raises UnsupportedError
+    where this machine cannot.
+    """
+    reason = lacking()
+    if reason:
+        raise UnsupportedError(reason)
+    graph = CapacityGraph.from_topology(take_apart(fabric.left))
+    scale = scale_of(graph, rate)
+    flows = flows_of(edges, total, fabric)
+    loads = _loads(flows)
+    between = {hop: load for hop, load in loads.items() if not any(_is_host(graph, n) for n in hop)}
+    if not between:
+        raise UnsupportedError("no edge goes from leaf to leaf: nothing to pin")
+    cut = max(between, key=lambda hop: (between[hop], hop))
+    repaired = repair(Fabric(fabric.whole, edit(fabric.left, ["<->".join(cut)])), edges, total)
+    bits = {graph_ends(graph, e): float(graph.bandwidth(e) * scale) for e in range(len(graph.tail))}
+    whole = max(float(load) / bits[hop] for hop, load in loads.items())
+    size = seconds / whole
+    trials = []
+    with Network(graph, scale) as network:
+        lab = _Lab(network, fabric, flows)
+        progress("pinned", 0.0)
+        trials.append(lab.run("pinned", SEGMENTS, flows, size))
+        for k in range(DRAWS):
+            progress(f"ECMP {k + 1}", (1 + k) / (DRAWS + 2))
+            trials.append(lab.run(f"ECMP {k + 1}", HASHED, flows, size))
+        progress("bypass", (DRAWS + 1) / (DRAWS + 2))
+        around, mended = lab.bypass(cut, repaired)
+        trials.append(lab.run("cut, bypass", SEGMENTS, around, size, mended))
+    after = max(float(load) / bits[hop] for hop, load in _loads(around).items())
+    link = min(bits[hop] for hop in between)
+    return Report(len(flows), seconds, after * size, link, cut, tuple(trials))
+
+
+def graph_ends(graph: CapacityGraph, link: int) -> tuple[str, str]:
+    """Ids of a link's nodes."""
+    return graph.names[graph.tail[link]], graph.names[graph.head[link]]
+
+
+def _is_host(graph: CapacityGraph, name: str) -> bool:
+    return graph.gpu[graph.node_of[name]]
+
+
+def _loads(flows: Sequence[Flow]) -> dict[tuple[str, str], Fraction]:
+    loads: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    for flow in flows:
+        for hop in pairwise(flow.path):
+            loads[hop] += flow.weight
+    return loads
+
+
+class _Lab:
+    """Addresses and routes of a network that is up."""
+
+    def __init__(self, network: Network, fabric: Fabric, flows: Sequence[Flow]) -> None:
+        self.network, self.fabric, self.graph = network, fabric, network.graph
+        self.switches, self.number = fabric.switches(), network.graph.node_of
+        self.hosts = sorted({flow.path[k] for flow in flows for k in (0, -1)})
+        self.wire: dict[tuple[str, str], Wire] = {}
+        names = self.graph.names
+        for wire in network.wires:
+            self.wire[names[wire.a], names[wire.b]] = self.wire[names[wire.b], names[wire.a]] = wire
+        self.near: dict[str, list[str]] = defaultdict(list)
+        for here, there in self.wire:
+            self.near[here].append(there)
+        for name, lines in self._lines().items():
+            self._set(name, lines)
+        self.flows = flows
+        for k, flow in enumerate(flows):
+            self._pin(k, flow)
+
+    def _set(self, node: str, lines: list[str]) -> None:
+        with inside(self.network.fds[self.number[node]]):
+            batch("ip", lines)
+
+    def _via(self, here: str, there: str) -> str:
+        return f"via {_NEAR} dev {self.wire[here, there].name}"
+
+    def _alias(self, block: str, plane: int, host: str, flow: int) -> str:
+        return f"{block}:{plane:x}:{self.hosts.index(host):x}:{flow:x}::1"
+
+    def _lines(self) -> dict[str, list[str]]:
+        """What `ip` is told at every node, once."""
+        lines: dict[str, list[str]] = {}
+        for name in self.near:
+            with inside(self.network.fds[self.number[name]]):
+                for setting, value in _SETTINGS.items():
+                    (Path("/proc/sys") / setting).write_text(value)
+            mine = lines[name] = []
+            for other in self.near[name]:
+                wire = self.wire[name, other]
+                peer = wire.mac(self.number[other])
+                mine.append(f"neigh replace {_NEAR} lladdr {peer} dev {wire.name} nud permanent")
+            if name in self.switches:
+                mine += self._switch_lines(name)
+            elif name in self.hosts:
+                mine += self._host_lines(name)
+        for name, more in self._ecmp_lines().items():
+            lines[name] += more
+        return lines
+
+    def _switch_lines(self, name: str) -> Iterator[str]:
+        form, values = self.switches[name]
+        plane, kind = self.fabric.plane(form, values), self.fabric.kinds[form]
+        any_wire = self.wire[name, self.near[name][0]].name
+        own = address(plane, (kind.segment(values),))
+        local = "encap seg6local action"
+        yield f"route replace {own}/48 {local} End flavors next-csid dev {any_wire}"
+        for other in self.near[name]:
+            if other in self.switches:
+                far, theirs = self.switches[other]
+                segment = address(plane, (self.fabric.kinds[far].segment(theirs),))
+                yield f"route replace {segment}/48 {self._via(name, other)}"
+            elif other in self.hosts:
+                host = f"fd02::{self.hosts.index(other) + 1:x}"
+                path = (other, name, other)
+                port = address(plane, segments_of(self.fabric, self.switches, path)[1:2])
+                yield f"route replace {host}/128 {self._via(name, other)}"
+                end = f"{local} End.X nh6 {host} flavors next-csid"
+                yield f"route replace {port}/48 {end} dev {self.wire[name, other].name}"
+
+    def _host_lines(self, name: str) -> Iterator[str]:
+        number = self.hosts.index(name)
+        yield f"addr add fd02::{number + 1:x}/128 dev lo"
+        for other in self.near[name]:
+            if other not in self.switches:
+                continue
+            plane, wire = self.fabric.plane(*self.switches[other]), self.wire[name, other].name
+            off = address(plane, (DECAPSULATION,))
+            end = f"encap seg6local action End.DT6 table 255 dev {wire}"
+            yield f"route replace {off}/48 {end}"
+            yield f"route replace {address(plane, (0,))}/32 {self._via(name, other)}"
+            yield f"route replace {HASHED}:{plane:x}::/32 {self._via(name, other)}"
+            for block in (SEGMENTS, HASHED):
+                yield f"route replace local {block}:{plane:x}:{number:x}::/48 dev lo"
+
+    def _ecmp_lines(self) -> dict[str, list[str]]:
+        """Per switch routes to every host: over all neighbours that are nearer to it."""
+        lines: dict[str, list[str]] = defaultdict(list)
+        for number, host in enumerate(self.hosts):
+            far, layer = {host: 0}, [host]
+            while layer:
+                reached = [n for here in layer for n in self.near[here] if n in self.switches]
+                layer = [name for name in dict.fromkeys(reached) if name not in far]
+                far |= dict.fromkeys(layer, far[host] + 1 + max(far.values()))
+            for name in far:
+                if name == host:
+                    continue
+                plane = self.fabric.plane(*self.switches[name])
+                ways = [n for n in self.near[name] if far.get(n, len(far) ** 2) < far[name]]
+                hops = " ".join(f"nexthop {self._via(name, n)}" for n in ways)
+                lines[name].append(f"route replace {HASHED}:{plane:x}:{number:x}::/48 {hops}")
+        return lines
+
+    def _pin(self, number: int, flow: Flow) -> None:
+        """The routes of a flow, there and back."""
+        for path in (flow.path, flow.path[::-1]):
+            to = self._alias(SEGMENTS, flow.plane, path[-1], number)
+            segments = address(flow.plane, segments_of(self.fabric, self.switches, path))
+            wire = self.wire[path[0], path[1]].name
+            via = f"encap seg6 mode encap.red segs {segments} dev {wire}"
+            self._set(path[0], [f"route replace {to}/128 {via}"])
+
+    def bypass(self, cut: tuple[str, str], repaired: Repair) -> tuple[list[Flow], float]:
+        """Cuts the link; the flows on their new paths, and how long changing routes took."""
+        after = flows_of(repaired.edges, repaired.total, self.fabric)
+        self._set(cut[0], [f"link set {self.wire[cut].name} down"])
+        start = time.perf_counter()
+        for number, (flow, before) in enumerate(zip_longest(after, self.flows)):
+            if flow is not None and (before is None or flow.path != before.path):
+                self._pin(number, flow)
+        return after, time.perf_counter() - start
+
+    def run(
+        self, name: str, block: str, flows: Sequence[Flow], size: float, replaced: float = 0.0
+    ) -> Trial:
+        """All flows at once; `size`: bits of all data."""
+        errors: list[BaseException] = []
+        ends = [0.0] * len(flows)
+        amounts = [max(1, int(size * flow.weight / 8)) for flow in flows]
+        listening, connected = Barrier(2 * len(flows)), Barrier(2 * len(flows) + 1)
+
+        def guard(body: Callable[[int], None], k: int) -> None:
+            try:
+                body(k)
+            except Exception as error:
+                errors.append(error)
+                listening.abort()
+                connected.abort()
+                if not isinstance(error, OSError | RuntimeError):
+                    raise
+
+        def own(k: int, end: int) -> tuple[str, int]:
+            return self._alias(block, flows[k].plane, flows[k].path[end], k), PORT + k
+
+        def receive(k: int) -> None:
+            with self._socket(flows[k].path[-1]) as listener:
+                listener.bind(own(k, -1))
+                listener.listen(1)
+                listening.wait(PATIENCE)
+                with listener.accept()[0] as peer:
+                    connected.wait(PATIENCE)
+                    peer.settimeout(PATIENCE + 10 * size)
+                    while peer.recv(1 << 16):
+                        pass
+                    ends[k] = time.perf_counter()
+
+        def send(k: int) -> None:
+            with self._socket(flows[k].path[0]) as peer:
+                peer.bind((own(k, 0)[0], 0))
+                listening.wait(PATIENCE)
+                peer.connect(own(k, -1))
+                connected.wait(PATIENCE)
+                peer.settimeout(None)
+                left = amounts[k]
+                while left:
+                    left -= peer.send(bytes(min(left, 1 << 16)))
+
+        threads = [
+            Thread(target=guard, args=(body, k), daemon=True)
+            for k in range(len(flows))
+            for body in (receive, send)
+        ]
+        for thread in threads:
+            thread.start()
+        start = 0.0
+        try:
+            connected.wait(2 * PATIENCE)
+            start = time.perf_counter()
+        except RuntimeError as error:
+            errors.append(error)
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise ExecutionError(f"{name}: {errors[0] or type(errors[0]).__name__}")
+        rates = [8 * n / (end - start) for n, end in zip(amounts, ends, strict=True)]
+        return Trial(name, max(ends) - start, tuple(rates), replaced)
+
+    def _socket(self, host: str) -> socket.socket:
+        """A socket of that host."""
+        with inside(self.network.fds[self.number[host]]):
+            peer = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        peer.settimeout(PATIENCE)
+        return peer
