@@ -139,6 +139,27 @@ def test_nothing_is_read_before_it_is_made(path: Path, events: bool) -> None:
     assert run_ranks(4, produced, path, events) == [(True, 7)] * 4
 
 
+def measured(rank: int, path: Path) -> dict[str, Any]:
+    """The benchmark's own figures, of a size that takes no time."""
+    import forestcoll.torch as ft
+
+    overlap: Any = __import__("overlap")
+    with torch.no_grad():
+        found: dict[str, Any] = overlap.measure(rank, ft.load_plan(path), COUNT, 1, 0.5)
+    return found
+
+
+def test_the_benchmark_compares_bits_and_times(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`scripts/bench --overlap` has the links shaped; what it measures is the same here."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
+    told = run_ranks(4, measured, path)
+    assert told == [told[0]] * 4
+    assert told[0]["alike"]
+    assert told[0]["passes"] >= 1
+    both, less = told[0]["in turn"], min(told[0]["allreduce"], told[0]["adam"])
+    assert told[0]["hidden"] == pytest.approx((both - told[0]["overlapped"]) / less)
+
+
 def refused(rank: int, path: Path) -> str:
     import forestcoll.torch as ft
 
