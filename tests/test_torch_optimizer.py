@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +49,7 @@ def wrapped(model: Any) -> Any:
     return parallel(model, bucket_cap_mb=0.004)  # several, which are others after the first step
 
 
-def train(model: Any, optimizer: Any, steps: range, rank: int) -> list[float]:
+def steps_of(model: Any, optimizer: Any, steps: range, rank: int) -> list[float]:
     """Losses. The learning rate changes on the way, and the hook's optimizer is stepped too."""
     losses = []
     for number in steps:
@@ -106,18 +109,19 @@ def both(rank: int, path: Path, kind: str, options: dict[str, Any], steps: int) 
     pairs = list(zip(map(wrapped, models), optimizers, strict=True))
     hook = ft.comm_hook(path, optimizer=optimizers[1])
     pairs[1][0].register_comm_hook(None, hook)
-    losses, found = (train(*pair, range(steps), rank) for pair in pairs)
+    losses, found = (steps_of(*pair, range(steps), rank) for pair in pairs)
     right = [max(abs(a - b) for a, b in zip(losses, found, strict=True)) < 1e-5]
     right += [steps < STEPS or losses[-1] < losses[0]]
     right += [all(p.grad is None for p in models[1].parameters()), not optimizers[1].state]
     count = held(hook)
+    right += [hook.elements == count]
     hook.gather()
     right += [same(models, optimizers), held(hook) == 0]
     saved = [copy.deepcopy(o.state_dict()) for o in optimizers]
     for optimizer, state in zip(optimizers, saved[::-1], strict=True):
         optimizer.load_state_dict(state)  # each goes on with the other's
     for pair in pairs:
-        train(*pair, range(steps, steps + 2), rank)
+        steps_of(*pair, range(steps, steps + 2), rank)
     right += [not optimizers[1].state, held(hook) == count]
     hook.gather()
     return [*right, same(models, optimizers)], count, elements(*optimizers[0].state.values())
@@ -175,3 +179,30 @@ def test_steps_are_those_of_stock_training(compiled: Artefacts, tmp_path: Path) 
         else:
             assert max(shares) <= 1.1 / RANKS
     assert all("makes the same sums at several ranks" in why for _, why in told)
+
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def test_the_example_trains_both_ways(tmp_path: Path) -> None:
+    words = ["--ranks", "2", "--steps", "3", "--width", "16"]
+    command = [sys.executable, str(SCRIPTS / "train.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "Adam of 1,946 numbers of state" in done.stdout  # two of each weight, and six counts
+    (line,) = re.findall(r"^step 3 .*", done.stdout, re.MULTILINE)
+    stock, ours = map(float, re.findall(r"\d\.\d+", line))
+    assert stock == pytest.approx(ours, abs=1e-5)
+    assert re.search(r"ours (50|49)\.\d (50|49)\.\d %", done.stdout)
+    assert "weights    equal" in done.stdout
+
+
+def test_the_example_says_whose_plan_it_is(
+    compiled: Artefacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    train: Any = __import__("train")
+    given = str(plan_files(compiled)["allgather"])
+    monkeypatch.setattr(sys, "argv", ["train.py", "--plan", given])
+    with pytest.raises(train.ForestCollError, match="allgather of 4 ranks; it takes an allreduce"):
+        train.main()

@@ -56,7 +56,8 @@ gc.set_threshold(*THRESHOLD)
 def _forked(n: int, work: Callable[..., None], *arguments: object) -> Iterator[list[Connection]]:
     """Pipes from `n` processes that call `work(rank, n, pipe, *arguments)`, killed at the end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["forestcoll.torch", "test_torch_agreement", "test_torch_gpu"])
+    preload = ["forestcoll.torch", "torch._dynamo", "test_torch_agreement", "test_torch_gpu"]
+    context.set_forkserver_preload(preload)  # optimizers import the second, for seconds
     with pytest.MonkeyPatch.context() as patch:  # where modules lie, the server is not told
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         forkserver.ensure_running()

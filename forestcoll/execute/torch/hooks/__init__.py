@@ -120,6 +120,13 @@ class OptimizerHook:
         assert work is not None
         return work.get_future().then(put)
 
+    @property
+    def elements(self) -> int:
+        """Numbers that this rank has of the optimizer's state."""
+        pieces = [piece for each in self.pieces.values() for piece in each]
+        values = [value for piece in pieces for value in piece.state.values()]
+        return sum(value.numel() for value in values if isinstance(value, torch.Tensor))
+
     def gather(self) -> None:
         """Leave the whole state in the optimizer at every rank: `state_dict()` is as without us.
 
