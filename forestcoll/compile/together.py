@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph, Relays
     from forestcoll.program import Program
     from forestcoll.program.targets import PlanFormat, Target, TargetName
+    from forestcoll.schedule.forest import Forest
     from forestcoll.schedule.group import Group, Together
     from forestcoll.schedule.latency import Latencies
     from forestcoll.solver.groups.split import Split
@@ -37,7 +38,7 @@ class GroupsProblem:
     """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number.
 
     `collectives`: of each group; `weights`: its algbw / the common one (1). `links`: microseconds
-    over each link of the topology.
+    over each link of the topology. `planless`: groups that get forests alone.
     """
 
     name: str
@@ -48,6 +49,7 @@ class GroupsProblem:
     relays: Relays
     links: Latencies
     weights: list[Fraction] = field(default_factory=list)
+    planless: frozenset[int] = frozenset()
 
     @property
     def collective(self) -> str:
@@ -65,6 +67,7 @@ class Schedules:
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     latencies: tuple[Fraction, ...] = ()  # us a group: the forest's height in its links' latencies
+    files: list[dict[Format, str]] = field(default_factory=list)  # of each group
 
 
 def problem(
@@ -165,6 +168,8 @@ def synthesize(
     target: TargetName = "any",
     formats: Iterable[Format] = tuple(FORMATS),
     progress: Progress | None = None,
+    shares: Split | None = None,
+    alike: bool = False,
 ) -> Schedules:
     """Forests of all groups that reach the same algbw at once, and the plans made from them.
 
@@ -172,7 +177,8 @@ def synthesize(
     these forests fit no target, the best of some with fewer trees per root. `instances`: "auto" as
     many as keep the links that a group has busy. Groups run at the same time, so those of a GPU
     share its multiprocessors. Every forest is checked, all of them together against the machine,
-    every plan is read back and run symbolically.
+    every plan is read back and run symbolically. `shares`: how the links are split, where that is
+    known. `alike`: groups whose trees differ in the names of GPUs alone share a plan.
 
     Raises InfeasibleError, PlanError, UnsupportedError like `synthesize` of one group.
     """
@@ -188,7 +194,7 @@ def synthesize(
         targets, why = seat(targets, group.graph, asked.name, target == "any")
         left_out += why
     formats = tuple(form for form in formats if form == "forest" or form in targets)
-    done, programs, notes = _choose(asked, trees, instances, targets, clock)
+    done, programs, notes = _choose(asked, trees, instances, targets, clock, shares, alike)
     notes = [*left_out, *notes]
     if instances == "auto":
         notes += _fill(done, programs, targets, asked.links, clock)
@@ -196,24 +202,25 @@ def synthesize(
         for forest in done.forests:
             certificate.check(forest)
     texts: dict[str, str] = {}
-    files = []
-    for g, forest in enumerate(done.forests):
+    files: list[dict[Format, str]] = []
+    plans: dict[int, dict[Format, str]] = {}
+    for forest, of_group in zip(done.forests, programs, strict=True):
         stem = f"{forest.name}.{forest.collective}"
-        files.append(f"{stem}{FORMATS['forest']}")
-        for form in formats:
-            file = f"{stem}{FORMATS[form]}"
-            if form == "forest":
-                texts[file] = forest_file.dumps(forest)
-            else:
-                program = programs[g][form]
-                texts[file] = write_plan(program, form, targets[form], forest, clock)
+        if "forest" in formats:
+            texts[f"{stem}{FORMATS['forest']}"] = forest_file.dumps(forest)
+        if id(of_group) not in plans:
+            own = plans[id(of_group)] = {form: f"{stem}{FORMATS[form]}" for form in of_group}
+            for form, program in of_group.items():
+                texts[own[form]] = write_plan(program, form, targets[form], forest, clock)
+        files.append({"forest": f"{stem}{FORMATS['forest']}", **plans[id(of_group)]})
     if "forest" in formats:
         whole = f"{asked.name}.{'-'.join(done.collectives)}{groups_file.SUFFIX}"
-        texts[whole] = groups_file.dumps(done, asked.name, files)
+        forests = [own["forest"] for own in files]
+        texts[whole] = groups_file.dumps(done, asked.name, forests)
     if done.note:
         notes.append(done.note)
     waited = tuple(latency(forest, asked.links) for forest in done.forests)
-    return Schedules(asked.name, done, texts, clock.seconds, notes, waited)
+    return Schedules(asked.name, done, texts, clock.seconds, notes, waited, files)
 
 
 Programs = list[dict[PlanFormat, "Program"]]
@@ -225,13 +232,15 @@ def _choose(
     instances: int | Literal["auto"],
     targets: dict[PlanFormat, Target],
     clock: Clock,
+    given: Split | None,
+    alike: bool,
 ) -> tuple[Together, Programs, list[str]]:
     """(forests, programs, notes): the best forests, or the best of fewer trees that fit."""
     from forestcoll.lower import lower
     from forestcoll.solver.groups.forests import pack_forests
 
     with clock.stage("optimum"):
-        shares = optimum(asked)
+        shares = given or optimum(asked)
     views = _views(asked)
 
     def pack(k: int | Literal["auto"]) -> Together:
@@ -241,11 +250,19 @@ def _choose(
     parts = 1 if instances == "auto" else instances
 
     def lower_all(done: Together) -> Programs:
+        programs: dict[object, dict[PlanFormat, Program]] = {}
+        programs[None] = {}
+        keys = [
+            None if g in asked.planless else _form(forest) if alike else g
+            for g, forest in enumerate(done.forests)
+        ]
         with clock.stage("lower"):
-            return [
-                {form: lower(forest, t, instances=parts) for form, t in targets.items()}
-                for forest in done.forests
-            ]
+            for key, forest in zip(keys, done.forests, strict=True):
+                if key not in programs:
+                    programs[key] = {
+                        form: lower(forest, t, instances=parts) for form, t in targets.items()
+                    }
+        return [programs[key] for key in keys]
 
     best = pack(trees)
     try:
@@ -270,6 +287,17 @@ def _choose(
     raise reason or PlanError("no forest of the groups fits the plans")
 
 
+def _form(forest: Forest) -> object:
+    """The same for forests that differ in the names of nodes alone."""
+    graph, number = forest.graph, dict[int, int]()
+    for v in (*graph.ranks, *(v for tree in forest.trees for path in tree.edges for v in path)):
+        number.setdefault(v, len(number))
+    paths = [[tuple(number[v] for v in path) for path in tree.edges] for tree in forest.trees]
+    trees = [(number[t.root], t.weight, t.phase) for t in forest.trees]
+    links = sorted((number[u], number[v], c) for u, v, c in graph.arcs)
+    return str((forest.collective, forest.root, trees, paths, links, graph.unit))
+
+
 def _fill(
     done: Together,
     programs: Programs,
@@ -281,13 +309,19 @@ def _fill(
     from forestcoll.compile.search import SPREADING, search
 
     notes: dict[str, list[int]] = {}
+    filled = set[int]()
     with clock.stage("lower"):
         for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
+            if id(of_group) in filled or not of_group:
+                continue
+            filled.add(id(of_group))
             for form, target in targets.items():
                 of_group[form], note = search(forest, target, of_group[form], SPREADING, links)
                 if note:
                     notes.setdefault(note, []).append(g)
     return [
-        note if len(groups) == len(programs) else f"group {', '.join(map(str, groups))}: {note}"
+        note
+        if len(groups) >= len({id(p) for p in programs if p})
+        else f"group {', '.join(map(str, groups))}: {note}"
         for note, groups in notes.items()
     ]

@@ -60,6 +60,14 @@ def view_groups(
     if isinstance(collectives, Collective):
         collectives = [collectives] * len(groups)
     busy = {v for group in groups for v in group}
+    at: list[list[int]] = [[] for _ in range(machine.n)]
+    for e, (u, v) in enumerate(machine.ends):
+        at[u].append(e)
+        at[v].append(e)
+    open_ = [v for v in range(machine.n) if not machine.gpu[v] or relays == "all"]
+    open_ += [v for v in range(machine.n) if relays == "idle" and machine.gpu[v] and v not in busy]
+    passed = set(open_)
+    common = {e for e, (u, v) in enumerate(machine.ends) if u in passed and v in passed}
     out = []
     for number, members in enumerate(groups):
         if len(members) < 2:
@@ -67,15 +75,11 @@ def view_groups(
         if len(set(members)) < len(members):
             raise UnsupportedError(f"group {number} names a rank twice")
         own = set(members)
-        nodes = frozenset(
-            v
-            for v in range(machine.n)
-            if v in own
-            or not machine.gpu[v]
-            or (relays == "all")
-            or (relays == "idle" and v not in busy)
+        nodes = passed | own
+        near = {e for v in own for e in at[v]}
+        kept = sorted(
+            common | {e for e in near if machine.tail[e] in nodes and machine.head[e] in nodes}
         )
-        kept = [e for e, ends in enumerate(machine.ends) if ends[0] in nodes and ends[1] in nodes]
         graph = replace(machine.keep(kept), ranks=tuple(members))
         weight = weights[number] if weights else Fraction(1)
         out.append(Group(graph, tuple(kept), roots[number], collectives[number], weight))

@@ -193,6 +193,8 @@ def _steps(
             which = "no other row" if not named else f"{len(named)} rows"
             names = ", ".join(dict.fromkeys(row.name for row in rows))
             raise other.error(f"traffic: with: {which} of '{word[:40]}'; name one of {names}")
+        if Collective.ALLTOALL in (rows[number].collective, rows[named[0]].collective):
+            raise other.error("traffic: with: an all-to-all has the links to itself")
         old, new = home[number], home[named[0]]
         home = [new if h == old else h for h in home]
     first = {h: i for i, h in reversed(list(enumerate(home)))}

@@ -24,6 +24,7 @@ from fractions import Fraction
 
 from forestcoll.common.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.schedule.dual import check_groups_bound
 from forestcoll.schedule.forest import Phase
 from forestcoll.schedule.group import (
@@ -58,36 +59,150 @@ class Split:
     note: str = ""
 
 
-def split(machine: CapacityGraph, groups: Sequence[Group]) -> Split:
+def split(machine: CapacityGraph, groups: Sequence[Group], most: int = 0) -> Split:
     """The largest common algbw of all groups, what each may take of the links, and the proof.
 
-    Exact up to `LINKS` links in all, and `VARIABLES` that no symmetry makes alike; beyond that,
+    Exact up to `LINKS` links in all, and `most` (0: `VARIABLES`) not made alike; beyond that,
     links are cut into equal parts for the groups that have them, and `note` says so. Raises
     InfeasibleError where the ranks of a group cannot reach each other.
     """
-    for number, group in enumerate(groups):
+    return _split(machine, groups, most or VARIABLES, range(len(groups)))
+
+
+def split_apart(machine: CapacityGraph, groups: Sequence[Group], most: int) -> Split:
+    """The same for very many groups: those that share no links are solved by themselves."""
+    parts = _components(groups)
+    if len(parts) > 1:
+        done = _join(machine, groups, parts, most)
+        if not done.note:
+            return done
+    return split(machine, groups, most)
+
+
+def _split(
+    machine: CapacityGraph,
+    groups: Sequence[Group],
+    most: int,
+    numbers: Sequence[int],
+    apart: bool = False,
+) -> Split:
+    """The same of groups that share links; `numbers` are what they are called in errors.
+
+    `apart`: the machine is a part of another, of which its symmetries are none.
+    """
+    for number, group in zip(numbers, groups, strict=True):
         try:
             group.graph.check_connected()
         except InfeasibleError as error:
             raise InfeasibleError(f"group {number}: {error}") from None
     try:
-        return _exact(machine, groups)
+        return _exact(machine, groups, most, apart)
     except UnsupportedError as reason:
         algbw, flows, bound = split_equally(machine, groups)
         note = "" if bound.algbw == algbw else f"links are cut into equal parts: {reason}"
         return Split(algbw, flows, bound, note)
 
 
-def _exact(machine: CapacityGraph, groups: Sequence[Group]) -> Split:
+def _components(groups: Sequence[Group]) -> list[list[int]]:
+    """The numbers of groups that share links with each other, and none with the rest."""
+    sets = DisjointSets(len(groups))
+    first: dict[int, int] = {}
+    for g, group in enumerate(groups):
+        for e in group.links:
+            sets.join(first.setdefault(e, g), g)
+    parts: dict[int, list[int]] = {}
+    for g, home in enumerate(sets.roots()):
+        parts.setdefault(home, []).append(g)
+    return list(parts.values())
+
+
+def _join(
+    machine: CapacityGraph, groups: Sequence[Group], parts: Sequence[Sequence[int]], most: int
+) -> Split:
+    """Components, each by itself: the slowest gives the common algbw, and its bound is that of all.
+
+    Those that differ in the numbers of nodes alone are solved once.
+    """
+    solved: dict[object, Split] = {}
+    flows: list[Flow] = []
+    own: list[tuple[Split, Sequence[int], list[int]]] = []
+    for numbers in parts:
+        chosen = [groups[g] for g in numbers]
+        ends = {v for g in chosen for u, w in g.graph.ends for v in (u, w)}
+        nodes = sorted(ends | {v for g in chosen for v in g.graph.ranks})
+        small, local = _cut_out(machine, chosen, nodes)
+        key = tuple((g.graph.ranks, g.graph.tail, g.graph.head, g.graph.capacity) for g in local)
+        more = tuple((g.root, g.collective, g.weight, g.links) for g in local)
+        kinds = small.ranks, small.gpu, small.multicast, small.aggregation
+        if (key, more, kinds) not in solved:
+            solved[key, more, kinds] = _split(small, local, most, numbers, apart=True)
+        own.append((solved[key, more, kinds], numbers, nodes))
+    slowest, numbers, nodes = min(own, key=lambda one: one[0].algbw)
+    for part, names, places in own:
+        pace = slowest.algbw / part.algbw
+        for flow in part.flows:
+            supply = [Fraction(0)] * machine.n
+            for v, amount in zip(places, flow.supply, strict=True):
+                supply[v] = amount * pace
+            graph = _put_back(machine, flow.graph, places)
+            flows.append(Flow(names[flow.group], flow.phase, graph, tuple(supply)))
+    tightest, numbers, nodes = min(own, key=lambda one: one[0].bound.algbw)
+    bound = replace(
+        tightest.bound,
+        cuts=tuple(
+            replace(cut, group=numbers[cut.group], side=frozenset(nodes[v] for v in cut.side))
+            for cut in tightest.bound.cuts
+        ),
+        potentials=tuple(
+            (numbers[g], of, nodes[v], p) for g, of, v, p in tightest.bound.potentials
+        ),
+    )
+    if check_groups_bound(machine, groups, bound) != bound.algbw:
+        raise RuntimeError("internal error: the bound of a component is none of all groups")
+    flows.sort(key=lambda flow: (flow.group, flow.phase))
+    return Split(slowest.algbw, tuple(flows), bound, slowest.note)
+
+
+def _cut_out(
+    machine: CapacityGraph, groups: Sequence[Group], nodes: Sequence[int]
+) -> tuple[CapacityGraph, list[Group]]:
+    """A machine of these nodes and the groups' links alone, and the groups on it."""
+    place = {v: i for i, v in enumerate(nodes)}
+    used = sorted({e for group in groups for e in group.links})
+    links = {(machine.tail[e], machine.head[e]): machine.capacity[e] for e in used}
+    number = {e: i for i, e in enumerate(used)}
+    small = machine.restrict(nodes, links)
+    local = []
+    for group in groups:
+        mine = [number[e] for e in group.links]
+        graph = replace(small.keep(mine), ranks=tuple(place[v] for v in group.graph.ranks))
+        local.append(replace(group, graph=graph, links=tuple(mine)))
+    return small, local
+
+
+def _put_back(machine: CapacityGraph, graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
+    """A graph of some nodes, as one of the whole machine's."""
+    return replace(
+        graph,
+        names=machine.names,
+        gpu=machine.gpu,
+        multicast=machine.multicast,
+        aggregation=machine.aggregation,
+        ranks=tuple(nodes[v] for v in graph.ranks),
+        tail=tuple(nodes[v] for v in graph.tail),
+        head=tuple(nodes[v] for v in graph.head),
+    )
+
+
+def _exact(machine: CapacityGraph, groups: Sequence[Group], most: int, apart: bool) -> Split:
     links = sum(len(group.links) * len(group.collective.phases) for group in groups)
     if links > LINKS:
         raise UnsupportedError(f"the groups have {links} links in all, the limit is {LINKS}")
-    alike = find_group_symmetries(machine, groups)
+    alike = () if apart else find_group_symmetries(machine, groups)
     model = Model(machine, groups, alike)
-    if model.size > VARIABLES:
+    if model.size > most:
         raise UnsupportedError(
-            f"the groups have {model.size} links that no symmetry makes alike, the "
-            f"limit is {VARIABLES}"
+            f"the groups have {model.size} links that no symmetry makes alike, the limit is {most}"
         )
     solution = model.solve()
     bound = model.prove(solution)

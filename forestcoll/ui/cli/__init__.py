@@ -18,6 +18,7 @@ from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.ui.cli import hints, messages, process
 from forestcoll.ui.cli.compare import advise, compare, degrade, lab
 from forestcoll.ui.cli.export import deploy, export, routes, view
+from forestcoll.ui.cli.jobs.layout import layout
 from forestcoll.ui.cli.options import add_quiet
 from forestcoll.ui.cli.run import measure, run
 from forestcoll.ui.cli.synthesize import doctor, front, optimum, synthesize
@@ -135,7 +136,7 @@ def cli() -> None:
 
 add_quiet(cli)
 for command in (
-    *(advise, synthesize, optimum, front, verify, doctor, compare, degrade, lab),
+    *(advise, synthesize, optimum, front, layout, verify, doctor, compare, degrade, lab),
     *(run, measure, time, calendar, view, export, routes, deploy, topology),
 ):
     cli.add_command(command)

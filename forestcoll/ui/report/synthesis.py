@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     from forestcoll.solver import Optimum
     from forestcoll.solver.groups.split import Split
     from forestcoll.study.figures import Figures
+    from forestcoll.study.layout import Layout
 
 ROWS = 32
 """Groups that the table names one by one."""
+PLACES = 16
+"""Ranks whose GPUs are told one by one."""
 
 
 def schedule(
@@ -245,10 +248,6 @@ def schedules(
         f"{words.height(forest, latency)}"
         for forest, latency in zip(forests, result.latencies, strict=True)
     ]
-    written = ""
-    if paths:
-        total = words.size(sum(path.stat().st_size for path in paths))
-        written = f"{words.plural(len(paths), 'file')} in {paths[0].parent} ({total})"
     return [
         *_groups_head("schedules", asked, done.algbw, done.bound.algbw),
         *machine(
@@ -258,7 +257,7 @@ def schedules(
         ),
         *_each(asked, texts),
         seconds(timings, whole=True),
-        Fact("files", paths, written, "written"),
+        Fact("files", paths, _in_folder(paths), "written"),
         *notes(result.notes),
     ]
 
@@ -289,6 +288,70 @@ def _each(asked: GroupsProblem, texts: Sequence[str]) -> list[Fact]:
         ranks = words.label(asked.machine, frozenset(members))
         rows.append(line(f"group {g}", f"{ranks}: {text}"))
     return rows
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]) -> list[Part]:
+    """What a placement takes and each row reaches, beside the topology's order and the bounds."""
+    sizes = [
+        f"{name}={size}"
+        for grid in done.job.parallel.grids
+        for name, size in zip(grid.names, grid.sizes, strict=True)
+        if size > 1
+    ]
+    shown = ", ".join(dict.fromkeys(sizes))
+    title = f"{shown} on {done.topology.name}, {words.plural(len(done.names), 'rank')}"
+    default = "cannot be served"
+    if done.default is not None:
+        ratio = float(done.default / done.seconds)
+        default = f"{words.seconds(float(done.default))}; placed {ratio:.3g} times as fast"
+    notes_of = [step.cost.note for step in done.steps if step.cost.note]
+    stopped = ["the search was interrupted: this is the best so far"] if done.stopped else []
+    facts = [
+        Fact("topology", done.topology.name, title, "layout"),
+        Fact("seconds", done.seconds, words.seconds(float(done.seconds)), "time a step"),
+        Fact("default_seconds", done.default, default, "topology's order"),
+        Fact("bound_seconds", done.bound, words.seconds(done.bound), "at least"),
+        Fact("gpus", done.names, _places(done)),
+        Fact("exact_programs", done.exact),
+        seconds(took),
+        Fact("files", list(paths), _in_folder(paths), "written"),
+        *notes([*stopped, *dict.fromkeys(notes_of), *more]),
+    ]
+    rows = [
+        [
+            same("step", number),
+            Fact("row", result.row.traffic.name, result.row.traffic.name, "traffic"),
+            Fact("bytes", result.row.total, words.size(result.row.total), "a step"),
+            Fact("algbw", result.algbw, words.decimal(result.algbw)),
+            Fact("default", result.default, _or_none(result.default), "topology's order"),
+            Fact("alone_at_most", result.bound, f"{result.bound:.4g}", "alone at most"),
+            Fact("proven", step.cost.algbw == step.cost.bound),
+        ]
+        for number, step in enumerate(done.steps)
+        for result in step.rows
+    ]
+    return [facts, Rows("rows", rows, right=range(2, 7))]
+
+
+def _places(done: Layout) -> str:
+    """The GPU of each rank, while they are few."""
+    shown = [f"{rank}: {name}" for rank, name in enumerate(done.names)]
+    return ", ".join(shown if len(shown) <= PLACES else [*shown[:PLACES], "..."])
+
+
+def _or_none(rate: Fraction | None) -> str:
+    return "none" if rate is None else words.decimal(rate)
+
+
+def _in_folder(paths: Sequence[Path]) -> str:
+    """How many files, where, and how large."""
+    if not paths:
+        return ""
+    total = words.size(sum(path.stat().st_size for path in paths))
+    return f"{words.plural(len(paths), 'file')} in {paths[0].parent} ({total})"
 
 
 # --- fronts ---------------------------------------------------------------------------------------

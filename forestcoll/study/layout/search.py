@@ -1,0 +1,213 @@
+"""Search over placements: orders of the fabric, then trades of GPUs; the best is costed exactly.
+
+Starts deal the dimensions out over the hierarchy of links in every order. From the best of them,
+ranks trade GPUs while the least that a placement costs becomes smaller; a few random trades lead
+on. A placement is costed by the exact program only where its least cost is below the best exact
+one; cuts that limit it are learned, so that the least cost comes nearer the exact one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice, permutations
+
+from forestcoll.common.clock import Progress
+from forestcoll.study.layout.costs import NEVER, Costs, Placement
+from forestcoll.study.layout.state import State
+
+STARTS = 400
+"""Orders of dimensions and GPUs that are looked at."""
+CLIMBS = 6
+"""Of them, those from which ranks trade GPUs."""
+WORK = 12_000
+"""Trades that are looked at in all up to 32 ranks; in proportion fewer where they are more."""
+DEAR = 30
+"""Trades that a program of a group alone counts as, which a trade may need."""
+PACKS = 8
+"""For each row of traffic, times that the best groups of GPUs are packed."""
+KICKS = 20
+"""Rounds of random trades without a better placement before the search ends."""
+ALL_PAIRS = 64
+"""Ranks up to which every pair may trade; beyond, those of slow groups with one of each kind."""
+CLOSE = 1e-9
+
+
+@dataclass(slots=True)
+class Best:
+    """The best placement so far, and its exact seconds (None: it cannot be served)."""
+
+    placement: Placement
+    seconds: Fraction | None
+    interrupted: bool = False
+    tried: int = 0
+
+
+def search(costs: Costs, bound: float, progress: Progress | None = None) -> Best:
+    """The best placement that was found, never worse than the default: rank r on GPU r.
+
+    `bound`: seconds that no placement beats, at which the search ends. Ctrl-C ends it, too, with
+    the best so far.
+    """
+    world = costs.job.parallel.world
+    default = tuple(range(world))
+    allowed = State(costs, default).bound < NEVER
+    best = Best(default, costs.exact(default) if allowed else None)
+    try:
+        _Search(costs, bound, best, progress).run()
+    except KeyboardInterrupt:
+        best.interrupted = True
+    return best
+
+
+class _Search:
+    def __init__(self, costs: Costs, bound: float, best: Best, progress: Progress | None) -> None:
+        self.costs, self.bound, self.best, self.progress = costs, bound, best, progress
+        self.random = random.Random(0)
+        world = costs.job.parallel.world
+        self.work = self.whole = max(500, WORK * 32 // max(32, world))
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is better than the best."""
+        seconds = self.best.seconds
+        return seconds is not None and float(seconds) <= self.bound * (1 + CLOSE)
+
+    def run(self) -> None:
+        """Starts, climbs, kicks."""
+        orders = sorted(self.starts(), key=lambda state: state.score)
+        packed = sorted(self.packs(), key=lambda state: state.score)
+        starts = [*packed[: CLIMBS // 2], *orders][:CLIMBS]
+        for state in starts:
+            self.consider(state)
+            if self.done:
+                return
+        lead = starts[0]
+        for state in starts:
+            self.climb(state, self.whole // (2 * CLIMBS))
+            self.consider(state)
+            lead = min(lead, state, key=lambda state: state.score)
+            if self.done:
+                return
+        idle = 0
+        while idle < KICKS and self.work > 0 and not self.done:
+            state = State(self.costs, lead.placement)
+            for _ in range(self.random.randint(2, 5)):
+                state.swap(*self.random.sample(range(len(lead.placement)), 2))
+            self.climb(state, self.work)
+            idle = 0 if self.consider(state) or state.score < lead.score else idle + 1
+            lead = min(lead, state, key=lambda state: state.score)
+
+    def starts(self) -> Iterator[State]:
+        """Every order of dimensions on the fabric's order and on the topology's."""
+        grid = self.costs.job.parallel.grids[0]
+        dims = [i for i, size in enumerate(grid.sizes) if size > 1]
+        seen = set[Placement]()
+        orders = [self.costs.fabric.order, list(range(grid.world))]
+        for nest in islice(permutations(dims), STARTS):
+            for order in orders:
+                placement = [0] * grid.world
+                for rank in range(grid.world):
+                    digits, rest = [], rank
+                    for size in grid.sizes:
+                        digits.append(rest % size)
+                        rest //= size
+                    place, stride = 0, 1
+                    for i in nest:
+                        place += digits[i] * stride
+                        stride *= grid.sizes[i]
+                    placement[rank] = order[place]
+                if tuple(placement) not in seen:
+                    seen.add(tuple(placement))
+                    yield State(self.costs, placement)
+
+    def packs(self) -> Iterator[State]:
+        """For each dimension, GPUs dealt out to its groups by the best group that is still free."""
+        import numpy as np
+
+        for _, row in self.costs.rows():
+            if row.traffic.collective is None:
+                continue
+            groups, rates = self.costs.subsets(row)
+            mixed = np.random.default_rng(0)
+            for _ in range(PACKS if len(groups) else 0):
+                order = np.lexsort((mixed.random(len(rates)), -rates))
+                free = np.ones(self.costs.job.parallel.world, dtype=bool)
+                placement = [0] * len(free)
+                for unit in row.units:
+                    order = order[free[groups[order]].all(axis=1)]
+                    best = groups[order[0]]
+                    free[best] = False
+                    for rank, gpu in zip(unit, best.tolist(), strict=True):
+                        placement[rank] = gpu
+                yield State(self.costs, placement)
+
+    def consider(self, state: State) -> bool:
+        """Costs a placement exactly where it may be the best; whether it is."""
+        best = self.best
+        best.tried += 1
+        least = math.inf if best.seconds is None else float(best.seconds)
+        if state.bound >= min(NEVER, least * (1 - CLOSE)):
+            return False
+        placement = state.placement
+        seconds = self.costs.exact(placement)
+        costs = [self.costs.step(i, placement) for i in range(len(self.costs.steps))]
+        self.costs.fabric.learn(side for cost in costs if cost for side in cost.sides)
+        if seconds is None or (best.seconds is not None and seconds >= best.seconds):
+            return False
+        best.placement, best.seconds = placement, seconds
+        return True
+
+    def climb(self, state: State, work: int) -> None:
+        """Trades that make the score smaller, until none does or the work is used up."""
+        state.refresh()  # cuts may have been learned
+        score, better = state.score, True
+        while better and work > 0 and self.work > 0:
+            better = False
+            for a, b in self.pairs(state):
+                if state.is_idle(a, b):
+                    continue
+                solved = self.costs.solved
+                before = state.swap(a, b)
+                after = state.score
+                spent = 1 + DEAR * (self.costs.solved - solved)
+                work -= spent
+                self.work -= spent
+                if after < score * (1 - CLOSE):
+                    score, better = after, True
+                else:
+                    state.undo(before)
+                if work <= 0 or self.work <= 0:
+                    break
+            if self.progress is not None:
+                self.progress("layout", 1 - self.work / self.whole)
+
+    def pairs(self, state: State) -> list[tuple[int, int]]:
+        """Pairs of ranks that may trade, in random order."""
+        import numpy as np
+
+        world = len(state.gpus)
+        if world <= ALL_PAIRS:
+            out = [(a, b) for a in range(world) for b in range(a)]
+            self.random.shuffle(out)
+            return out
+        slow = np.zeros(world)
+        for step, times in zip(self.costs.steps, state.times, strict=True):
+            for row, own in zip(step, times, strict=True):
+                for unit in np.argsort(-own)[:4].tolist():
+                    slow[list(row.units[unit])] += own[unit]
+        first = np.argsort(-slow, kind="stable")[:16].tolist()
+        mixed = list(range(world))
+        self.random.shuffle(mixed)
+        out = []
+        for a in first:
+            kinds: dict[object, int] = {}
+            near = self.costs.fabric.pairs[state.gpus[a]]
+            for b in mixed:
+                kinds.setdefault((int(near[state.gpus[b]]), float(slow[b])), b)
+            out += [(a, b) for b in kinds.values() if b != a]
+        self.random.shuffle(out)
+        return out

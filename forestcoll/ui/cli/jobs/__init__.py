@@ -1,0 +1,1 @@
+"""The command of jobs, whose groups share a fabric: `layout`."""
