@@ -46,7 +46,7 @@ def test_the_index_names_every_page() -> None:
     named = re.findall(r"^\| \[[^]]*\]\(([\w/-]+\.md)\)", index, flags=re.MULTILINE)
     there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
     assert sorted(named) == sorted(there)
-    assert sum("/" not in name for name in named) == 9
+    assert sum("/" not in name for name in named) == 10
 
 
 def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:

@@ -5,8 +5,9 @@
 A ring of four network namespaces (`forestcoll lab`'s), a rank in each, over gloo. Measured are the
 allreduce of a flat gradient by its plan; Adam on all of it, with as many passes over each block as
 take about X of the allreduce's time; one after the other; and Adam as the allreduce's `on_chunk`,
-which gets each part of the gradient as soon as it is final. Hidden is what that saves, of the
-smaller of the two. Weights and both moments have to be the same bits.
+which gets each part of the gradient as soon as it is final. Hidden is what that saves (of both in
+turn, or of their sum where that is less), as a share of the smaller of the two. Weights and both
+moments have to be the same bits.
 
 As in the lab ranks go before other processes, and Adam's thread behind transfers. With fewer
 processors than ranks both may need more of them than there are: then links have to be slower, or
@@ -122,7 +123,9 @@ def measure(rank: int, plan: ft.Plan, count: int, repeat: int, share: float) -> 
     same = torch.tensor(int(alike))
     dist.all_reduce(same, dist.ReduceOp.MIN)
     told: dict[str, Any] = {name: median(seconds) for name, seconds in times.items()}
-    told["hidden"] = (told["in turn"] - told["overlapped"]) / min(told["allreduce"], told["adam"])
+    both_alone = told["allreduce"], told["adam"]
+    saved = min(told["in turn"], sum(both_alone)) - told["overlapped"]
+    told["hidden"] = saved / min(both_alone)
     return told | {"passes": passes, "alike": bool(same)}
 
 
