@@ -58,6 +58,7 @@ class Fabric:
     form: dict[str, tuple[str, Mapping[str, Alike]]] = field(default_factory=dict)
     _first_plane: list[int] = field(default_factory=list)  # of each part
     _ports: dict[str, dict[str, int]] = field(default_factory=dict)  # form -> other end -> port
+    _copies: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         forms = _forms(self.whole)
@@ -168,14 +169,12 @@ class Fabric:
     @property
     def copies(self) -> dict[tuple[str, str], int]:
         """Per pair of nodes of `left` with a switch among them: of how many links theirs is one."""
-        return {
-            ends: math.prod(
-                alike.size
-                for alike in {**dict(self._own(ends[0])), **dict(self._own(ends[1]))}.values()
-            )
-            for ends in self.left.rates()
-            if ends[0] in self.form or ends[1] in self.form
-        }
+        if not self._copies:
+            for ends in self.left.rates():
+                if ends[0] in self.form or ends[1] in self.form:
+                    alike = {**self._own(ends[0]), **self._own(ends[1])}
+                    self._copies[ends] = math.prod(each.size for each in alike.values())
+        return self._copies
 
     def _own(self, node: str) -> Mapping[str, Alike]:
         return self.form[node][1] if node in self.form else {}

@@ -124,18 +124,15 @@ class Loads:
         order = np.argsort(self.weight, kind="stable")
         for i, ends in zip(order.tolist(), map(tuple, self.ends[order].tolist()), strict=True):
             best[ends] = i  # the last is the heaviest
-        rates = [
-            (
-                graph.bandwidth(number[u, v])
-                / copies[names[u], names[v]]
-                * int(self.planes[i])
-                * total
-                / int(self.weight[i]),
-                i,
-            )
+        planes, weight = self.planes.tolist(), self.weight.tolist()
+        terms = [  # units of capacity, over weights
+            (graph.capacity[number[u, v]] * planes[i], copies[names[u], names[v]] * weight[i], i)
             for (u, v), i in best.items()
         ]
-        return min(rates)
+        least = min(above / below for above, below, _ in terms) * (1 + 1e-9)
+        rates = [(Fraction(a, b), i) for a, b, i in terms if a / b <= least]
+        rate, slowest = min(rates)
+        return rate * graph.unit * total, slowest
 
 
 def loads(spreading: Spreading) -> Loads:

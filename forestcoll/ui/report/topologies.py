@@ -177,7 +177,8 @@ def routes_facts(
     reached = min(rate, sent.algbw)
     names = carried.spreading.edges.graph.names
     here, there = (names[v] for v in carried.ends[slowest].tolist())
-    switches = sum(1 for node in fabric.form for _ in fabric.values(node))
+    after = fabric if repaired is None else repaired.fabric
+    switches = sum(1 for node in after.form for _ in after.values(node))
     planes = len({plane for edge in pinned.edges for way in edge.ways for plane in way.planes})
     ways = sum(len(way.planes) for edge in pinned.edges for way in edge.ways)
     lines = [
