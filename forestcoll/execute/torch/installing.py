@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
+from forestcoll.common.input_limits import PLAN_BYTES
+from forestcoll.common.text_file import read_text
 from forestcoll.execute.torch import alltoall, collectives
 from forestcoll.execute.torch.operators import operator_of
 from forestcoll.execute.torch.plan import Plan, plan_of
@@ -80,27 +84,33 @@ class _Ready:
         return collectives.refusal(tensor, operator, group)
 
 
+Rules = dict[Collective, list[_Ready]]
+
+
 class Installation:
     """Plans behind `torch.distributed`'s functions, from `install` to `uninstall`.
 
+    `rules`: for one process group; or a layout's folder, for every group that is one of its groups.
     `used` counts calls by plan name, `fallbacks` the others by (function, reason). As a context
     manager, it uninstalls itself at the end.
     """
 
-    def __init__(self, rules: Iterable[Rule | Plan | str | PathLike[str]], group: Any) -> None:
+    def __init__(
+        self, rules: Iterable[Rule | Plan | str | PathLike[str]] | Path, group: Any
+    ) -> None:
         self.used: Counter[str] = Counter()
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._group = dist.group.WORLD if group is None else group
         size = dist.get_world_size(self._group)
-        self._rules: dict[Collective, list[_Ready]] = {}
-        for rule in rules:
-            ready = _ready(rule if isinstance(rule, Rule) else Rule(rule))
-            if ready.plan.ranks != size:
-                raise PlanError(
-                    f"{ready.plan.name} is for {ready.plan.ranks} ranks, but the process group "
-                    f"has {size}; synthesize one for these GPUs"
-                )
-            self._rules.setdefault(ready.plan.collective, []).append(ready)
+        self._members: dict[tuple[int, ...], Rules] = {}
+        if isinstance(rules, Path):
+            self._members = _of_layout(rules, dist.get_rank(), size)
+            self._group = None  # none by itself: each by its members
+        else:
+            own: Rules = {}
+            for rule in rules:
+                _add(own, _ready(rule if isinstance(rule, Rule) else Rule(rule)), size)
+            self._members[tuple(dist.get_process_group_ranks(self._group))] = own
         self._originals: dict[tuple[Any, str], Callable[..., Any]] = {}
 
     def __enter__(self) -> Installation:
@@ -122,7 +132,8 @@ class Installation:
     def _install(self) -> None:
         for name, collective in SERVED.items():
             for module in (dist, c10d):
-                if collective in self._rules and hasattr(module, name):
+                served = any(collective in rules for rules in self._members.values())
+                if served and hasattr(module, name):
                     original = getattr(module, name)
                     self._originals[module, name] = original
                     setattr(module, name, self._wrap(name, collective, original))
@@ -152,10 +163,13 @@ class Installation:
 
     def _choose(self, collective: Collective, given: dict[str, Any]) -> tuple[Plan | None, str]:
         """The first plan that serves the call, or None and why not."""
-        group = given.get("group")
-        if (dist.group.WORLD if group is None else group) is not self._group:
+        group = dist.group.WORLD if given.get("group") is None else given["group"]
+        if self._group is not None and group is not self._group:
             return None, "another process group"
-        if self._group in getattr(c10d._world, "pg_coalesce_state", ()):
+        rules = self._members.get(tuple(dist.get_process_group_ranks(group)), {})
+        if not rules.get(collective):
+            return None, "another process group"
+        if group in getattr(c10d._world, "pg_coalesce_state", ()):
             return None, "coalesced with others"
         tensors = _tensors(collective, given)
         if not all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
@@ -163,13 +177,13 @@ class Installation:
         size = max(t.numel() * t.element_size() for t in tensors)
         ragged = any(alltoall.has_sizes(given.get(word)) for word in SPLITS)
         op = given["op"] if collective.reduces else None
-        root = _root_of(given, self._group) if collective.has_root else None
+        root = _root_of(given, group) if collective.has_root else None
         why = ""
-        for ready in self._rules[collective]:
+        for ready in rules[collective]:
             if ragged and (ready.min_bytes or ready.max_bytes):
                 why = "splits, and the rule asks for sizes, of which each rank has its own"
                 continue
-            why = ready.refuses(size, tensors[0], op, root, self._group)
+            why = ready.refuses(size, tensors[0], op, root, group)
             if not why:
                 return ready.plan, ""
         return None, why
@@ -185,13 +199,19 @@ def install(
     """Let `torch.distributed`'s functions use the plans for the calls that they serve.
 
     Everything else goes where it went before. Must be called alike on all ranks of `group` (all
-    processes if None), after `init_process_group`. The Installation counts what was used; also,
-    the logger "forestcoll.torch" says so at level DEBUG, call by call.
+    processes if None), after `init_process_group`. The folder of a layout (`forestcoll layout`)
+    serves every process group whose ranks are one of the layout's groups. The Installation counts
+    what was used; also, the logger "forestcoll.torch" says so at level DEBUG, call by call.
     """
     if not isinstance(plans, Rule | Plan | str | PathLike | Iterable):
         raise ArgumentError(f"plans must be plans, rules or paths, not {arguments.quote(plans)}")
-    several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
-    installation = Installation(several, group)
+    if isinstance(plans, str | PathLike) and Path(plans).is_dir():
+        if group is not None:
+            raise ArgumentError("a layout serves the groups that it has: leave group away")
+        installation = Installation(Path(plans), None)
+    else:
+        several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
+        installation = Installation(several, group)
     installation._install()
     return installation
 
@@ -200,6 +220,43 @@ def uninstall() -> None:
     """End the installation that was made last; nothing if there is none."""
     if _installed:
         _installed[-1].uninstall()
+
+
+def _add(rules: Rules, ready: _Ready, size: int) -> None:
+    if ready.plan.ranks != size:
+        raise PlanError(
+            f"{ready.plan.name} is for {ready.plan.ranks} ranks, but the process group "
+            f"has {size}; synthesize one for these GPUs"
+        )
+    rules.setdefault(ready.plan.collective, []).append(ready)
+
+
+def _of_layout(folder: Path, rank: int, world: int) -> dict[tuple[int, ...], Rules]:
+    """The plans of the layout's groups that hold this rank, by the groups' ranks."""
+    path = folder / "layout.json"
+    text = read_text(str(path), PLAN_BYTES, PlanError)
+    out: dict[tuple[int, ...], Rules] = {}
+    try:
+        index = json.loads(text)
+        if index["format"] != "forestcoll.placement/1":
+            raise PlanError(f"{path}: its format is not forestcoll.placement/1")
+        count = len(index["gpus"])
+        groups = [g for step in index["steps"] for row in step["rows"] for g in row["groups"]]
+        chosen = [
+            (tuple(map(int, group["ranks"])), str(file))
+            for group in groups
+            if rank in group["ranks"]
+            for file in [f for form, f in group["files"].items() if form != "forest"][:1]
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PlanError(f"{path}: is no layout ({error!r})") from None
+    if count != world:
+        raise PlanError(f"{path}: places {count} ranks, and there are {world} processes")
+    for ranks, file in chosen:
+        if ".." in Path(file).parts or Path(file).is_absolute():
+            raise PlanError(f"{path}: {file!r} leads out of the folder")
+        _add(out.setdefault(ranks, {}), _ready(Rule(folder / file)), len(ranks))
+    return out
 
 
 def _ready(rule: Rule) -> _Ready:

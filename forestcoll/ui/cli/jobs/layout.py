@@ -59,6 +59,7 @@ def layout(
     from forestcoll.study.layout import lay_out
     from forestcoll.study.layout.folder import files_of
     from forestcoll.ui.report import synthesis
+    from forestcoll.ui.view.groups import draw
 
     with show_progress("layout") as progress:
         done = lay_out(topology, job, ranks, relays, progress)
@@ -67,6 +68,8 @@ def layout(
             if folder is None
             else files_of(done, target, formats_of(None, target), progress)
         )
+    if folder is not None:
+        texts |= {"layout.svg": draw(done)}
     paths = {} if folder is None else {folder / name: text for name, text in texts.items()}
     writing.write_all(paths, force)
     answer(as_json, synthesis.layout(done, time.perf_counter() - began, notes, list(paths)))
