@@ -27,14 +27,17 @@ float round_to(Type type, float x) {
   });
 }
 
+constexpr float beta[2] = {0.9f, 0.999f};
+
+// Of the means of gradients and their squares, what so many turns have given them.
+float share(int k, float turn) { return static_cast<float>(1 - std::pow(double{beta[k]}, turn)); }
+
 // A step of the optimizer with the gradient g: the new weight.
-float adam(float* state, Amount count, float rate, float turn, float g) {
-  const float beta[2] = {0.9f, 0.999f};
+float adam(float* state, Amount count, float rate, const float* shares, float g) {
   float &w = state[0], &m = state[count], &v = state[2 * count];
   m = beta[0] * m + (1 - beta[0]) * g;
   v = beta[1] * v + (1 - beta[1]) * g * g;
-  const auto share = [&](int k) { return static_cast<float>(1 - std::pow(double{beta[k]}, turn)); };
-  return w -= rate * (m / share(0)) / (std::sqrt(v / share(1)) + 1e-8f);
+  return w -= rate * (m / shares[0]) / (std::sqrt(v / shares[1]) + 1e-8f);
 }
 
 }  // namespace
@@ -43,6 +46,7 @@ void Epilogue::apply(Type type, Amount first, Amount n, byte* data) const {
   with_type(type, [&](auto zero) {
     using A = Arithmetic<decltype(zero)>;
     auto* const to = reinterpret_cast<decltype(zero)*>(data);
+    const float shares[] = {share(0, state[0]), share(1, state[0])};
     for (Amount k = 0; k < n; ++k) {
       const Amount at = first + k, inside = at % padded, i = at / padded * part + inside;
       if (inside >= part) continue;
@@ -54,7 +58,7 @@ void Epilogue::apply(Type type, Amount first, Amount n, byte* data) const {
           case Work::avg: x /= value; break;
           case Work::cast: x = round_to(static_cast<Type>(number), x); break;
           case Work::bias: x += state[1 + i % biases]; break;
-          case Work::adam: x = adam(state + 1 + biases + i, count, value, state[0], x); break;
+          case Work::adam: x = adam(state + 1 + biases + i, count, value, shares, x); break;
           case Work::dropout: {
             const Words words = philox({Bits(i / 4), Bits(i / 4 >> 32), Bits(state[0]), 0});
             x = words[i % 4] < number * 0x1p32 ? 0 : x * static_cast<float>(1 / (1 - number));
