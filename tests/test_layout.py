@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import signal
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from command_line import Run, fine
 from random_graphs import random_graph
 
-from forestcoll.common.errors import InfeasibleError, TopologyError
+from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule import layout_file
@@ -21,7 +22,7 @@ from forestcoll.solver.groups.split import split, split_apart
 from forestcoll.study.layout import Layout, lay_out
 from forestcoll.study.layout.costs import Costs
 from forestcoll.study.layout.fabric import survey
-from forestcoll.study.layout.search import search
+from forestcoll.study.layout.search import _Search, search
 from forestcoll.topology import catalog
 
 HEAD = "format: forestcoll.layout/1\n"
@@ -150,6 +151,14 @@ def test_a_fixed_placement_stays() -> None:
         placed("dgx-a100", job, boxes="4")
 
 
+def test_a_fixed_placement_that_tears_what_is_kept_is_refused() -> None:
+    topology = catalog.load("fat-tree", {"leaves": "2", "hosts": "2", "gpus": "2"})
+    job = "sizes: {tp: 2, dp: 4}\norder: dp-tp\nkeep: {tp: box}\nplacement: fixed\n"
+    job += "traffic: [{dim: tp, collective: allreduce, bytes: 1M}]"
+    with pytest.raises(UnsupportedError, match="keeps each group of tp in a box"):
+        lay_out(topology, layout_file.loads(HEAD + job))
+
+
 JOB = """format: forestcoll.layout/1
 sizes: {tp: 4, dp: 2}
 order: dp-tp
@@ -194,3 +203,28 @@ def test_files_of_a_layout(call: Run, tmp_path: Path) -> None:
         assert line == f"rank {rank}=+n{list(own).index(host)} slot={own[host].index(name[-1])}"
     code = compile((out / "mesh.py").read_text(), "mesh.py", "exec")
     assert "mesh_dim_names" in code.co_consts or code.co_names
+
+
+def test_ctrl_c_keeps_the_best_so_far(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starts are costed, then a signal comes: files and figures of the best start; else none."""
+    monkeypatch.setattr(_Search, "climb", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(_Search, "done", False)
+    job, out = tmp_path / "job.yaml", tmp_path / "out"
+    words = ["layout", str(job), "-t", "fat-tree", "--json", "-o", str(out)]
+    for setting in ("gpus=4", "hosts=1", "leaves=2"):
+        words += ["--set", setting]
+    job.write_text(JOB)
+    said = json.loads(fine(call(*words)))
+    assert said["notes"][0] == "the search was interrupted: this is the best so far"
+    index = json.loads((out / "layout.json").read_text())
+    assert Fraction(said["step_seconds"]) == Fraction(index["seconds"])
+    assert Fraction(index["seconds"]) < Fraction(index["default_seconds"])
+    assert all(
+        (out / file).is_file()
+        for file in index["steps"][0]["rows"][0]["groups"][0]["files"].values()
+    )
+    monkeypatch.setattr(_Search, "starts", _Search.climb)
+    job.write_text(JOB + "keep: {tp: box}\n")
+    assert call(*words, "--force") == (130, "", "forestcoll: interrupted\n")

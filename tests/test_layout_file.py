@@ -133,6 +133,11 @@ keep: {tp: box}
 WRONG = {
     "sizes: {tp: 4}\n" + TRAFFIC.replace("tp", "pt"): "no dimension is called 'pt': there are tp",
     "sizes: {tp: 4, dp: 2}\norder: tp-pp\n" + TRAFFIC: "x:3: order 'tp-pp' leaves out dp",
+    "sizes: {tp: 2, dp: 2}\n"
+    + TRAFFIC.replace(
+        "tp", "tp-tp"
+    ): "x:3: 'tp-tp': no grid has all of these dimensions, each once",
+    "": "layout: 'sizes' is missing",
     "sizes: {tp: 4, xp: 2}\n" + TRAFFIC: "x:2: sizes: unknown key 'xp'",
     "sizes: {tp: 4, ep: 2}\n" + TRAFFIC: "x:2: ep is of the experts' grid",
     "sizes: {tp: 0}\n" + TRAFFIC: "sizes: tp must be a whole number from 1, not '0'",

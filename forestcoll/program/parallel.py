@@ -72,7 +72,7 @@ class Parallelism:
     def groups(self, token: str) -> list[tuple[int, ...]]:
         """Groups of ranks of one dimension, or of several: "tp-dp".
 
-        Raises UnsupportedError for dimensions that no grid has all of.
+        Raises UnsupportedError for dimensions that no grid has all of, and for one named twice.
         """
         dims = token.split("-")
         for name in dims:
@@ -80,9 +80,9 @@ class Parallelism:
                 named = ", ".join(self.names())
                 raise UnsupportedError(f"no dimension is called '{name[:40]}': there are {named}")
         for grid in self.grids:
-            if set(dims) <= set(grid.names):
+            if len({*dims} & {*grid.names}) == len(dims):
                 return grid.groups(dims)
-        raise UnsupportedError(f"'{token}': no grid has all of these dimensions")
+        raise UnsupportedError(f"'{token[:60]}': no grid has all of these dimensions, each once")
 
 
 def megatron(
@@ -125,12 +125,11 @@ def _grid(words: Sequence[str], sizes: dict[str, int]) -> Grid:
     for name, size in sizes.items():
         if name not in words and size > 1:
             raise UnsupportedError(f"order '{'-'.join(words)}' leaves out {name}, of size {size}")
-    names = [name for name in (*words, *sizes) if name in sizes]
-    unique = tuple(dict.fromkeys(names))
-    return Grid(unique, tuple(sizes[name] for name in unique))
+    names = tuple(dict.fromkeys(name for name in (*words, *sizes) if name in sizes))
+    return Grid(names, tuple(sizes[name] for name in names))
 
 
 def device_mesh(names: Sequence[str], sizes: Sequence[int]) -> Parallelism:
     """The grid of torch's `init_device_mesh`: the dimension named last varies fastest."""
     grid = Grid(tuple(reversed(names)), tuple(reversed(sizes)))
-    return Parallelism((grid,), "-".join(names), mesh=True)
+    return Parallelism((grid,), "-".join(names), True)

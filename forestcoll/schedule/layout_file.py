@@ -79,7 +79,7 @@ class Job:
 
 def loads(text: str, source: str = "<text>") -> Job:
     """The job that a layout file states; TopologyError with file and line where it is wrong."""
-    table = parse_yaml(text, source)
+    table = parse_yaml(text, source, "layout")
     table.check_keys("layout", KEYS, ("format", "sizes", "traffic"))
     kind = table.text("format", "")
     if kind is not None and kind.text.strip() != FORMAT:
@@ -105,7 +105,7 @@ def _word(table: Table, key: str, choices: Sequence[str]) -> str:
 def _whole(value: Value, what: str) -> int:
     text = value.as_text(what)
     word = text.text.strip()
-    if not (word.isascii() and word.isdecimal()) or not 1 <= len(word) <= 7 or int(word) < 1:
+    if not (word.isascii() and word.isdecimal() and len(word) <= 7 and int(word)):
         raise text.error(f"{what} must be a whole number from 1, not '{word[:40]}'")
     return int(word)
 

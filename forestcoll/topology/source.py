@@ -141,8 +141,8 @@ def _shape(value: Value) -> str:
     return "a list" if isinstance(value, Items) else "a mapping"
 
 
-def parse_yaml(text: str, source: str) -> Table:
-    """Returns the mapping that the YAML document `text` holds.
+def parse_yaml(text: str, source: str, kind: str = "topology") -> Table:
+    """Returns the mapping that the YAML document `text` holds, a file of that kind.
 
     Raises `TopologyError` for what is not YAML, not one mapping, repeats a key, uses anchors,
     aliases or tags, or goes beyond `input_limits`.
@@ -159,8 +159,8 @@ def parse_yaml(text: str, source: str) -> Table:
     except (yaml.YAMLError, UnicodeError) as problem:
         raise TopologyError(f"{source}: not YAML: {' '.join(str(problem).split())[:200]}") from None
     if builder.root is None:
-        raise TopologyError(f"{source}: empty; a topology file starts with 'format: ...'")
-    return builder.root.as_table("a topology file")
+        raise TopologyError(f"{source}: empty; a {kind} file starts with 'format: ...'")
+    return builder.root.as_table(f"a {kind} file")
 
 
 class _YamlBuilder:
@@ -175,13 +175,12 @@ class _YamlBuilder:
 
     def take(self, event: yaml.Event) -> None:
         line = event.start_mark.line + 1 if event.start_mark else 1
+        place = Place(self.source, line)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise Place(self.source, line).error(
-                "anchors and aliases (& and *) are not allowed: write the value out"
-            )
+            raise place.error("anchors and aliases (& and *) are not allowed: write the value out")
         tag = getattr(event, "tag", None)
         if tag is not None and tag != "!":
-            raise Place(self.source, line).error(f"tags ({tag[:60]}) are not allowed")
+            raise place.error(f"tags ({tag[:60]}) are not allowed")
         if isinstance(event, yaml.ScalarEvent):
             self.add(Text(self.source, line, event.value))
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
@@ -196,7 +195,7 @@ class _YamlBuilder:
             self.stack.pop()
             self.keys.pop()
         elif isinstance(event, yaml.DocumentStartEvent) and self.root is not None:
-            raise Place(self.source, line).error("a second document: a topology file holds one")
+            raise place.error("a second document: a file holds one")
 
     def add(self, value: Value) -> None:
         self.values += 1

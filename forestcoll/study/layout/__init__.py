@@ -10,7 +10,7 @@ folder   the files of a layout, for frameworks, launchers and `forestcoll.torch`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,6 @@ class Layout:
     bound: float
     stopped: bool = False
     exact: int = 0
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def job(self) -> Job:
@@ -98,7 +97,7 @@ def lay_out(
     """
     from forestcoll.study.layout.costs import GIGA, Costs
     from forestcoll.study.layout.fabric import survey
-    from forestcoll.study.layout.search import Best, search
+    from forestcoll.study.layout.search import search
 
     graph = CapacityGraph.from_topology(topology, ranks, relays).plain
     world = job.parallel.world
@@ -114,10 +113,7 @@ def lay_out(
         for step, limits in zip(costs.steps, bounds, strict=True)
     )
     default = tuple(range(world))
-    if job.placement == "search":
-        best = search(costs, bound, progress)
-    else:
-        best = Best(default, costs.exact(default))
+    best = search(costs, bound, progress)
     if best.seconds is None:
         _refuse(costs, job)
     steps = []

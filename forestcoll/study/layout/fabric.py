@@ -78,8 +78,7 @@ def survey(graph: CapacityGraph) -> Fabric:
 
     if graph.n > NODES:
         raise UnsupportedError(
-            f"the fabric has {graph.n:,} nodes; placements are searched up to {NODES:,}: "
-            "`placement: fixed` looks at the order of the topology alone"
+            f"the fabric has {graph.n:,} nodes; jobs are placed on up to {NODES:,}"
         )
     count, levels = len(graph.ranks), _levels(graph)
     boxes = {name: i for i, name in enumerate(dict.fromkeys(map(graph.box, graph.ranks)))}

@@ -57,7 +57,7 @@ def files_of(
     index = {
         "format": FORMAT,
         "topology": layout.topology.name,
-        "order": layout.job.parallel.order,
+        "mesh" if layout.job.parallel.mesh else "order": layout.job.parallel.order,
         "gpus": layout.names,
         "seconds": str(layout.seconds),
         "default_seconds": None if layout.default is None else str(layout.default),

@@ -50,15 +50,18 @@ def search(costs: Costs, bound: float, progress: Progress | None = None) -> Best
     """The best placement that was found, never worse than the default: rank r on GPU r.
 
     `bound`: seconds that no placement beats, at which the search ends. Ctrl-C ends it, too, with
-    the best so far.
+    the best so far. Nothing else is tried where the job's placement is fixed.
     """
     world = costs.job.parallel.world
     default = tuple(range(world))
     allowed = State(costs, default).bound < NEVER
     best = Best(default, costs.exact(default) if allowed else None)
     try:
-        _Search(costs, bound, best, progress).run()
+        if costs.job.placement == "search":
+            _Search(costs, bound, best, progress).run()
     except KeyboardInterrupt:
+        if best.seconds is None:  # there is nothing to keep
+            raise
         best.interrupted = True
     return best
 

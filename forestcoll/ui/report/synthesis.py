@@ -306,14 +306,14 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
     default = "cannot be served"
     if done.default is not None:
         ratio = float(done.default / done.seconds)
-        default = f"{words.seconds(float(done.default))}; placed {ratio:.3g} times as fast"
+        default = f"{_of_step(done.default)}; placed {ratio:.3g} times as fast"
     notes_of = [step.cost.note for step in done.steps if step.cost.note]
     stopped = ["the search was interrupted: this is the best so far"] if done.stopped else []
     facts = [
         Fact("topology", done.topology.name, title, "layout"),
-        Fact("seconds", done.seconds, words.seconds(float(done.seconds)), "time a step"),
+        Fact("step_seconds", done.seconds, _of_step(done.seconds), "time a step"),
         Fact("default_seconds", done.default, default, "topology's order"),
-        Fact("bound_seconds", done.bound, words.seconds(done.bound), "at least"),
+        Fact("bound_seconds", done.bound, _of_step(done.bound), "at least"),
         Fact("gpus", done.names, _places(done)),
         Fact("exact_programs", done.exact),
         seconds(took),
@@ -323,10 +323,15 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
     rows = [
         [
             same("step", number),
-            Fact("row", result.row.traffic.name, result.row.traffic.name, "traffic"),
+            same("row", result.row.traffic.name, "traffic"),
             Fact("bytes", result.row.total, words.size(result.row.total), "a step"),
             Fact("algbw", result.algbw, words.decimal(result.algbw)),
-            Fact("default", result.default, _or_none(result.default), "topology's order"),
+            Fact(
+                "default",
+                result.default,
+                "none" if result.default is None else words.decimal(result.default),
+                "topology's order",
+            ),
             Fact("alone_at_most", result.bound, f"{result.bound:.4g}", "alone at most"),
             Fact("proven", step.cost.algbw == step.cost.bound),
         ]
@@ -336,14 +341,14 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
     return [facts, Rows("rows", rows, right=range(2, 7))]
 
 
+def _of_step(seconds: Fraction | float) -> str:
+    return words.duration(float(seconds) * 1e6)
+
+
 def _places(done: Layout) -> str:
     """The GPU of each rank, while they are few."""
     shown = [f"{rank}: {name}" for rank, name in enumerate(done.names)]
     return ", ".join(shown if len(shown) <= PLACES else [*shown[:PLACES], "..."])
-
-
-def _or_none(rate: Fraction | None) -> str:
-    return "none" if rate is None else words.decimal(rate)
 
 
 def _in_folder(paths: Sequence[Path]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from forestcoll.compile.formats import formats_of
 from forestcoll.ui.cli import files, writing
-from forestcoll.ui.cli.messages import answer, note, show_progress
+from forestcoll.ui.cli.messages import answer, draw, report, show_progress
 from forestcoll.ui.cli.options import (
     FORCE_FILES,
     JSON,
@@ -19,8 +19,6 @@ from forestcoll.ui.cli.options import (
     output_option,
     place,
 )
-
-INDEX = "layout.json"
 
 
 @command(
@@ -52,26 +50,22 @@ def layout(
     began = time.perf_counter()
     topology = machine.load()
     job = layout_file.loads(files.read_text(file), file)
-    folder = None if output is None else Path(output)
-    if folder is not None:
-        writing.prepare([folder / INDEX], force)
 
     from forestcoll.study.layout import lay_out
-    from forestcoll.study.layout.folder import files_of
+    from forestcoll.study.layout.folder import INDEX, files_of
     from forestcoll.ui.report import synthesis
-    from forestcoll.ui.view.groups import draw
+    from forestcoll.ui.view import groups
 
+    texts: dict[str, str] = {}
+    notes = ["nothing is written; --output DIR writes the files"]
+    if output is not None:
+        writing.prepare([Path(output, INDEX)], force)
     with show_progress("layout") as progress:
         done = lay_out(topology, job, ranks, relays, progress)
-        texts, notes = (
-            ({}, ())
-            if folder is None
-            else files_of(done, target, formats_of(None, target), progress)
-        )
-    if folder is not None:
-        texts |= {"layout.svg": draw(done)}
-    paths = {} if folder is None else {folder / name: text for name, text in texts.items()}
+        if output is not None:
+            texts, notes = files_of(done, target, formats_of(None, target), progress)
+            texts["layout.svg"] = groups.draw(done)
+    paths = {Path(output or "", name): text for name, text in texts.items()}
     writing.write_all(paths, force)
-    answer(as_json, synthesis.layout(done, time.perf_counter() - began, notes, list(paths)))
-    if folder is None:
-        note("nothing is written; --output DIR writes the files")
+    result = synthesis.layout(done, time.perf_counter() - began, notes, list(paths))
+    answer(as_json, result, draw if output is None else report)
