@@ -30,11 +30,12 @@ from forestcoll import plans
 from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.compile import plan_set, together
 from forestcoll.execute import cpu
+from forestcoll.program import REDUCTIONS
 from forestcoll.program.sizes import parse_size
 from forestcoll.study.comparison import play
 from forestcoll.topology.catalog import load
 from forestcoll.ui.cli import cli
-from forestcoll.ui.cli.run import DTYPES, OPS
+from forestcoll.ui.cli.run import DTYPES
 from forestcoll.ui.report.progress import StageProgress
 
 ROOT = Path(forestcoll.__file__).parents[1]
@@ -64,7 +65,7 @@ def test_sizes() -> None:
 
 def test_options_offer_what_the_engine_can_do() -> None:
     assert set(DTYPES) <= set(cpu.DTYPES)
-    assert set(OPS) <= set(cpu.OPS)
+    assert set(REDUCTIONS) <= set(cpu.OPS)
 
 
 def test_case_and_underscores_make_no_difference() -> None:

@@ -15,7 +15,7 @@ from test_owners import TWICE, one_step
 from test_types import Floats, Trial
 
 from forestcoll.common.errors import UnsupportedError
-from forestcoll.execute import cpu
+from forestcoll.execute import cpu, epilogue
 from forestcoll.execute.epilogue import Epilogue
 from forestcoll.plans import read_plan
 from forestcoll.program import Program
@@ -120,6 +120,17 @@ def test_adam_steps_once_a_launch(
     assert [each.tobytes() for each in state] == [each.tobytes() for each in (w, m, v)]
 
 
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("dgx-a100-2/allreduce.msccl.xml", 1), ("dgx-a100-1/allreduce.msccl.xml", 9_000)],
+)
+def test_processes_have_the_tables_of_an_epilogue(name: str, steps: int) -> None:
+    """Ranks are forked without most of the caller's memory; the tables are longer than a grain."""
+    asked: Any = {"ranks_as": "processes", "epilogue": ",".join(["scale=1"] * steps)}
+    result = cpu.run(SCHEDULES / name, 4096, **asked)
+    assert [row.wrong for row in result.rows] == [0, 0]
+
+
 def test_the_same_bits_on_any_number_of_ranks(trial: Trial) -> None:
     data = np.random.default_rng(5).uniform(-1, 1, 3001).astype(F)
     given = np.zeros(8192, F)
@@ -153,15 +164,14 @@ def test_every_element_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -
         result = cpu.run(program, size, dtype=dtype, epilogue=steps)
         assert [row.wrong for row in result.rows] == [0] * len(result.rows), result.mismatches
         assert f"{steps}: once to each sum, before others get it" in result.notes
-    make = Epilogue.of
+    completes = epilogue._completes
 
-    def spoil(*given: Any) -> Epilogue:
-        found = make(*given)
-        place = next(k for k, chunk in enumerate(found.completes) if chunk >= 0)
-        found.completes[place] = -1
+    def spoil(given: Program) -> list[int]:
+        found = [*completes(given)]
+        found[next(k for k, chunk in enumerate(found) if chunk >= 0)] = -1
         return found
 
-    monkeypatch.setattr(Epilogue, "of", spoil)
+    monkeypatch.setattr(epilogue, "_completes", spoil)
     assert all(row.wrong for row in cpu.run(program, size, epilogue="scale=3").rows)
 
 

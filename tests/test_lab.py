@@ -126,7 +126,7 @@ def test_rates_are_the_bandwidths_scaled() -> None:
     graph = named("rail", **SETTINGS)
     scale = measurement._scale(graph, 40.0)
     assert scale == Fraction(40_000_000, 4 * 500)
-    made = network.wires(graph, scale)
+    made = network.veth_pairs(graph, scale)
     assert {(w.there, w.back) for w in made} == {(9 * 10**6,) * 2, (10**6,) * 2, (2 * 10**6,) * 2}
     assert len({w.name for w in made}) == len(made) == 4 + 4 + 2
     assert len({w.mac(node) for w in made for node in (w.a, w.b)}) == 2 * len(made)
@@ -144,7 +144,7 @@ def test_one_way_links_and_links_slowed() -> None:
 
     slowed = edit(known, ["gpu1->gpu0"], [parse_scale("gpu1->gpu2=1/4")])
     graph = CapacityGraph.from_topology(slowed)
-    rates = {(w.a, w.b): (w.there, w.back) for w in network.wires(graph, Fraction(100))}
+    rates = {(w.a, w.b): (w.there, w.back) for w in network.veth_pairs(graph, Fraction(100))}
     assert rates == {(0, 1): (5000, 0), (0, 2): (5000, 5000), (1, 2): (1250, 5000)}
 
 

@@ -161,17 +161,26 @@ def test_the_benchmark_compares_bits_and_times(path: Path, monkeypatch: pytest.M
     assert told[0]["hidden"] == pytest.approx(saved / min(alone))
 
 
-def refused(rank: int, path: Path) -> str:
+def refused(rank: int, path: Path) -> tuple[str, bool]:
     import forestcoll.torch as ft
 
     from forestcoll.common.errors import UnsupportedError
 
+    given = torch.arange(24.0).view(4, 6).t()
+    wanted, said = 4 * given + torch.arange(24.0).view(6, 4), ""
     try:
-        ft.all_reduce(torch.zeros(4, 6).t(), path, on_chunk=lambda view, offset: None)
+        ft.all_reduce(given, path, on_chunk=lambda view, offset: None)
     except UnsupportedError as error:
-        return str(error)
-    return ""
+        said = str(error)
+
+    def count(view: Any, offset: int) -> None:
+        view.add_(torch.arange(offset, offset + view.numel()))
+
+    ft.all_reduce(given, path, epilogue=count)
+    return said, torch.equal(given, wanted)
 
 
 def test_parts_are_of_contiguous_tensors(path: Path) -> None:
-    assert run_ranks(4, refused, path) == ["on_chunk and ready take contiguous tensors"] * 4
+    """An epilogue's are of the flat result, whatever the tensor is like."""
+    said = "on_chunk and ready take contiguous tensors"
+    assert run_ranks(4, refused, path) == [(said, True)] * 4

@@ -23,6 +23,7 @@ from forestcoll.plans import read_plan
 SOURCE = """
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 /* x -> a x + b modulo 2^32, one after the other: associative, not commutative. */
 typedef struct { uint32_t a, b; } map;
 void chain(void *acc, const void *in, size_t n) {
@@ -40,6 +41,11 @@ void last(void *acc, const void *in, size_t n) {  /* associative; calls are coun
 }
 void broken(void *acc, const void *in, size_t n) {  /* forgets the last element of its input */
   for (size_t i = 0; i + 1 < n; ++i) ((int32_t *)acc)[i] += ((const int32_t *)in)[i];
+}
+static int32_t *table;
+__attribute__((constructor)) void begin(void) { (table = calloc(1 << 21, 4))[1 << 20] = 1; }
+void looked_up(void *acc, const void *in, size_t n) {  /* a sum, by the library's own memory */
+  for (size_t i = 0; i < n; ++i) ((int32_t *)acc)[i] += ((const int32_t *)in)[i] * table[1 << 20];
 }
 """
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -121,6 +127,12 @@ def test_ranks_of_several_processes(library: str) -> None:
     asked = {"dtype": "int64", "op": f"{library}:chain", "modes": "out-of-place"}
     result = run_apart(pg.ring_allreduce(4), 8192, 2, **asked)
     assert [row.wrong for row in result.rows] == [0]
+
+
+def test_processes_have_what_the_function_reads(library: str) -> None:
+    plan, asked = SCHEDULES / "dgx-a100-1" / "allreduce.msccl.xml", {"ranks_as": "processes"}
+    asked |= {"dtype": "int32", "op": f"{library}:looked_up"}
+    assert [row.wrong for row in cpu.run(plan, 4096, **asked).rows] == [0, 0]  # type: ignore[arg-type]
 
 
 def test_what_is_no_operator_is_refused(library: str, call: Run, tmp_path: Path) -> None:

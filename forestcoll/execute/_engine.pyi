@@ -38,7 +38,7 @@ def element_bytes(type: int) -> int: ...
 def element_values(type: int) -> int: ...
 
 class Epilogue:
-    """What is done to complete sums (epilogue.hpp)."""
+    """What is done to complete sums (engine.hpp)."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Epilogue:
         parts: tuple[int, int],
         state: int,
         count: int,
+        completes: Sequence[int],
     ) -> None:
         """`parts`: elements of one, and to the next one's begin. `state`: its address."""
 
@@ -66,7 +67,6 @@ class Engine:
         passages: tuple[Sequence[Passage], Sequence[Passage]] = ([], []),
         exact: Sequence[tuple[int, int]] = (),
         epilogue: Epilogue | None = None,
-        completes: Sequence[int] = (),
         user: int = 0,
     ) -> None: ...
     def launch(

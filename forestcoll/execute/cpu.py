@@ -48,7 +48,7 @@ try:
     from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
     from forestcoll.execute.user_operator import Replayed, UserOperator
-    from forestcoll.execute.wire import Wire
+    from forestcoll.execute.wire import WireType
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
         f"the native engine forestcoll.execute._engine cannot be loaded ({error}); "
@@ -131,7 +131,7 @@ def run(
         *(request, on_wire, data, tables, contents, geometry(data, slot, slice_bytes)),
         *((slot, count), processes, group, homes, done),
     )
-    contents.epilogue = None if done is None else done.expected
+    contents.epilogue = done and done.expected
     rows, wrong = tuple(map(job.row, request.modes)), contents.mismatches
     if group is not None:
         wrong = [text for texts in group.gather(wrong) for text in texts]
@@ -144,7 +144,7 @@ class _Job:
     """One call of `run`: everything that is the same in all modes."""
 
     request: Request
-    wire: Wire
+    wire: WireType
     data: Layout  # in the plan's buffers
     tables: Tables
     contents: Contents
@@ -234,8 +234,7 @@ class _Job:
             data=type_,
             passages=wire.passages(self.request, own, buffers, here),
             exact=wire.exact(buffers, here),
-            epilogue=None if self.epilogue is None else self.epilogue.work,
-            completes=[] if self.epilogue is None else self.epilogue.completes,
+            epilogue=self.epilogue and self.epilogue.work,
             user=0 if self.request.user is None else self.request.user.address,
         )
 
@@ -324,11 +323,11 @@ def _ask(
     wire: str | None,
     accumulate: str | None,
     asked: Asked,
-) -> tuple[Request, Wire]:
+) -> tuple[Request, WireType]:
     """What is asked for, checked; with a user's operator chunks of whole elements of its replay."""
     user = UserOperator.of(asked.get("op"))
     given: Asked = asked if user is None else {**asked, "op": "sum"}
-    request, on_wire = Wire.of(Request.of(program, size, **given), wire, accumulate)
+    request, on_wire = WireType.of(Request.of(program, size, **given), wire, accumulate)
     if user is None:
         return request, on_wire
     if on_wire.converts or on_wire.accumulates:
@@ -341,7 +340,7 @@ def _ask(
     return replace(request, data=data, user=user._replace(flow=flow)), on_wire
 
 
-def _demand(request: Request, wire: Wire, tables: Tables, here: Sequence[int]) -> int:
+def _demand(request: Request, wire: WireType, tables: Tables, here: Sequence[int]) -> int:
     """Bytes of the buffers of the ranks that are here."""
     data, modes = wire.lay_out(request.data), request.modes
     needed = memory_bytes(request.program, tables.scratch, data, modes, here)

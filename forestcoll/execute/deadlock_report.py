@@ -19,7 +19,7 @@ from forestcoll.execute.tables import CODES, LOOP, Tables
 from forestcoll.program import PACKETS, SIGNALS, Op
 
 SHOWN = 8  # thread blocks listed before "and n more"
-_OPS = {CODES[op.value]: op for op in Op}
+_BY_CODE = {CODES[op.value]: op for op in Op}
 _RAISES = {CODES[op.value] for op in (*SIGNALS, Op.RELEASE)}
 
 
@@ -191,7 +191,7 @@ class Report:
     def step(self, pc: int) -> tuple[int, str]:
         rows = self.tables.instructions
         code, step = rows[min(pc, len(rows) - 1)][:2]
-        return step, _OPS[code].value if code != CODES[LOOP] else "pipeline"
+        return step, _BY_CODE[code].value if code != CODES[LOOP] else "pipeline"
 
     def place(self, stop: Stop) -> str:
         step, op = self.step(stop.pc)
@@ -321,7 +321,7 @@ class Report:
     def packets(self, row: tuple[int, ...], *, read: bool) -> list[tuple[int, int, int]]:
         """(rank, first chunk, end) of the packets that an instruction reads, or writes."""
         code, _, first, sources, targets = row[:5]
-        kind = PACKETS.get(_OPS.get(code, Op.NOP))
+        kind = PACKETS.get(_BY_CODE.get(code, Op.NOP))
         if kind is None:
             return []
         begin = first + (kind.packet_src if read else sources + kind.packet_dst)

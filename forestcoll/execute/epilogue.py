@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute import _engine
 from forestcoll.execute.contents import Memory
 from forestcoll.execute.request import DTYPES, Request
-from forestcoll.execute.wire import FLOATS, Wire
+from forestcoll.execute.wire import FLOATS, WireType
 from forestcoll.program import RECEIVES, Instruction, Pipeline, Program
 from forestcoll.program.program import where
 from forestcoll.verify.dataflow import dataflow
@@ -38,7 +38,7 @@ def parse(text: str, ranks: int) -> list[tuple[int, float]]:
     for part in text.split(","):
         name, sign, value = part.partition("=")
         number = float(ranks) if name in ("avg", "bias") and not sign else _number(name, value)
-        if number is None or any(STEPS[step] == name == "adam" for step, _ in steps):
+        if number is None or (name == "adam" and STEPS.index(name) in dict(steps)):
             raise UnsupportedError(
                 f"epilogue: {part!r} is none of scale=NUMBER, avg, cast={'|'.join(FLOATS)}, bias, "
                 "dropout=SHARE, adam=RATE (once)"
@@ -59,22 +59,18 @@ def _number(name: str, value: str) -> float | None:
     return number if sane.get(name) and math.isfinite(number) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
+class Epilogue(NamedTuple):
     """Of one run: `work` on the live state, `expected` on another, for the comparison.
 
     A state has the number of launches, the bias, and Adam's weights, means, and means of squares.
-    `completes`: of each instruction of the tables the first chunk of the data that it completes, or
-    -1.
     """
 
     work: _engine.Epilogue
     expected: _engine.Epilogue
-    completes: list[int]
     states: tuple[State, State]
 
     @staticmethod
-    def of(text: str, request: Request, wire: Wire, memory: Memory) -> Epilogue:
+    def of(text: str, request: Request, wire: WireType, memory: Memory) -> Epilogue:
         """Of the steps in `text`; the live state is in `memory` that all ranks see.
 
         UnsupportedError: it does not go with the request's type or operation, or with its plan.
@@ -95,10 +91,10 @@ class Epilogue:
         count = data.parts * data.part if "adam" in text else 0
         live, other = (memory(0, 4 * (1 + BIASES + 3 * count)).view(np.float32) for _ in range(2))
         work, expected = (
-            _engine.Epilogue(steps, (data.part, padded), state.ctypes.data, count)
+            _engine.Epilogue(steps, (data.part, padded), state.ctypes.data, count, completes)
             for state, padded in ((live, data.stride // data.element), (other, data.part))
         )
-        return Epilogue(work, expected, completes, (live, other))
+        return Epilogue(work, expected, (live, other))
 
     def reset(self) -> None:
         """The states as they begin; what is expected, is that of the first launch."""
@@ -110,7 +106,10 @@ class Epilogue:
 
 
 def _completes(program: Program) -> Iterator[int]:
-    """By instruction of the tables (tables.py); UnsupportedError: an epilogue cannot go there."""
+    """Of each instruction of the tables (tables.py) the first chunk that it completes, or -1.
+
+    UnsupportedError: an epilogue cannot go there.
+    """
     flow = dataflow(program)
     try:
         owners(flow)

@@ -25,7 +25,7 @@ ACCUMULATES = ("float32",)
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class WireType:
     """What the plan's buffers hold: the element's number for the engine, its bytes and values."""
 
     name: str
@@ -36,7 +36,7 @@ class Wire:
     accumulates: bool  # beyond the type's own width
 
     @staticmethod
-    def of(request: Request, wire: str | None, accumulate: str | None) -> tuple[Request, Wire]:
+    def of(request: Request, wire: str | None, accumulate: str | None) -> tuple[Request, WireType]:
         """The request, its data cut as the wire needs it. UnsupportedError: it does not go."""
         name = request.dtype if wire is None else arguments.word("wire", wire, WIRES)
         if accumulate is not None:
@@ -56,7 +56,7 @@ class Wire:
             )
         element = _engine.element_bytes(number)
         exact = accumulate is not None and name != accumulate
-        made = Wire(name, number, element, values, converts, exact)
+        made = WireType(name, number, element, values, converts, exact)
         if not converts:
             return request, made
         own = request.data.element

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, repeat
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.common.errors import PlanError
 from forestcoll.program import (
     FABRIC,
-    OPERATIONS,
     RECEIVES,
     SENDS,
     Op,
@@ -25,7 +24,7 @@ from forestcoll.program.program import Once
 from forestcoll.program.targets import Target
 from forestcoll.schedule.forest import Forest
 from forestcoll.verify._machine import Columns
-from forestcoll.verify.columns import columns_of, read_ranks, rows_of
+from forestcoll.verify.columns import OPS, columns_of, read_ranks, rows_of
 
 # --- protocols
 
@@ -76,10 +75,6 @@ class Usage:
     total: int = 0  # steps of all thread blocks of all ranks
 
 
-_OPS: Final = list(OPERATIONS)
-"""The operations by their numbers in columns."""
-
-
 def takes(
     ranks: Sequence[RankProgram], columns: Columns, boxes: Sequence[int] = ()
 ) -> list[list[list[int]]]:
@@ -102,7 +97,7 @@ def takes(
         return largest
 
     def some(*ops: Op) -> Any:
-        return np.isin(steps["op"], [*map(_OPS.index, ops)])
+        return np.isin(steps["op"], [*map(OPS.index, ops)])
 
     block, of = owners(blocks["end"] - blocks["begin"]), owners(many)
     here, peer, chunks = block[of], operands["rank"], operands["count"]

@@ -49,12 +49,12 @@ So many channels NCCL has at most; more would take processors from computation.
 Apart = Literal["no", "inner", "all"]
 """Ranks of which every child is in a group of its own: none, all but the root, all."""
 _APART: Final = ("no", "inner", "all")
-_OPS: Final = (
+_WORDS: Final = (
+    *(Instruction, Ref, Pipeline, Channel, *Buffer, "memory", "port"),
     *(Op.NOP, Op.COPY, Op.REDUCE_TO, Op.PUT, Op.PUT_SIGNAL),
     *(Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT, Op.SIGNAL, Op.WAIT),
     *(Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.ACQUIRE, Op.RELEASE),
 )
-_WORDS: Final = (Instruction, Ref, Pipeline, Channel, *Buffer, "memory", "port", *_OPS)
 """What thread blocks are made of."""
 _LIMITS: Final = ("operations", "channels of one kind", "remote buffers")
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BUFFERS: Final = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
 """The buffers by their numbers in columns."""
+OPS: Final = tuple(OPERATIONS)
+"""The operations likewise."""
 _ROOTS: Final = {"none": 0, "source": 1, "target": 2}
 _FIELDS: Final = (
     "rank number begin end recv send channel channels channel_count steps",

@@ -95,7 +95,7 @@ def address(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class VethPair:
     """A link and its way back, as one veth pair: node `a`'s end is `l<number>`, so is `b`'s."""
 
     number: int
@@ -117,14 +117,15 @@ class Wire:
         )
 
 
-def wires(graph: CapacityGraph, scale: Fraction) -> list[Wire]:
+def veth_pairs(graph: CapacityGraph, scale: Fraction) -> list[VethPair]:
     """The graph's links, `scale` bits a second for each GB/s."""
     rates = {
         (tail, head): int(graph.bandwidth(e) * scale) for e, (tail, head) in enumerate(graph.ends)
     }
     pairs = sorted({(min(pair), max(pair)) for pair in rates})
     return [
-        Wire(k, a, b, rates.get((a, b), 0), rates.get((b, a), 0)) for k, (a, b) in enumerate(pairs)
+        VethPair(k, a, b, rates.get((a, b), 0), rates.get((b, a), 0))
+        for k, (a, b) in enumerate(pairs)
     ]
 
 
@@ -163,7 +164,7 @@ class Network:
         reason = lacking()
         if reason:
             raise UnsupportedError(reason)
-        self.graph, self.wires = graph, wires(graph, scale)
+        self.graph, self.wires = graph, veth_pairs(graph, scale)
         slowest = min(rate for w in self.wires for rate in (w.there, w.back) if rate)
         if slowest < SLOWEST:
             raise UnsupportedError(

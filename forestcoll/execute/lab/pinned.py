@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Barrier, Thread
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute.lab.network import Network, Wire, batch, inside, scale_of
+from forestcoll.execute.lab.network import Network, VethPair, batch, inside, scale_of
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.routes.fabric import DECAPSULATION, Fabric
 from forestcoll.solver.routes.repair import Repair, repair
@@ -170,7 +170,7 @@ class _Lab:
         self.network, self.fabric, self.graph = network, fabric, network.graph
         self.switches, self.number = fabric.switches(), network.graph.node_of
         self.hosts = sorted({flow.path[k] for flow in flows for k in (0, -1)})
-        self.wire: dict[tuple[str, str], Wire] = {}
+        self.wire: dict[tuple[str, str], VethPair] = {}
         names = self.graph.names
         for wire in network.wires:
             self.wire[names[wire.a], names[wire.b]] = self.wire[names[wire.b], names[wire.a]] = wire

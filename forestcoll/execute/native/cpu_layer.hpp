@@ -323,12 +323,12 @@ class CpuLayer {
 
   // What is done to a sum if it is complete now; `at`: its place in the instruction's operand.
   void conclude(byte* target, const byte* at, Index operand, Amount bytes) {
-    const Options& options = machine_.options;
-    if (options.completes.empty() || options.completes[self_->at.pc] < 0) return;
+    const Epilogue& epilogue = machine_.options.epilogue;
+    if (epilogue.completes.empty() || epilogue.completes[self_->at.pc] < 0) return;
     const Operand& whole = machine_.tables.operands[instruction().operands + operand];
-    const Amount element = geometry().element_bytes, begin = options.completes[self_->at.pc] - whole.offset;
+    const Amount element = geometry().element_bytes, begin = epilogue.completes[self_->at.pc] - whole.offset;
     const Amount first = begin * geometry().chunk_bytes + (at - address(rank(), whole.buffer));
-    options.epilogue.apply(options.type, first / element, bytes / element, target);
+    epilogue.apply(machine_.options.type, first / element, bytes / element, target);
   }
 
   Index rank() const { return machine_.plan.blocks[block_].rank; }

@@ -56,6 +56,9 @@ struct Epilogue {
   Amount part, padded;  // elements of each part of the data, and from the begin of one to the next's
   float* state;
   Amount count;
+  // Behind those instructions that are not -1 here: the first chunk of the data that they complete where
+  // their first target begins (of messages: their own operand).
+  std::vector<Amount> completes;
 
   // To `n` elements from `first` on (padding counted), in `data`.
   void apply(Type type, Amount first, Amount n, byte* data) const;
@@ -81,10 +84,7 @@ struct Options {
   std::vector<Passage> in, out;
   // Three per rank, or none: buffers whose sums stay float32 as well, until they leave the rank.
   std::vector<Area> exact;
-  // Behind those instructions that are not -1 in `completes`: the first chunk of the data that they
-  // complete where their first target begins (of messages: their own operand).
   Epilogue epilogue;
-  std::vector<Amount> completes;
   void (*user)(void* acc, const void* in, std::size_t n);  // in place of `op`: acc = acc op in, n elements
 };
 

@@ -73,12 +73,11 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
                  bool processes, int threads, double patience, int data,
                  const std::array<std::vector<PassageRow>, 2>& passages,
                  const std::vector<std::pair<std::uintptr_t, Amount>>& exact, const Epilogue* epilogue,
-                 const std::vector<Amount>& completes, std::uintptr_t user) {
+                 std::uintptr_t user) {
   Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
                   static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
                   processes, threads, patience, {}, {}, static_cast<Type>(data), {}, {}, {},
-                  epilogue ? *epilogue : Epilogue{}, completes,
-                  reinterpret_cast<decltype(Options::user)>(user)};
+                  epilogue ? *epilogue : Epilogue{}, reinterpret_cast<decltype(Options::user)>(user)};
   for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
   for (const auto& [address, bytes] : sums) options.sums.push_back({memory(address), bytes});
   for (const auto& [address, bytes] : exact) options.exact.push_back({memory(address), bytes});
@@ -89,8 +88,8 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
 }
 
 void make_epilogue(Epilogue* self, const std::vector<std::pair<int, double>>& steps, Numbers parts,
-                   std::uintptr_t state, Amount count) {
-  new (self) Epilogue{{}, parts.first, parts.second, reinterpret_cast<float*>(state), count};
+                   std::uintptr_t state, Amount count, const std::vector<Amount>& completes) {
+  new (self) Epilogue{{}, parts.first, parts.second, reinterpret_cast<float*>(state), count, completes};
   for (const auto& [work, number] : steps) self->steps.emplace_back(static_cast<Work>(work), number);
 }
 
@@ -236,7 +235,7 @@ NB_MODULE(_engine, m) {
            nb::arg("processes"), nb::arg("threads"), nb::arg("patience"), nb::arg("data") = 0,
            nb::arg("passages") = nb::make_tuple(nb::list(), nb::list()),
            nb::arg("exact") = nb::list(), nb::arg("epilogue").none() = nb::none(),
-           nb::arg("completes") = nb::list(), nb::arg("user") = 0)
+           nb::arg("user") = 0)
       .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
       .def("rest", &Engine::rest)
       .def("join", [](Engine& engine, const Space& space, const Homes& division, const Way& way) {

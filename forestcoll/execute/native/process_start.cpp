@@ -60,7 +60,8 @@ std::vector<Range> memory_of(const Machine& m) {
   add(all, &m, 1);
   keep(m.plan.instructions, m.plan.operands, m.plan.dependencies, m.plan.names, m.plan.loops,
        m.plan.blocks, m.plan.writers, m.plan.readers, m.plan.semaphores, m.options.addresses,
-       m.options.exact, m.exact, m.dependents, m.takers, m.members, m.packet_readers, m.pages);
+       m.options.exact, m.options.epilogue.completes,
+       m.options.epilogue.steps, m.exact, m.dependents, m.takers, m.members, m.packet_readers, m.pages);
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   all.push_back({self - beside, self + beside});
   std::sort(all.begin(), all.end());
@@ -106,6 +107,7 @@ std::vector<Range> unneeded_memory([[maybe_unused]] const Machine& m) {
 #ifdef FC_SANITIZED  // it keeps books on all memory in memory that looks like any other
   return {};
 #else
+  if (m.options.user) return {};  // nobody knows what it reads
   const std::vector<Range> kept = memory_of(m);
   std::vector<Range> found;
   for (auto [first, last] : private_memory()) {

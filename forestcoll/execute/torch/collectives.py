@@ -253,7 +253,8 @@ def start(
         check_alike(input_, output)
         if sizes is None:
             _check_sizes(collective, ready.ranks, input_, output)
-        if watch is not None and not (input_.is_contiguous() and output.is_contiguous()):
+        whole = input_.is_contiguous() and output.is_contiguous()
+        if watch is not None and (watch.on_chunk or watch.producer) and not whole:
             raise UnsupportedError("on_chunk and ready take contiguous tensors")
         if watch is not None and layers is not None:
             raise UnsupportedError(

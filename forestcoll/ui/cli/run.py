@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.common.errors import ExecutionError, ForestCollError, PlanError, UnsupportedError
-from forestcoll.program import REDUCTIONS
 from forestcoll.ui.cli.files import Sink
 from forestcoll.ui.cli.messages import note, print_json, put, report, show_progress
 from forestcoll.ui.cli.options import (
@@ -53,7 +52,6 @@ MOST_BYTES = 2**34
 """Bytes of a message of `measure`."""
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 WIRES = ("float32", "float16", "bfloat16", "fp8")
-OPS = REDUCTIONS
 LAUNCHES = 1_000_000
 
 

@@ -18,7 +18,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.view import Subject
 
-Wire = tuple[Fraction, Fraction | None]
+LinkKind = tuple[Fraction, Fraction | None]
 """GB/s and microseconds, where they are known."""
 
 
@@ -36,7 +36,7 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
     boxes: dict[str, list[int]] = {}
     for node in range(graph.n):
         boxes.setdefault(graph.box(node), []).append(node)
-    links: dict[Wire, str] = {}
+    links: dict[LinkKind, str] = {}
     devices: dict[str, dict[str, Any]] = {}  # what is in it, as JSON -> the device
     instances: dict[str, int] = {}
     places: dict[int, Place] = {}
@@ -75,11 +75,11 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
     }
 
 
-def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], Wire]:
+def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], LinkKind]:
     """Every link once, from the node that comes first."""
     rates = {ends: graph.bandwidth(e) for e, ends in enumerate(graph.ends)}
     latencies = {} if subject.topology is None else subject.topology.latencies()
-    wires: dict[tuple[int, int], Wire] = {}
+    wires: dict[tuple[int, int], LinkKind] = {}
     for (u, v), rate in rates.items():
         back = rates.get((v, u))
         names = graph.names[u], graph.names[v]
@@ -126,11 +126,11 @@ def _components(
     return components, refs
 
 
-def _name(wire: Wire, links: dict[Wire, str]) -> str:
+def _name(wire: LinkKind, links: dict[LinkKind, str]) -> str:
     return links.setdefault(wire, f"link{len(links)}")
 
 
-def _links(wires: dict[Wire, str]) -> list[dict[str, Any]]:
+def _links(wires: dict[LinkKind, str]) -> list[dict[str, Any]]:
     links = []
     for (rate, latency), name in wires.items():
         physical: dict[str, Any] = {
@@ -146,7 +146,7 @@ def _device(
     name: str,
     components: list[dict[str, Any]],
     named: list[list[str]],
-    used: dict[Wire, str],
+    used: dict[LinkKind, str],
 ) -> dict[str, Any]:
     edges = [_edge({"component": u}, {"component": v}, link) for u, v, link in named]
     return {"name": name, "components": components, "links": _links(used), "edges": edges}

@@ -125,8 +125,8 @@ class Overlap:
 
 def produce(order: Sequence[int], size: int, producer: float) -> list[tuple[int, float]]:
     """The tiles as a producer of so many microseconds finishes them: `produced` of `calendar`."""
-    ends = {place: producer * (k + 1) / len(order) for k, place in enumerate(order)}
-    return [(size * (place + 1) // len(order), ends[place]) for place in range(len(order))]
+    n = len(order)
+    return sorted((size * (at + 1) // n, producer * (k + 1) / n) for k, at in enumerate(order))
 
 
 def overlap(

@@ -14,21 +14,18 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import PlanError
-from forestcoll.program import OPERATIONS, Program
+from forestcoll.program import Program
 from forestcoll.program.check import check
 from forestcoll.program.program import where
 from forestcoll.program.targets import message_slots, runtime_on
 from forestcoll.verify import _machine
+from forestcoll.verify.columns import OPS
 from forestcoll.verify.simulate.fabric import Fabric, Stages, Way
 from forestcoll.verify.simulate.options import RULES, Options
 from forestcoll.verify.simulate.result import Span
 
 if TYPE_CHECKING:
     from forestcoll.verify._machine import At
-
-OPS: Final = tuple(OPERATIONS)
-"""The operations by their numbers."""
-
 
 TREES: Final = -2
 """The block of a thread that sends for all trees of a rank."""

@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from forestcoll.program import Op
 from forestcoll.schedule.forest import Forest, Tree, ranges
-from forestcoll.verify.simulate.code import OPS, TREES, Coder
+from forestcoll.verify.columns import OPS
+from forestcoll.verify.simulate.code import TREES, Coder
 from forestcoll.verify.simulate.options import RULES
 
 FIFO, SEND = RULES.index("fifo"), OPS.index(Op.SEND)
