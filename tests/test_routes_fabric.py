@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from fractions import Fraction
 from ipaddress import IPv6Address
@@ -32,11 +33,10 @@ ALL = ("json", "sonic", "frr", "ip", "evs")
 SMALL = {"planes": "2", "leaves": "3", "spines": "3", "hosts": "3", "gpus": "1"}
 
 
-def colours_of(edges: list[tuple[int, int]], colours: int, **more: object) -> list[int]:
+def colours_of(edges: list[tuple[int, int]], colours: int) -> list[int]:
     right = 1 + max(left for left, _ in edges)
     ends = [u for u, _ in edges], [right + v for _, v in edges]
-    nodes = 1 + max(ends[1])
-    return _kernel.colour_edges(nodes, *ends, colours, **more)  # type: ignore[arg-type]
+    return _kernel.colour_edges(1 + max(ends[1]), *ends, colours)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -63,16 +63,15 @@ def test_131072_flows_have_a_link_of_their_own() -> None:
     assert len(set(zip(targets, spines, strict=True))) == 131_072
 
 
-def test_colours_that_stay_and_that_are_barred() -> None:
-    """Two leaves, three spines; spine 2 is out of leaf 0's reach."""
-    edges = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    spines = colours_of(edges, 3, colour=[0, -1, -1, -1], barred=[(0, 2)])
-    assert spines[0] == 0
-    assert spines[1] == 1
-    assert sorted((spines[2], spines[3])) in ([0, 1], [0, 2], [1, 2])
-    assert colours_of([(0, 0)], 2, barred=[(0, 0), (0, 1)]) == [-1]
-    with pytest.raises(ValueError, match="both sides"):
-        _kernel.colour_edges(2, [0, 1], [1, 0], 2)
+def test_colours_of_what_is_no_bipartite_graph_are_refused() -> None:
+    for ends, colours, said in (
+        (([0, 1], [1, 0]), 2, "both sides"),
+        (([0], [2]), 2, "an unknown node"),
+        (([0], [1, 1]), 2, "two ends"),
+        (([0], [1]), 0, "needs a colour"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            _kernel.colour_edges(2, *ends, colours)
 
 
 def permutation(topology: Topology, seed: int) -> Edges:
@@ -216,6 +215,8 @@ def walk_by_hand(files: dict[str, str]) -> Counter[tuple[str, str]]:
         ("plane0.leaf0.frr.conf", "behavior uN", "behavior uM", "FRR's file says something else"),
         ("plane0.spine0.frr.conf", "ipv6 route", "ip route", "FRR's file says something else"),
         ("box0.sh", "encap.red segs fcbb:bb00", "encap.red segs fcbb:bb07", "other addresses"),
+        ("box0.sh", "fcbb:bb01:f000::/48", "fcbb:bb00:f000::/48", "has two routes"),
+        ("box0.sh", "fcbb:bb01:f000::/48", "fcbb:bb02:f000::/48", "nothing takes headers off"),
         ("box0.evs.json", "fcbb:bb01", "fcbb:bb02", "other addresses than the JSON"),
     ],
 )
@@ -228,6 +229,17 @@ def test_what_is_changed_is_seen(name: str, old: str, new: str, said: str) -> No
     files[key] = files[key].replace(old, new)
     with pytest.raises(PlanError, match=said):
         check_loads(*read_back(files, routes.loads.spreading.fabric), routes.loads)
+
+
+def test_a_script_sets_every_route_once() -> None:
+    """Boxes of two GPUs and leaves by rails: headers come off once a plane, at whatever port."""
+    _, files = pinned(gpus="2", rails="1", leaves="4", hosts="2")
+    for name, text in files.items():
+        if name.endswith(".sh"):
+            set_ = re.findall(r"replace (?:local )?(\S+) ", text)
+            assert len(set_) == len({*set_}) > 4
+            assert text.count("End.DT6") == 2
+            assert max(map(len, re.findall(r"dev (\S+)", text))) <= 15
 
 
 def test_numbers_stay_when_a_switch_is_gone() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, zip_longest
@@ -180,8 +180,7 @@ class _Lab:
         for name, lines in self._lines().items():
             self._set(name, lines)
         self.flows = flows
-        for k, flow in enumerate(flows):
-            self._pin(k, flow)
+        self._pin(dict(enumerate(flows)))
 
     def _set(self, node: str, lines: list[str]) -> None:
         with inside(self.network.fds[self.number[node]]):
@@ -266,23 +265,26 @@ class _Lab:
                 lines[name].append(f"route replace {HASHED}:{plane:x}:{number:x}::/48 {hops}")
         return lines
 
-    def _pin(self, number: int, flow: Flow) -> None:
-        """The routes of a flow, there and back."""
-        for path in (flow.path, flow.path[::-1]):
-            to = self._alias(SEGMENTS, flow.plane, path[-1], number)
-            segments = address(flow.plane, segments_of(self.fabric, self.switches, path))
-            wire = self.wire[path[0], path[1]].name
-            via = f"encap seg6 mode encap.red segs {segments} dev {wire}"
-            self._set(path[0], [f"route replace {to}/128 {via}"])
+    def _pin(self, flows: Mapping[int, Flow]) -> None:
+        """The routes of flows by their numbers, there and back."""
+        lines: dict[str, list[str]] = defaultdict(list)
+        for number, flow in flows.items():
+            for path in (flow.path, flow.path[::-1]):
+                to = self._alias(SEGMENTS, flow.plane, path[-1], number)
+                segments = address(flow.plane, segments_of(self.fabric, self.switches, path))
+                wire = self.wire[path[0], path[1]].name
+                via = f"encap seg6 mode encap.red segs {segments} dev {wire}"
+                lines[path[0]].append(f"route replace {to}/128 {via}")
+        for host, mine in lines.items():
+            self._set(host, mine)
 
     def bypass(self, cut: tuple[str, str], repaired: Repair) -> tuple[list[Flow], float]:
         """Cuts the link; the flows on their new paths, and how long changing routes took."""
         after = flows_of(repaired.edges, repaired.total, self.fabric)
         self._set(cut[0], [f"link set {self.wire[cut].name} down"])
         start = time.perf_counter()
-        for number, (flow, before) in enumerate(zip_longest(after, self.flows)):
-            if flow is not None and (before is None or flow.path != before.path):
-                self._pin(number, flow)
+        pairs = enumerate(zip_longest(after, (flow.path for flow in self.flows)))
+        self._pin({k: flow for k, (flow, path) in pairs if flow is not None and flow.path != path})
         return after, time.perf_counter() - start
 
     def run(

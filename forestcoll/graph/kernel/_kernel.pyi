@@ -131,8 +131,6 @@ def colour_edges(
     left: Sequence[int],
     right: Sequence[int],
     colours: int,
-    colour: Sequence[int] = (),
-    barred: Sequence[Sequence[int]] = (),
 ) -> list[int]: ...
 def schedule(
     lanes: Sequence[int],

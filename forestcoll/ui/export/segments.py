@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
-from forestcoll.solver.routes.repair import Repair
+from forestcoll.solver.routes.repair import Change, Repair
 from forestcoll.solver.routes.segments import Edge, Way
 from forestcoll.verify.segments import (
     PLANE,
     Walked,
     address,
     block,
+    numbers,
     read_frr,
     read_sonic,
     tail,
@@ -41,7 +42,6 @@ from forestcoll.verify.segments import (
 )
 
 if TYPE_CHECKING:
-    from forestcoll.solver.routes.repair import Change
     from forestcoll.solver.routes.spread import Loads
     from forestcoll.study.routes import Pinned
 
@@ -146,9 +146,7 @@ class Book:
                 "replace": None if new is None else address(change.plane, new.segments),
             }
             lines.append(f"  {json.dumps(line)}")
-        head = (
-            f' "format": "forestcoll.repair/1",\n "topology": {json.dumps(self.fabric.left.name)}'
-        )
+        head = f' "format": "{REPAIR}",\n "topology": {json.dumps(self.fabric.left.name)}'
         return "{\n" + head + ',\n "changes": [\n' + ",\n".join(lines) + "\n ]\n}\n"
 
     def _edge(self, edge: Edge) -> dict[str, object]:
@@ -237,23 +235,22 @@ class Book:
         """Per host commands of iproute2. A path's alias: fd00 + target, source, plane, number."""
         ranks = {n: f"{i >> 16:x}:{i & 65535:x}" for i, n in enumerate(self.fabric.left.gpus)}
         hosts: dict[str, list[str]] = defaultdict(list)
-        for node, plane in sorted(
-            {(w.nodes[-1], p) for e in self.edges for w in e.ways for p in w.planes}
+        ends = {(w.nodes[-1], p) for e in self.edges for w in e.ways for p in w.planes}
+        ports = {(host_of(n), p): interface(n, p) for n, p in sorted(ends, reverse=True)}
+        for (host, plane), port in sorted(ports.items()):  # whichever port it comes in by
+            off = f"{address(plane, (DECAPSULATION,))}/48 encap seg6local action End.DT6 table 255"
+            hosts[host].append(f"ip -6 route replace {off} dev {port}")
+        for host, gpu in sorted(
+            {(host_of(w.nodes[-1]), e.dst) for e in self.edges for w in e.ways}
         ):
-            end = "encap seg6local action End.DT6 table 255"
-            off = address(plane, (DECAPSULATION,))
-            line = f"ip -6 route replace {off}/48 {end} dev {interface(node, plane)}"
-            hosts[host_of(node)].append(line)
-        for node, gpu in sorted({(way.nodes[-1], e.dst) for e in self.edges for way in e.ways}):
-            own = f"ip -6 route replace local fd00:{ranks[gpu]}::/48 dev lo"
-            hosts[host_of(node)].append(own)
+            hosts[host].append(f"ip -6 route replace local fd00:{ranks[gpu]}::/48 dev lo")
         for edge in self.edges:
-            ends = f"{ranks[edge.dst]}:{ranks[edge.src]}"
+            pair = f"{ranks[edge.dst]}:{ranks[edge.src]}"
             for k, way in enumerate(edge.ways):
                 lines, rest = hosts[host_of(way.nodes[0])], tail(way.segments)
                 for plane in way.planes:
                     lines.append(
-                        f"ip -6 route replace fd00:{ends}:{plane:x}:{k:x}:0/128 encap seg6 mode "
+                        f"ip -6 route replace fd00:{pair}:{plane:x}:{k:x}:0/128 encap seg6 mode "
                         f"encap.red segs {block(plane)}:{rest} dev {interface(way.nodes[0], plane)}"
                     )
         return hosts
@@ -283,12 +280,12 @@ def host_of(node: str) -> str:
 
 @lru_cache(maxsize=1 << 20)
 def interface(node: str, plane: int) -> str:
-    """The network interface of an adapter to a plane."""
-    return f"{node.rpartition('/')[2][:8]}p{plane}"
+    """The network interface of an adapter to a plane, in the 15 characters that Linux takes."""
+    return f"{node.rpartition('/')[2][-11:]}p{plane}"
 
 
-_ENCAP = re.compile(
-    r"ip -6 route replace fd00:\S+/128 encap seg6 mode encap.red segs (\S+) dev \S+$"
+_SET = re.compile(
+    r"ip -6 route replace (?:local )?(\S+) (?:encap seg6 mode encap.red segs (\S+) )?"
 )
 
 
@@ -318,7 +315,7 @@ def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
          path["weight"] * parts // len(path["planes"]))
         for path in ways for plane in path["planes"]
     ]  # fmt: skip
-    _compare(files, {row[1] for row in rows})
+    _compare(files, rows, address(PLANE, (stated["decapsulation"],)))
     starts, addresses, ends, weights = ([row[k] for row in rows] for k in range(4))
     walked = walk(tables, starts, addresses, ends, weights, stated["decapsulation"])
     node = {
@@ -366,15 +363,29 @@ def _check_hops(walked: Walked, meant: Mapping[tuple[str, str], int]) -> None:
         )
 
 
-def _compare(files: Mapping[str, str], addresses: set[str]) -> None:
-    for suffix, read in ((".sh", _read_script), (".evs.json", _read_list)):
-        listed = [read(text) for name, text in files.items() if name.endswith(suffix)]
-        if listed and set(chain.from_iterable(listed)) != addresses:
+def _compare(files: Mapping[str, str], rows: list[tuple[str, str, str, int]], off: str) -> None:
+    """PlanError unless hosts have the same addresses and take headers off; `off`: where."""
+    addresses = {row[1] for row in rows}
+    scripts = {name: _read_script(name, text) for name, text in files.items() if name[-3:] == ".sh"}
+    lists = [_read_list(text) for name, text in files.items() if name.endswith(".evs.json")]
+    for suffix, listed in ((".sh", [r.values() for r in scripts.values()]), (".evs.json", lists)):
+        if listed and {*chain.from_iterable(listed)} - {""} != addresses:
             raise PlanError(f"hosts/*{suffix} have other addresses than the JSON")
+    ends = {(f"hosts/{host_of(row[2])}.sh", numbers(row[1])[0]) for row in rows if scripts}
+    for name, plane in sorted(ends):
+        prefix = f"{off.replace(PLANE, f'{plane:02x}')}/48"
+        if prefix not in scripts.get(name, ()):
+            raise PlanError(f"{name}: nothing takes headers off at {prefix}")
 
 
-def _read_script(text: str) -> list[str]:
-    return [match[1] for line in text.splitlines() if (match := _ENCAP.match(line))]
+def _read_script(name: str, text: str) -> dict[str, str]:
+    """Per destination the address that packets to it carry, if any."""
+    routes: dict[str, str] = {}
+    for to, carried in _SET.findall(text):
+        if to in routes:
+            raise PlanError(f"{name}: {to} has two routes, and the latter replaces the former")
+        routes[to] = carried
+    return routes
 
 
 def _read_list(text: str) -> list[str]:

@@ -185,6 +185,7 @@ def routes_facts(
         f"{pairs} queue pair{'s' * (pairs > 1)}: {words.percent(algbw, sent.algbw)}"
         for pairs, algbw in pinned.hashed.items()
     ]
+    hashed = "; ".join(lines) or "not counted: no edge goes over switches that 'alike' has as equal"
     size = words.size(sum(map(len, files.values())))
     where = None if folder is None else f"{words.plural(len(files), 'file')} in {folder} ({size})"
     how = {"flows": "an edge on one of each", "shares": "even shares of all that are alike"}
@@ -196,7 +197,7 @@ def routes_facts(
         Fact("algbw", reached, words.rate(reached)),
         Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
         Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
-        Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, "; ".join(lines), "by ECMP"),
+        Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, hashed, "by ECMP"),
         *_repair_facts(repaired, reached),
         Fact(
             "walked",
