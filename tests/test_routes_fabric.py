@@ -27,6 +27,7 @@ from forestcoll.study.routes import Pinned, pin, read
 from forestcoll.topology import Topology
 from forestcoll.topology.catalog import load
 from forestcoll.topology.edit import edit
+from forestcoll.topology.file import loads_topology
 from forestcoll.ui.export.segments import Book, check_loads, read_back
 
 ALL = ("json", "sonic", "frr", "ip", "evs")
@@ -292,6 +293,36 @@ def over_what(nodes: tuple[str, ...], plane: int, failed: str) -> bool:
     if failed.endswith("*"):
         return any(name.startswith(failed[:-1]) for name in names)
     return f"-{failed}-" in f"-{'-'.join(names)}-" or f"-{failed}-" in f"-{'-'.join(names[::-1])}-"
+
+
+def test_a_replacement_takes_the_link_with_the_most_room() -> None:
+    """Three single spines, one of a tenth of the bandwidth: a path goes to the idle wide one."""
+    text = """
+format: forestcoll.topology/1
+name: unequal
+nodes:
+  gpu{0..1}: {kind: gpu}
+  leaf{0..1}: {kind: switch}
+  spine{0..2}: {kind: switch}
+links:
+  - {src: "gpu{l}", dst: "leaf{l}", for: {l: 0..1}, bandwidth: 100}
+  - {src: "leaf{0..1}", dst: spine0, bandwidth: 100}
+  - {src: "leaf{0..1}", dst: spine1, bandwidth: 10}
+  - {src: "leaf{0..1}", dst: spine2, bandwidth: 100}
+"""
+    whole = loads_topology(text)
+    graph = CapacityGraph.from_topology(whole)
+    number = graph.node_of
+    path = tuple(number[n] for n in ("gpu0", "leaf0", "spine0", "leaf1", "gpu1"))
+    fabric = Fabric(whole, whole)
+    edges = edges_with_ways(spread(fabric, collect(graph, [(path, 1, False)], 1), "flows"))
+    repaired = repair(Fabric(whole, edit(whole, ["spine0"])), edges, 1)
+    [change] = repaired.changes
+    assert change.replaced is not None
+    assert change.replaced.nodes[2] == "spine2"
+    assert repaired.algbw == 100
+    left = edit(whole, ["spine0", "leaf0-spine2"])
+    assert repair(Fabric(whole, left), edges, 1).algbw == 10
 
 
 def test_boxes_without_a_path_are_said() -> None:

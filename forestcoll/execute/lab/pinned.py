@@ -122,12 +122,16 @@ def measure(
     scale = scale_of(graph, rate)
     flows = flows_of(edges, total, fabric)
     loads = _loads(flows)
-    between = {hop: load for hop, load in loads.items() if not any(_is_host(graph, n) for n in hop)}
+    between = {hop: load for hop, load in loads.items() if {*hop} <= fabric.switches().keys()}
     if not between:
         raise UnsupportedError("no edge goes from leaf to leaf: nothing to pin")
     cut = max(between, key=lambda hop: (between[hop], hop))
     repaired = repair(Fabric(fabric.whole, edit(fabric.left, ["<->".join(cut)])), edges, total)
-    bits = {graph_ends(graph, e): float(graph.bandwidth(e) * scale) for e in range(len(graph.tail))}
+    names = graph.names
+    bits = {
+        (names[u], names[v]): float(graph.bandwidth(e) * scale)
+        for e, (u, v) in enumerate(graph.ends)
+    }
     whole = max(float(load) / bits[hop] for hop, load in loads.items())
     size = seconds / whole
     trials = []
@@ -144,15 +148,6 @@ def measure(
     after = max(float(load) / bits[hop] for hop, load in _loads(around).items())
     link = min(bits[hop] for hop in between)
     return Report(len(flows), seconds, after * size, link, cut, tuple(trials))
-
-
-def graph_ends(graph: CapacityGraph, link: int) -> tuple[str, str]:
-    """Ids of a link's nodes."""
-    return graph.names[graph.tail[link]], graph.names[graph.head[link]]
-
-
-def _is_host(graph: CapacityGraph, name: str) -> bool:
-    return graph.gpu[graph.node_of[name]]
 
 
 def _loads(flows: Sequence[Flow]) -> dict[tuple[str, str], Fraction]:

@@ -1,14 +1,14 @@
 """Routes after a failure: the paths to retire, and those that replace them.
 
-A path that is gone in a plane is replaced in that plane by the one over other spines (or cores)
-whose fullest link has the least. Where the plane has none any more (a port, a leaf or the plane is
-gone), the edge's other paths share what it carried. All other paths stay as they are.
+A path that is gone in a plane is replaced in that plane by the one over other switches between its
+leaves whose fullest link is the least full. Where the plane has none any more (a port, a leaf or
+the plane is gone), the edge's other paths share what it carried. All other paths stay as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -81,7 +81,10 @@ def repair(fabric: Fabric, edges: Sequence[Edge], total: int) -> Repair:
                 done += [] if new is None else [new]
                 orphaned += weight if new is None else 0
         if orphaned and not done:
-            raise InfeasibleError(f"no path is left from {edge.src} to {edge.dst}")
+            raise InfeasibleError(
+                f"no path is left from {edge.src} to {edge.dst} by adapters that the schedule "
+                "uses; a new one may go around (--without)"
+            )
         if orphaned:
             share = orphaned // sum(len(way.planes) for way in done)
             more = [replace(w, weight=w.weight + share * len(w.planes)) for w in done]
@@ -99,8 +102,14 @@ class _Search:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.hops = fabric, Counter[Hop]()
-        self.links, self.copies = fabric.left.rates(), fabric.copies
+        rates = fabric.left.rates()
+        self.links = {ends: rates[ends] / copies for ends, copies in fabric.copies.items()}
         self.switches = fabric.switches()  # of the whole: also those that are gone
+        self.near: dict[str, list[str]] = defaultdict(list)
+        for here, there in self.links:
+            if here in fabric.form and there in fabric.form:
+                self.near[here].append(there)
+        self._tried: dict[tuple[str, str, int], list[tuple[str, ...]]] = {}
         self.node = {
             form.format(**values): node
             for node, (form, _) in fabric.form.items()
@@ -126,27 +135,41 @@ class _Search:
                 self.hops[hop] += way.weight // len(way.planes)
 
     def paths(self, nodes: Sequence[str], plane: int) -> Iterator[list[str]]:
-        """The path over each of the switches that are to it as its own, as far as there is one."""
+        """The paths of as many switches between the same two adapters and leaves."""
         names = self.names(nodes, plane)
-        inner = [self.switches[name] for name in names[1:-1]]
-        fixed = {name for _, values in (inner[0], inner[-1]) for name in values}
-        span = {
-            name: kind.span[name]
-            for kind in (self.fabric.kinds[form] for form, _ in inner)
-            for name in kind.inner
-            if name not in fixed
-        }
-        for chosen in product(*span.values()):
-            own = dict(zip(span, chosen, strict=True))
-            path = [form.format(**{**values, **own}) for form, values in inner]
-            if self.stands([names[0], *path, names[-1]]):
-                yield [names[0], *path, names[-1]]
+        if not self.stands(names[:2]) or not self.stands(names[-2:]):
+            return
+        fixed = self.switches[names[1]][1] | self.switches[names[-2]][1]
+        for route in self._routes(self.node[names[1]], self.node[names[-2]], len(names) - 2):
+            forms = [self.fabric.form[node] for node in route]
+            span = {n: a.values for _, own in forms for n, a in own.items() if n not in fixed}
+            for chosen in product(*span.values()):
+                values = fixed | dict(zip(span, chosen, strict=True))
+                path = [names[0], *(form.format(**values) for form, _ in forms), names[-1]]
+                if self.stands(path):
+                    yield path
+
+    def _routes(self, start: str, end: str, length: int) -> list[tuple[str, ...]]:
+        """Those over nodes of `left`, which may stand for several switches."""
+        key = start, end, length
+        if key not in self._tried:
+            routes: list[tuple[str, ...]] = [(start,)]
+            for k in range(length - 1):
+                routes = [
+                    (*route, node)
+                    for route in routes
+                    for node in self.near[route[-1]]
+                    if node not in route and (node == end) == (k == length - 2)
+                ]
+            self._tried[key] = routes
+        return self._tried[key]
 
     def replace(self, way: Way, plane: int, weight: int) -> Way | None:
         """The path that takes its place, with its weight on its links."""
 
-        def fullest(path: list[str]) -> list[int]:
-            return sorted((self.hops[hop] for hop in pairwise(path)), reverse=True)
+        def fullest(path: list[str]) -> list[float]:
+            loads = ((self.hops[hop] + weight) / float(self._rate(hop)) for hop in pairwise(path))
+            return sorted(loads, reverse=True)
 
         path = min(self.paths(way.nodes, plane), key=fullest, default=None)
         if path is None:
@@ -158,8 +181,7 @@ class _Search:
 
     def rate(self, total: int) -> Fraction:
         """GB/s of all data that the links allow."""
-        rates = []
-        for (here, there), weight in self.hops.items():
-            ends = self.node.get(here, here), self.node.get(there, there)
-            rates.append(self.links[ends] / self.copies[ends] * total / weight)
-        return min(rates)
+        return min(self._rate(hop) * total / weight for hop, weight in self.hops.items())
+
+    def _rate(self, hop: Hop) -> Fraction:
+        return self.links[self.node.get(hop[0], hop[0]), self.node.get(hop[1], hop[1])]

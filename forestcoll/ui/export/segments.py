@@ -58,13 +58,15 @@ def slots(ways: tuple[Way, ...], evs: int = EVS) -> list[int]:
 
 @dataclass(frozen=True)
 class Port:
-    """A switch's port: its interface, who is there, and the addresses at both ends."""
+    """A switch's port: its interface, who is there, the addresses at both ends, and `prefix`: of
+    the addresses that go out there, with the switch's own number where it is a host's."""
 
     name: str
     to: str
     local: str
     remote: str
-    far: tuple[str, dict[str, int]] | None  # form and values of a switch, None: a host
+    prefix: str
+    host: bool
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,13 @@ class Book:
             for values in self.fabric.values(node):
                 form = self.fabric.form[node][0]
                 name, ports = form.format(**values), list(self.ports(node, values))
-                plane, own = (
-                    self.fabric.plane(form, values),
-                    self.fabric.kinds[form].segment(values),
-                )
+                own = self.fabric.kinds[form].segment(values)
+                locator = address(self.fabric.plane(form, values), (own,))
                 if "sonic" in formats:
-                    text = json.dumps(self.sonic(plane, own, ports), indent=1) + "\n"
+                    text = json.dumps(self.sonic(locator, ports), indent=1) + "\n"
                     yield f"switches/{name}.sonic.json", text
                 if "frr" in formats:
-                    yield f"switches/{name}.frr.conf", self.frr(plane, own, ports)
+                    yield f"switches/{name}.frr.conf", self.frr(locator, ports)
         if "ip" in formats:
             for host, lines in self.scripts().items():
                 yield f"hosts/{host}.sh", "\n".join(["#!/bin/sh -e", *lines, ""])
@@ -173,7 +173,8 @@ class Book:
             if other not in fabric.form:
                 port = fabric.port(form, other, {})
                 net = f"fd01:{plane:x}:{here.segment(values):x}:{port:x}"
-                yield Port(f"Ethernet{port}", other, f"{net}::1", f"{net}::2", None)
+                prefix = f"{address(plane, (here.segment(values), LOCAL_SEGMENTS + port))}/64"
+                yield Port(f"Ethernet{port}", other, f"{net}::1", f"{net}::2", prefix, True)
                 continue
             far = fabric.form[other][0]
             for others in fabric.values(other):
@@ -185,51 +186,44 @@ class Book:
                 first = mine < theirs
                 net = "fd01:{:x}:{:x}:{:x}".format(plane, *min(mine, theirs))
                 ends = (f"{net}::{2 - first}", f"{net}::{1 + first}")
-                yield Port(f"Ethernet{port}", far.format(**others), *ends, (far, others))
+                prefix = f"{address(plane, theirs[:1])}/48"
+                yield Port(f"Ethernet{port}", far.format(**others), *ends, prefix, False)
 
-    def sonic(self, plane: int, own: int, ports: list[Port]) -> dict[str, object]:
+    def sonic(self, locator: str, ports: list[Port]) -> dict[str, object]:
         """Tables of CONFIG_DB."""
-        sids = {f"loc1|{address(plane, (own,))}/48": {"action": "uN", "decap_dscp_mode": "pipe"}}
-        routes = {}
-        for port in ports:
-            if port.far is None:
-                local = LOCAL_SEGMENTS + int(port.name.removeprefix("Ethernet"))
-                key = f"loc1|{address(plane, (own, local))}/64"
-                sids[key] = {"action": "uA", "interface": port.name, "adj": port.remote}
-            else:
-                segment = self.fabric.kinds[port.far[0]].segment(port.far[1])
-                route = {"nexthop": port.remote, "ifname": port.name}
-                routes[f"default|{address(plane, (segment,))}/48"] = route
-        faces: dict[str, dict[str, str]] = {}
+        sids = {f"loc1|{locator}/48": {"action": "uN", "decap_dscp_mode": "pipe"}}
+        routes, faces = {}, dict[str, dict[str, str]]()
         for port in ports:
             faces |= {port.name: {}, f"{port.name}|{port.local}/64": {}}
+            if port.host:
+                cross = {"action": "uA", "interface": port.name, "adj": port.remote}
+                sids[f"loc1|{port.prefix}"] = cross
+            else:
+                route = {"nexthop": port.remote, "ifname": port.name}
+                routes[f"default|{port.prefix}"] = route
         return {
             "INTERFACE": faces,
             "DEVICE_NEIGHBOR": {port.name: {"name": port.to} for port in ports},
             "STATIC_ROUTE": routes,
-            "SRV6_MY_LOCATORS": {"loc1": {"prefix": address(plane, (own,))}},
+            "SRV6_MY_LOCATORS": {"loc1": {"prefix": locator}},
             "SRV6_MY_SIDS": sids,
         }
 
-    def frr(self, plane: int, own: int, ports: list[Port]) -> str:
+    def frr(self, locator: str, ports: list[Port]) -> str:
         """The same tables as FRR has them."""
-        prefix = address(plane, (own,))
-        sids, routes = [f"   sid {prefix}/48 locator loc1 behavior uN"], []
-        for port in ports:
-            if port.far is None:
-                local = LOCAL_SEGMENTS + int(port.name.removeprefix("Ethernet"))
-                sids.append(
-                    f"   sid {address(plane, (own, local))}/64 locator loc1 behavior uA "
-                    f"interface {port.name} nexthop {port.remote}"
-                )
-            else:
-                segment = self.fabric.kinds[port.far[0]].segment(port.far[1])
-                to = address(plane, (segment,))
-                routes.append(f"ipv6 route {to}/48 {port.remote} {port.name}")
         lines = ["segment-routing", " srv6", "  locators", "   locator loc1"]
-        lines += [f"    prefix {prefix}/48 block-len 32 node-len 16 func-bits 16"]
-        lines += ["    behavior usid", "   exit", "  exit", "  static-sids", *sids]
-        return "\n".join([*lines, "  exit", " exit", "exit", *routes, ""])
+        lines += [f"    prefix {locator}/48 block-len 32 node-len 16 func-bits 16"]
+        lines += ["    behavior usid", "   exit", "  exit", "  static-sids"]
+        lines += [f"   sid {locator}/48 locator loc1 behavior uN"]
+        lines += [
+            f"   sid {port.prefix} locator loc1 behavior uA interface {port.name} "
+            f"nexthop {port.remote}"
+            for port in ports
+            if port.host
+        ]
+        lines += ["  exit", " exit", "exit"]
+        lines += [f"ipv6 route {p.prefix} {p.remote} {p.name}" for p in ports if not p.host]
+        return "\n".join([*lines, ""])
 
     def scripts(self) -> dict[str, list[str]]:
         """Per host commands of iproute2. A path's alias: fd00 + target, source, plane, number."""

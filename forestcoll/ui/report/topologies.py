@@ -188,11 +188,14 @@ def routes_facts(
     hashed = "; ".join(lines) or "not counted: no edge goes over switches that 'alike' has as equal"
     size = words.size(sum(map(len, files.values())))
     where = None if folder is None else f"{words.plural(len(files), 'file')} in {folder} ({size})"
-    how = {"flows": "an edge on one of each", "shares": "even shares of all that are alike"}
+    how = {"flows": "takes one", "shares": "has even shares of all"}
+    text = (
+        f"{ways:,} on {words.plural(planes, 'plane')}; of equal switches an edge {how[pinned.by]}"
+    )
     return [
         Fact("routes", sent.what, f"{sent.what} on {fabric.left.name}"),
         Fact("edges", len(pinned.edges), f"{len(pinned.edges):,} between boxes"),
-        Fact("paths", ways, f"{ways:,} on {words.plural(planes, 'plane')}, {how[pinned.by]}"),
+        Fact("paths", ways, text),
         Fact("flows", carried.most_flows, f"{carried.most_flows:,} at most on a link of switches"),
         Fact("algbw", reached, words.rate(reached)),
         Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
@@ -202,7 +205,8 @@ def routes_facts(
         Fact(
             "walked",
             walked.addresses,
-            f"{walked.addresses:,} addresses by the tables of {switches:,} switches: all come off "
+            f"{walked.addresses:,} addresses by the tables of {switches:,} "
+            f"switch{'es' * (switches > 1)}: all come off "
             "at their targets, loads as meant",
         ),
         Fact("written", sorted(files) if folder else [], where),
