@@ -199,6 +199,40 @@ def bundles() -> dict[str, dict[str, str]]:
     return {"ring": {bundle.INDEX: files[bundle.INDEX]} | files}
 
 
+LAYOUT = """format: forestcoll.layout/1
+sizes: {tp: 2, cp: 1, pp: 1, dp: 2}
+order: tp-cp-dp-ep-pp
+expert: {tp: 1, ep: 2}
+traffic:
+  - {dim: tp, collective: allreduce, bytes: 64M, times: 2}
+  - {dim: dp, collective: reduce-scatter, bytes: 1G, with: tp}
+  - {dim: ep, collective: alltoall, bytes: 32M}
+placement: fixed
+keep: {tp: box}
+"""
+MESH = """format: forestcoll.layout/1
+sizes: {stage: 2, data: 2}
+mesh: [stage, data]
+traffic:
+  - {dim: stage, collective: sendrecv, bytes: 64M}
+  - {dim: data, collective: allgather, bytes: 1G, with: "stage:sendrecv"}
+placement: fixed
+"""
+
+
+def placements() -> dict[str, dict[str, str]]:
+    from forestcoll.schedule import layout_file
+    from forestcoll.study.layout import folder, lay_out
+
+    star = catalog.load("star", {"gpus": "4"})
+    done = {
+        name: lay_out(star, layout_file.loads(text))
+        for name, text in (("megatron", LAYOUT), ("mesh", MESH))
+    }
+    texts = {name: folder.files_of(each, "any", ("forest",))[0] for name, each in done.items()}
+    return _alone({name: own["layout.json"] for name, own in texts.items()}, ".json")
+
+
 def check_plan(path: Path, said: str) -> str:
     """Why a plan that is called right is not, or ""."""
     if "RUN-DATA-UNFOLLOWED" in said or "RUN-PARTLY-FOLLOWED" in said:
@@ -230,6 +264,11 @@ FORMATS: dict[str, Format] = {
     "msccl-xml": Format(partial(plan_files, "fifo"), check=check_plan),
     "mscclpp-json": Format(partial(plan_files, "onesided"), check=check_plan),
     "plan-set": Format(sets, ("verify", "--json"), sealed=True),
+    "layout": Format(
+        lambda: _alone({"megatron": LAYOUT, "mesh": MESH}, ".yaml"),
+        ("layout", "-t", "star", "--set", "gpus=4"),
+    ),
+    "placement": Format(placements, ("view",)),
     "bundle": Format(bundles, ("verify", "--json"), sealed=True),
 }
 

@@ -6,14 +6,19 @@ import itertools
 import json
 import random
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import Run, fine
 from random_graphs import random_graph
 
+import forestcoll
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError
+from forestcoll.execute.cpu import run
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule import layout_file
@@ -169,6 +174,28 @@ traffic:
 """
 
 
+def together_on_the_engine(out: Path, index: dict[str, Any]) -> None:
+    """Groups of both kinds in threads of their own at the same time, every element compared."""
+    files = [
+        out / group["files"][form]
+        for row in index["steps"][0]["rows"]
+        for group in row["groups"]
+        for form in ("msccl-xml", "mscclpp-json")
+    ]
+    start = threading.Barrier(len(files))
+
+    def launch(file: Path) -> tuple[str, list[int]]:
+        program = forestcoll.read_plan(file)
+        start.wait()
+        rows = run(program, 1 << 16, threads=1, iterations=3).rows
+        return program.collective.value, [row.wrong for row in rows]
+
+    with ThreadPoolExecutor(len(files)) as pool:
+        done = list(pool.map(launch, files))
+    assert {kind for kind, _ in done} == {"allreduce", "reduce-scatter"}
+    assert all(wrong and not any(wrong) for _, wrong in done)
+
+
 def test_files_of_a_layout(call: Run, tmp_path: Path) -> None:
     """Plans of every group, proven together; launchers are told who is where."""
     (tmp_path / "job.yaml").write_text(JOB)
@@ -190,6 +217,11 @@ def test_files_of_a_layout(call: Run, tmp_path: Path) -> None:
         assert len(files) < len(row["groups"])  # equal groups share a plan
         for file in files:
             assert call("verify", str(out / file))[0] == 0
+    together_on_the_engine(out, index)
+    page = tmp_path / "page.html"
+    for subject in (out, out / "layout.json"):
+        assert call("view", str(subject), "-o", str(page), "--force") == (0, "", "")
+        assert (out / "layout.svg").read_text() in page.read_text()
     gpus = index["gpus"]
     hosts = (out / "slurm-hosts.txt").read_text().split()
     assert hosts == [name.partition("/")[0] for name in gpus]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 
 import pytest
+from mutations import LAYOUT, MESH
 
 from forestcoll.common.errors import TopologyError, UnsupportedError
 from forestcoll.program import Collective
@@ -163,3 +165,25 @@ def test_what_is_wrong_is_said_with_the_line(text: str) -> None:
         layout_file.loads(HEAD + text, "x")
     assert WRONG[text] in str(error.value)
     assert str(error.value).startswith("x:")
+
+
+@pytest.mark.parametrize("text", [LAYOUT, MESH])
+def test_no_slip_is_taken_in_silence(text: str) -> None:
+    """Each word with a letter lost, doubled or traded, and each line lost or doubled."""
+    whole, refused = layout_file.loads(text), list[str]()
+    slips = [
+        text[: word.start()] + slip + text[word.end() :]
+        for word in re.finditer(r"[\w.-]+", text)
+        for slip in (word[0][:-1], word[0] + word[0][-1], word[0][1:2] + word[0][:1] + word[0][2:])
+        if slip != word[0]
+    ]
+    lines = text.splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        slips += ["".join(lines[:i] + [line] * n + lines[i + 1 :]) for n in (0, 2)]
+    for slip in slips:
+        try:
+            assert layout_file.loads(slip, "x") != whole, slip
+        except TopologyError as error:
+            refused.append(str(error))
+    assert len(refused) > len(slips) // 2
+    assert [why for why in refused if not re.match(r"x:\d+: ", why)] == []

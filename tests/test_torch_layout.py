@@ -74,7 +74,8 @@ def test_groups_of_a_layout_are_served_by_their_members(call: Run, tmp_path: Pat
         assert reasons[0] == "another process group"
         assert reasons[1:] == ["a layout serves the groups that it has: leave group away"] * 2
     index = json.loads((out / "layout.json").read_text())
-    index["gpus"].append("gpu4")
+    for names in ("gpus", "default_gpus"):
+        index[names].append("gpu4")
     (out / "layout.json").write_text(json.dumps(index))
     said = run_ranks(4, refusal, out)
     assert set(said) == {f"{out}/layout.json: places 5 ranks, and there are 4 processes"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +30,7 @@ from forestcoll.execute.torch import alltoall, collectives
 from forestcoll.execute.torch.operators import operator_of
 from forestcoll.execute.torch.plan import Plan, plan_of
 from forestcoll.program import Collective
+from forestcoll.schedule.placement_file import INDEX, loads
 
 LOG = logging.getLogger("forestcoll.torch")
 
@@ -233,29 +233,16 @@ def _add(rules: Rules, ready: _Ready, size: int) -> None:
 
 def _of_layout(folder: Path, rank: int, world: int) -> dict[tuple[int, ...], Rules]:
     """The plans of the layout's groups that hold this rank, by the groups' ranks."""
-    path = folder / "layout.json"
-    text = read_text(str(path), PLAN_BYTES, PlanError)
-    out: dict[tuple[int, ...], Rules] = {}
-    try:
-        index = json.loads(text)
-        if index["format"] != "forestcoll.placement/1":
-            raise PlanError(f"{path}: its format is not forestcoll.placement/1")
-        count = len(index["gpus"])
-        groups = [g for step in index["steps"] for row in step["rows"] for g in row["groups"]]
-        chosen = [
-            (tuple(map(int, group["ranks"])), str(file))
-            for group in groups
-            if rank in group["ranks"]
-            for file in [f for form, f in group["files"].items() if form != "forest"][:1]
-        ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PlanError(f"{path}: is no layout ({error!r})") from None
+    path = folder / INDEX
+    placement = loads(read_text(str(path), PLAN_BYTES, PlanError), str(path))
+    count = len(placement.gpus)
     if count != world:
         raise PlanError(f"{path}: places {count} ranks, and there are {world} processes")
-    for ranks, file in chosen:
-        if ".." in Path(file).parts or Path(file).is_absolute():
-            raise PlanError(f"{path}: {file!r} leads out of the folder")
-        _add(out.setdefault(ranks, {}), _ready(Rule(folder / file)), len(ranks))
+    out: dict[tuple[int, ...], Rules] = {}
+    for group in (group for row in placement.rows for group in row.groups if rank in group.ranks):
+        for file in [file for form, file in group.files.items() if form != "forest"][:1]:
+            own = out.setdefault(tuple(group.ranks), {})
+            _add(own, _ready(Rule(folder / file)), len(group.ranks))
     return out
 
 

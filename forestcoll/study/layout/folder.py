@@ -21,13 +21,11 @@ from forestcoll.common.clock import Progress
 from forestcoll.compile.formats import Format
 from forestcoll.program.rank_placement import Places, places
 from forestcoll.program.targets import TargetName
+from forestcoll.schedule.placement_file import FORMAT, INDEX
 from forestcoll.study.layout import Layout, StepResult
 
 if TYPE_CHECKING:
     from forestcoll.compile.together import Schedules
-
-FORMAT = "forestcoll.placement/1"
-INDEX = "layout.json"
 
 
 def files_of(
@@ -59,6 +57,7 @@ def files_of(
         "topology": layout.topology.name,
         "mesh" if layout.job.parallel.mesh else "order": layout.job.parallel.order,
         "gpus": layout.names,
+        "default_gpus": layout.costs.fabric.graph.rank_names,
         "seconds": str(layout.seconds),
         "default_seconds": None if layout.default is None else str(layout.default),
         "bound_seconds": layout.bound,

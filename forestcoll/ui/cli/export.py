@@ -212,6 +212,7 @@ def routes(
     "forestcoll view out/dgx-a100-2.allreduce.mscclpp.json -o view.html",
     "forestcoll view out/dgx-a100-2.allreduce.msccl.xml -t dgx-a100 --set boxes=2 -o view.html",
     "forestcoll view fat-tree --set leaves=4 -o fabric.html",
+    "forestcoll view placed/layout.json -o placed.html",
 )
 def view(
     source: Source = SOURCE,
@@ -236,14 +237,15 @@ def view(
     ),
     force: bool = FORCE,
 ) -> None:
-    """Make a page that shows a plan, a forest or a topology.
+    """Make a page that shows a plan, a forest, a topology or a layout.
 
     One HTML file that asks for nothing else: the fabric, trees to step through, link loads, the
     limiting cut, and the time line of a simulated run to play; with --tiles also what overlaps with
-    it. docs/check.md has the keys.
+    it. docs/check.md has the keys. Of a layout: its groups, before and after.
     """
     from forestcoll.program.tiles import read_order
     from forestcoll.ui.report import words
+    from forestcoll.ui.view import groups
     from forestcoll.ui.view.data import collect, page
     from forestcoll.ui.view.tiles import Work
 
@@ -251,6 +253,10 @@ def view(
         raise OutputError("a page is nothing for a terminal; name a file with --output")
     sink = Sink.of(output, force)
     with show_progress(f"reading {source.file}"):
+        placement = source.load_placement()
+        if placement is not None and not (order or tiles or trees or source.machine.topology):
+            sink.write(groups.page(placement))
+            return
         subject = source.load()
     work = None
     if order or tiles:

@@ -25,6 +25,7 @@ from forestcoll.ui.cli.process import guard, size_of
 if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.schedule.forest import Forest
+    from forestcoll.schedule.placement_file import Placement
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.topology import Topology
@@ -225,6 +226,18 @@ class Source(NamedTuple):
         with guard(source, len(text)):
             program = plans.loads(text, source)
         return _plan(program, source, machine.load_if_any())
+
+    def load_placement(self) -> Placement | None:
+        """What a layout.json holds, or that of a folder; None of other files."""
+        from forestcoll.schedule import placement_file
+
+        path = Path(self.file)
+        path = path / placement_file.INDEX if path.is_dir() else path
+        if not path.is_file():
+            return None
+        text = read_text(str(path))
+        is_one = '"forestcoll.placement/' in text[:4096]
+        return placement_file.loads(text, str(path)) if is_one else None
 
     def _topology(self) -> Subject:
         from forestcoll.ui.view import Subject

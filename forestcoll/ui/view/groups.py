@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from forestcoll.schedule.forest_file.reading import fraction
+from forestcoll.schedule.placement_file import Placement, RowModel
 from forestcoll.ui.report import words
-
-if TYPE_CHECKING:
-    from forestcoll.study.layout import Layout, RowResult
 
 CELL = 22
 """Pixels of a GPU."""
@@ -18,27 +16,31 @@ ACROSS = 16
 GAP = 8
 
 
-def draw(done: Layout) -> str:
+def page(placement: Placement) -> str:
+    """The picture in HTML."""
+    title = f"<title>layout on {escape(placement.topology)}</title>"
+    return f'<!DOCTYPE html>\n<meta charset="utf-8">\n{title}\n{draw(placement)}'
+
+
+def draw(placement: Placement) -> str:
     """Rows of traffic below each other: on the left the topology's order, on the right placed."""
-    graph = done.costs.fabric.graph
-    boxes: dict[str, list[int]] = {}
-    for gpu, node in enumerate(graph.ranks):
-        boxes.setdefault(graph.box(node), []).append(gpu)
-    default = tuple(range(len(done.placement)))
+    boxes: dict[str, list[str]] = {}
+    for gpu in placement.default_gpus:
+        boxes.setdefault(gpu.rpartition("/")[0], []).append(gpu)
     width = CELL * min(ACROSS, max(map(len, boxes.values()))) + 90
     out: list[str] = []
     top = GAP
-    for result in (result for step in done.steps for result in step.rows):
-        before = "not served" if result.default is None else f"{words.rate(result.default)}"
-        heads = (f"topology's order: {before}", f"placed: {words.rate(result.algbw)}")
-        out.append(_text(GAP, top + 14, result.row.traffic.name, "bold"))
-        bottom = top
-        for side, (head, placement) in enumerate(
-            zip(heads, (default, done.placement), strict=True)
+    for row in placement.rows:
+        before = "not served" if row.default_algbw is None else _rate(row.default_algbw)
+        out.append(_text(GAP, top + 14, f"{row.dim}:{row.collective}", "bold"))
+        bottom, left = top, GAP
+        for head, gpus in (
+            (f"topology's order: {before}", placement.default_gpus),
+            (f"placed: {_rate(row.algbw)}", placement.gpus),
         ):
-            left = GAP + side * (width + 3 * GAP)
             out.append(_text(left, top + 32, head))
-            bottom = max(bottom, _panel(out, left, top + 42, boxes, _homes(result, placement)))
+            bottom = max(bottom, _panel(out, left, top + 42, boxes, _homes(row, gpus)))
+            left += width + 3 * GAP
         top = bottom + 2 * GAP
     size = 2 * width + 6 * GAP, top
     return (
@@ -48,18 +50,25 @@ def draw(done: Layout) -> str:
     )
 
 
-def _homes(result: RowResult, placement: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Per GPU (rank, number of its first unit)."""
-    of = result.row.of
-    return {gpu: (rank, of[rank][0]) for rank, gpu in enumerate(placement) if of[rank]}
+def _rate(algbw: str) -> str:
+    return words.rate(fraction(algbw))
+
+
+def _homes(row: RowModel, gpus: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Per GPU (rank, number of its first group)."""
+    out: dict[str, tuple[int, int]] = {}
+    for number, group in enumerate(row.groups):
+        for rank in group.ranks:
+            out.setdefault(gpus[rank], (rank, number))
+    return out
 
 
 def _panel(
     out: list[str],
     left: int,
     top: int,
-    boxes: dict[str, list[int]],
-    homes: dict[int, tuple[int, int]],
+    boxes: dict[str, list[str]],
+    homes: dict[str, tuple[int, int]],
 ) -> int:
     """Boxes below each other, each with its GPUs; where the panel ends."""
     count = 1 + max(unit for _, unit in homes.values())

@@ -46,13 +46,14 @@ def layout(
     together, and files for launchers. Ctrl-C ends the search and writes the best so far.
     """
     from forestcoll.schedule import layout_file
+    from forestcoll.schedule.placement_file import INDEX, loads
 
     began = time.perf_counter()
     topology = machine.load()
     job = layout_file.loads(files.read_text(file), file)
 
     from forestcoll.study.layout import lay_out
-    from forestcoll.study.layout.folder import INDEX, files_of
+    from forestcoll.study.layout.folder import files_of
     from forestcoll.ui.report import synthesis
     from forestcoll.ui.view import groups
 
@@ -64,7 +65,7 @@ def layout(
         done = lay_out(topology, job, ranks, relays, progress)
         if output is not None:
             texts, notes = files_of(done, target, formats_of(None, target), progress)
-            texts["layout.svg"] = groups.draw(done)
+            texts["layout.svg"] = groups.draw(loads(texts[INDEX], output))
     paths = {Path(output or "", name): text for name, text in texts.items()}
     writing.write_all(paths, force)
     result = synthesis.layout(done, time.perf_counter() - began, notes, list(paths))
