@@ -108,6 +108,14 @@ def test_an_mi250_gives_its_tensor_groups_150() -> None:
     assert step.rows[0].bound == 150
 
 
+def test_groups_of_two_dimensions_are_joined_on_an_mi250() -> None:
+    """No order of the dimensions serves all eight groups of a 4 x 4 grid, and some grid does."""
+    rows = [f"{{dim: {dim}, collective: allreduce, bytes: 1M}}" for dim in ("tp", "dp")]
+    done = placed("mi250", f"sizes: {{tp: 4, dp: 4}}\ntraffic: [{', '.join(rows)}]")
+    assert done.default is None
+    assert all(step.cost.algbw >= 50 for step in done.steps)
+
+
 def test_a_fat_tree_doubles_from_the_worst_start() -> None:
     """64 GPUs, 2:1: groups of four across four leaves at first, on two leaves when placed."""
     topology = catalog.load(

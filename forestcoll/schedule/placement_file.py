@@ -77,15 +77,17 @@ class Placement(Model):
 
 def loads(text: str, source: str) -> Placement:
     """The placement; ForestError where it is none, or contradicts itself, or leads elsewhere."""
-    found = parse_model(Placement, "layout", text, source)
-    known = dict(enumerate(found.gpus))
-    if len({*found.gpus}) < len(known) or sorted(found.gpus) != sorted(found.default_gpus):
+    placement = parse_model(Placement, "layout", text, source)
+    known = dict(enumerate(placement.gpus))
+    if len({*placement.gpus}) < len(known) or sorted(placement.gpus) != sorted(
+        placement.default_gpus
+    ):
         raise ForestError(f"{source}: gpus and default_gpus do not have the same GPUs once each")
-    for row in found.rows:
+    for row in placement.rows:
         for group in row.groups:
             if [known.get(rank) for rank in group.ranks] != group.gpus:
                 raise ForestError(f"{source}: ranks {group.ranks} are not the GPUs {group.gpus}")
             for file in map(PurePosixPath, group.files.values()):
                 if ".." in file.parts or file.is_absolute():
                     raise ForestError(f"{source}: {str(file)!r} leads out of the folder")
-    return found
+    return placement

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError
 from forestcoll.graph.capacity_graph import Relays
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.group import Group, view_groups
 from forestcoll.schedule.layout_file import Job, Traffic, weights
@@ -210,6 +211,14 @@ class Costs:
                 self._alone[like] = (self._pass if cuts else self._reach)(row, members)
             self._alone[key] = self._alone[like]
         return self._alone[key]
+
+    def pieces(self, members: Sequence[int]) -> int:
+        """Parts, without a link from one to another, that GPUs and all switches fall into."""
+        graph = self.fabric.graph
+        nodes = [graph.ranks[i] for i in members]
+        others = [v for v in range(graph.n) if graph.gpu[v] and v not in nodes]
+        labels = _kernel.components(*graph.wires, others)
+        return len({labels[v] for v in nodes})
 
     def _reach(self, row: Row, members: Sequence[int]) -> float:
         graph = self.fabric.graph

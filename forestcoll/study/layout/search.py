@@ -29,6 +29,8 @@ DEAR = 30
 """Trades that a program of a group alone counts as, which a trade may need."""
 PACKS = 8
 """For each row of traffic, times that the best groups of GPUs are packed."""
+JOINS = 2_000
+"""Trades of a start, at most, that join the GPUs of groups, where no start serves all."""
 KICKS = 20
 """Rounds of random trades without a better placement before the search ends."""
 ALL_PAIRS = 64
@@ -84,6 +86,8 @@ class _Search:
         orders = sorted(self.starts(), key=lambda state: state.score)
         packed = sorted(self.packs(), key=lambda state: state.score)
         starts = [*packed[: CLIMBS // 2], *orders][:CLIMBS]
+        if min(state.bound for state in starts) >= NEVER:
+            starts = sorted(map(self.join, starts), key=lambda state: state.score)
         for state in starts:
             self.consider(state)
             if self.done:
@@ -147,6 +151,29 @@ class _Search:
                     for rank, gpu in zip(unit, best.tolist(), strict=True):
                         placement[rank] = gpu
                 yield State(self.costs, placement)
+
+    def join(self, start: State) -> State:
+        """Ranks of groups whose GPUs do not reach each other trade until all do, if it can be."""
+        gpus, pieces = list(start.placement), self.costs.pieces
+        units = [unit for _, row in self.costs.rows() for unit in row.units]
+        parts = [pieces([gpus[rank] for rank in unit]) for unit in units]
+        for _ in range(JOINS):
+            apart = [unit for unit, count in zip(units, parts, strict=True) if count > 1]
+            if not apart:
+                break
+            a = self.random.choice(self.random.choice(apart))
+            b = self.random.randrange(len(gpus))
+            gpus[a], gpus[b] = gpus[b], gpus[a]
+            after = {
+                i: pieces([gpus[rank] for rank in unit])
+                for i, unit in enumerate(units)
+                if a in unit or b in unit
+            }
+            if sum(after.values()) > sum(parts[i] for i in after):
+                gpus[a], gpus[b] = gpus[b], gpus[a]
+            else:
+                parts = [after.get(i, count) for i, count in enumerate(parts)]
+        return State(self.costs, gpus)
 
     def consider(self, state: State) -> bool:
         """Costs a placement exactly where it may be the best; whether it is."""
