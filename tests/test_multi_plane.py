@@ -200,3 +200,37 @@ def test_each_failure_leaves_what_it_would_of_the_expanded_fabric(shape: dict[st
     named = [f.name for f in list_failures(whole, ("switch", "link")) if "plane" in f.name]
     assert "plane0.spine0" in named
     assert not [name for name in named if ".." in name]
+
+
+def test_a_plane_fails_whole() -> None:
+    [merged] = list_failures(clos(BOXES), ["plane"])
+    assert (merged.copies, merged.without) == (8, ("plane0.*",))
+    assert allgather(merged.apply(clos(BOXES)), 64) == 800
+    single = list_failures(clos({**BOXES, "planes": 3, "merge": 0}), ["plane"])
+    assert [(f.name, f.without) for f in single] == [
+        (f"plane of plane{k}.leaf0", (f"plane{k}.*",)) for k in range(3)
+    ]
+    assert not list_failures(clos({**BOXES, "planes": 1}), ["plane"])
+    assert not list_failures(load("ring", {}), ["plane"])
+
+
+def test_a_plane_without_a_prefix_of_its_own_is_named_switch_by_switch() -> None:
+    """Two planes whose switches begin alike, and one switch alone that is no plane."""
+    topology = loads_topology("""
+format: forestcoll.topology/1
+name: crossed
+nodes:
+  gpu{0..2}: {kind: gpu}
+  s{1..5}: {kind: switch}
+links:
+  - {src: "gpu{0..1}", dst: s1, bandwidth: 10}
+  - {src: s1, dst: s3, bandwidth: 10}
+  - {src: gpu2, dst: s3, bandwidth: 10}
+  - {src: "gpu{0..1}", dst: s2, bandwidth: 5}
+  - {src: s2, dst: s4, bandwidth: 5}
+  - {src: gpu2, dst: s4, bandwidth: 5}
+  - {src: "gpu{0..2}", dst: s5, bandwidth: 1}
+""")
+    planes = list_failures(topology, ["plane"])
+    assert [f.without for f in planes] == [("s1", "s3"), ("s2", "s4")]
+    assert [allgather(f.apply(topology)) for f in planes] == [9, 16.5]

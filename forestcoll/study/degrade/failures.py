@@ -9,21 +9,24 @@ that they stand for, by whose name the failure is stated; what is left of their 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 from typing import Literal, get_args
 
-from forestcoll.common.errors import TopologyError
+from forestcoll.common.errors import TopologyError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
+from forestcoll.solver.routes.fabric import Fabric
 from forestcoll.topology import Link, Topology
 from forestcoll.topology.alike import first_names
 from forestcoll.topology.edit import Scale, edit
+from forestcoll.topology.globs import matcher
 
-Kind = Literal["link", "adapter", "gpu", "switch"]
+Kind = Literal["link", "adapter", "gpu", "switch", "plane"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Arc = tuple[str, str]
 
@@ -90,7 +93,36 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
             gone = name if alike == 1 else None
             failure = Failure(node.kind, called, left, (called,), node=gone, copies=alike)
             failures[node.kind].append(failure)
+    if "plane" in wanted:
+        failures["plane"] = [*_planes(topology, bandwidth)]
     return [failure for kind in KINDS for failure in _merge(failures[kind])]
+
+
+def _planes(topology: Topology, bandwidth: Mapping[Arc, Fraction]) -> Iterator[Failure]:
+    """Each of several planes whole, if it is more than a switch."""
+    try:
+        fabric = Fabric(topology, topology)
+    except UnsupportedError:
+        return
+    of = {node: fabric.planes_of(node) for node in fabric.form}
+    switches: dict[int, list[str]] = defaultdict(list)
+    for name, (form, values) in fabric.switches().items():
+        switches[fabric.plane(form, values)].append(name)
+    for plane, names in switches.items() if len(switches) > 1 else ():
+        alike = takewhile(
+            lambda ends: ends[0] == ends[1], zip(min(names), max(names), strict=False)
+        )
+        glob = "".join(one for one, _ in alike) + "*"
+        others = [n for p, ns in switches.items() if p != plane for n in ns]
+        others += topology.nodes.keys() - of.keys()
+        alone = len(glob) > 1 and not any(map(matcher(glob), others))
+        left = tuple(
+            (arc, rate * (len(planes) - 1) / len(planes))
+            for arc, rate in bandwidth.items()
+            if plane in (planes := of.get(arc[0]) or of.get(arc[1], []))
+        )
+        if len(names) > 1:
+            yield Failure("plane", f"plane of {names[0]}", left, (glob,) if alone else tuple(names))
 
 
 def _network_ports(links: Sequence[Link]) -> dict[str, list[Link]]:

@@ -77,7 +77,7 @@ BASELINES = (
 EXCHANGES = ("direct-ecmp", "two-level", "two-level-sequence")
 """Baselines of an all-to-all besides "direct" and "bruck", which it has too."""
 PLOTS = (".svg", ".png")
-KINDS = ("link", "adapter", "gpu", "switch")
+KINDS = ("link", "adapter", "gpu", "switch", "plane")
 MEASURED = ("ring", "rings", "tree", "double-tree", "direct", "two-level", "gloo")
 """What `lab` measures beside a plan."""
 
@@ -299,8 +299,8 @@ def degrade(
     request: Request = request_options("degrade"),
     kinds: tuple[str, ...] = each(
         KINDS,
-        "What may fail (repeatable): one cable of a link, a network adapter, a GPU, a switch. "
-        "Default: each of them.",
+        "What may fail (repeatable): one cable of a link, a network adapter, a GPU, a switch, a "
+        "plane of the fabric. Default: each of them.",
     ),
     in_use: str | None = option(
         "file",
