@@ -94,8 +94,8 @@ def test_verify_says_where_an_epilogue_goes(tmp_path: Path) -> None:
         "why": None,
         "owners": [{"rank": rank, "share": "1/8"} for rank in range(8)],
     }
-    line = "epilogue: once to each element, before any broadcast: at 8 of 8 ranks, 1/8 of the "
-    assert f"{line}sums each" in told["proven"]
+    line = "epilogue: once to each element, before any broadcast: at 8 of 8 ranks, a share of "
+    assert f"{line}1/8 each" in told["proven"]
     other = tmp_path / "one.mscclpp.json"
     other.write_text(plans.dumps(one_step(), "mscclpp-json"))
     (told,) = as_json("verify", other)

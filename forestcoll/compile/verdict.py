@@ -330,7 +330,7 @@ def _tell_owners(flow: Dataflow, figures: dict[str, object]) -> str:
     low, high = min(shares.values()), max(shares.values())
     return (
         f"epilogue: once to each element, before any broadcast: at {len(shares)} of {flow.ranks} "
-        f"ranks, {low if low == high else f'{low} to {high}'} of the sums each"
+        f"ranks, a share of {low if low == high else f'{low} to {high}'} each"
     )
 
 

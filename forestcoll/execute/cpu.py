@@ -124,13 +124,13 @@ def run(
     if slots is not None or slot_bytes is not None:
         _check_slots(connections, count, slot)
     pattern = (*request.pattern[:4], on_wire.type)
-    contents = (Contents if request.user is None else partial(Replayed, user=request.user))(
+    contents = (partial(Replayed, user=request.user) if request.user else Contents)(
         request.program, request.data, pattern, request.root, min(workers, MOST_THREADS), here
     )
     job = _Job(
-        *(request, on_wire, data, tables, contents, geometry(data, slot, slice_bytes)),
-        *((slot, count), processes, group, homes, done),
-    )
+        request, on_wire, data, tables, contents, geometry(data, slot, slice_bytes),
+        (slot, count), processes, group, homes, done,
+    )  # fmt: skip
     contents.epilogue = done and done.expected
     rows, wrong = tuple(map(job.row, request.modes)), contents.mismatches
     if group is not None:
@@ -156,9 +156,9 @@ class _Job:
     epilogue: Epilogue | None
 
     def row(self, mode: Mode) -> Row:
-        data, group = self.data, self.group
+        group = self.group
         row = self.row_alone(mode) if group is None else self.row_of_group(mode, group)
-        return replace(row, wire=self.wire.name, wire_bytes=data.parts * data.stride)
+        return replace(row, wire=self.wire.name, wire_bytes=self.data.parts * self.data.stride)
 
     def row_alone(self, mode: Mode) -> Row:
         data, program = self.data, self.request.program
@@ -190,7 +190,7 @@ class _Job:
 
     def turn(self, number: int) -> int:
         """Of a launch; the epilogue counts it."""
-        if self.epilogue is not None:
+        if self.epilogue:
             self.epilogue.states[0][0] += 1
         return number % self.turns
 
@@ -208,7 +208,7 @@ class _Job:
     def fill(self, buffers: Sequence[Buffers], own: Sequence[Buffers]) -> None:
         """Fresh data; of the wire's type what has yet to be written is NaN as well."""
         self.contents.fill(own)
-        if self.epilogue is not None:
+        if self.epilogue:
             self.epilogue.reset()
         for r in self.contents.ranks if self.wire.converts else ():
             buffers[r].output.fill(0xFF)
@@ -235,7 +235,7 @@ class _Job:
             passages=wire.passages(self.request, own, buffers, here),
             exact=wire.exact(buffers, here),
             epilogue=self.epilogue and self.epilogue.work,
-            user=0 if self.request.user is None else self.request.user.address,
+            user=self.request.user.address if self.request.user else 0,
         )
 
     def row_of_group(self, mode: Mode, group: Group) -> Row:
@@ -288,8 +288,7 @@ class _Job:
             raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error
         if status == Status.DONE:
             return nanoseconds
-        seconds = self.request.timeout
-        raise explain(self.tables, Status(status), stops, leftovers, deaths, seconds)
+        raise explain(self.tables, Status(status), stops, leftovers, deaths, self.request.timeout)
 
 
 def activity(engine: _engine.Engine) -> tuple[bool, bool, int, int, int]:
@@ -334,9 +333,12 @@ def _ask(
         raise UnsupportedError(
             f"operator {user.name}: not with a wire of another type, nor accumulate"
         )
-    flow = dataflow(request.program)
+    program = request.program
+    if not program.collective.reduces:
+        raise UnsupportedError(f"operator {user.name}: {program.collective} adds nothing up")
+    flow = dataflow(program)
     check_told(flow)
-    data = layout(request.program, request.wanted, request.data.element, flow.grain)
+    data = layout(program, request.wanted, request.data.element, flow.grain)
     return replace(request, data=data, user=user._replace(flow=flow)), on_wire
 
 
@@ -345,8 +347,10 @@ def _demand(request: Request, wire: WireType, tables: Tables, here: Sequence[int
     data, modes = wire.lay_out(request.data), request.modes
     needed = memory_bytes(request.program, tables.scratch, data, modes, here)
     if wire.converts:
-        none = [0] * request.program.n
-        needed += memory_bytes(request.program, none, request.data, modes, here)
+        program = request.program
+        needed += memory_bytes(program, [0] * program.n, request.data, modes, here)
+    if request.user and request.check:  # a replay: inputs, sums and outputs of all
+        needed += 3 * request.program.n * data.size
     return needed + wire.accumulates * needed * 4 * wire.values // wire.element
 
 

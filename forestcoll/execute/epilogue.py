@@ -6,7 +6,6 @@ calculate in float32. Where they go, the proof says (verify/owners.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
@@ -29,13 +28,14 @@ STEPS = ("scale", "avg", "cast", "bias", "dropout", "adam")
 """In the order of engine.hpp's `Work`."""
 BIASES = 1000
 """Columns of the bias."""
+FLOAT_MAX = 3.4e38
 State = npt.NDArray[np.float32]
 
 
 def parse(text: str, ranks: int) -> list[tuple[int, float]]:
     """The steps as the engine has them. UnsupportedError says which is none."""
     steps: list[tuple[int, float]] = []
-    for part in text.split(","):
+    for part in str(text).split(","):
         name, sign, value = part.partition("=")
         number = float(ranks) if name in ("avg", "bias") and not sign else _number(name, value)
         if number is None or (name == "adam" and STEPS.index(name) in dict(steps)):
@@ -56,7 +56,7 @@ def _number(name: str, value: str) -> float | None:
     except ValueError:
         return None
     sane = {"scale": True, "dropout": 0 <= number < 1, "adam": number > 0}
-    return number if sane.get(name) and math.isfinite(number) else None
+    return number if sane.get(name) and abs(number) < FLOAT_MAX else None
 
 
 class Epilogue(NamedTuple):

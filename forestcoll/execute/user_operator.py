@@ -52,8 +52,7 @@ class UserOperator(NamedTuple):
     def combine(self, acc: Bytes, other: Bytes, count: int) -> Bytes:
         """A new array: one, and the other added to it."""
         total = acc.copy()
-        places = (ctypes.c_void_p(each.ctypes.data) for each in (total, other))
-        self.function(*places, ctypes.c_size_t(count))
+        self.function(total.ctypes, other.ctypes, ctypes.c_size_t(count))
         return total
 
 

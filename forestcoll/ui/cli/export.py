@@ -230,7 +230,7 @@ def view(
     tiles: int | None = TILES,
     producer: float | None = PRODUCER,
     consumer: float | None = option(
-        click.FloatRange(0, 1e9),
+        FiniteRange(0, 1e9),
         "Microseconds of work on the result, tile after tile. Default: as long as the plan.",
         None,
         "US",

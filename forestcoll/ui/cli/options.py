@@ -198,7 +198,7 @@ JSON: Any = flag("Machine-readable, on stdout.", "--json")
 FORCE: Any = flag("Overwrite the file.")
 FORCE_FILES: Any = flag("Overwrite files.")
 SIGNAL: Any = option(
-    click.FloatRange(0, 1e6),
+    FiniteRange(0, 1e6),
     "Microseconds of a signal, a flag or a message's announcement besides its links'. "
     "Default: 0.6 of LL, 1.9 of LL128, 3.4 of Simple, 0.5 of MSCCL++; of trees alone none.",
     None,
@@ -215,7 +215,7 @@ TILES: Any = option(
     range(1, 257), "The same for so many equal tiles from the first byte on.", None, "N"
 )
 PRODUCER: Any = option(
-    click.FloatRange(0, 1e9),
+    FiniteRange(0, 1e9),
     "Microseconds that the producer takes. Default: as long as the plan.",
     None,
     "US",

@@ -261,7 +261,7 @@ def _rounding(job: _Job, options: dict[str, Any]) -> runs.Rounded | None:
 
     dtype, op, accumulates = (options[name] for name in ("dtype", "op", "accumulate"))
     sums = job.program.collective.reduces and op in ("sum", "avg")
-    if not job.results or not sums or dtype not in UNITS:
+    if not job.results or not sums or dtype not in UNITS or options["epilogue"]:
         return None
     wire = options["wire_dtype"] or dtype
     try:
