@@ -150,6 +150,8 @@ def main() -> int:
     options = parser.parse_args()
     if min(options.ranks - 1, options.width, options.steps) < 1:
         parser.error("it takes two ranks at least, a width and a step")
+    if not (0 < options.lr < 1e6 and 1 <= options.timeout <= 86_400):
+        parser.error("it takes a learning rate above 0, and 1 to 86400 seconds of --timeout")
     if "RANK" in os.environ:
         from forestcoll.execute.torch.measure import join
 
