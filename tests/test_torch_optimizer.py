@@ -208,3 +208,7 @@ def test_the_example_says_whose_plan_it_is(
     monkeypatch.setattr(sys, "argv", ["train.py", "--plan", given])
     with pytest.raises(train.ForestCollError, match="allgather of 4 ranks; it takes an allreduce"):
         train.main()
+    for words in (["--lr", "nan"], ["--timeout", "-1"], ["--steps", "0"]):
+        monkeypatch.setattr(sys, "argv", ["train.py", *words])
+        with pytest.raises(SystemExit, match="2"):
+            train.main()
