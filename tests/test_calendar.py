@@ -139,8 +139,7 @@ def test_a_plan_without_room_for_its_input_has_no_producer() -> None:
         simulate.calendar(program, fabric("gpu0-switch,gpu1-switch"), MIB, produced=((MIB, 1.0),))
 
 
-@pytest.mark.parametrize("rule", ["fair", "fifo"])
-@pytest.mark.parametrize("suffix", ["msccl.xml", "mscclpp.json"])
+@pytest.mark.parametrize(("suffix", "rule"), [("msccl.xml", "fair"), ("mscclpp.json", "fifo")])
 def test_what_is_finished_first_goes_first(suffix: str, rule: simulate.Rule) -> None:
     """On MI250, 16 tiles, a producer as long as the plan: the bound, and beside it no order."""
     path = ROOT / f"schedules/mi250-1/allreduce.{suffix}"
