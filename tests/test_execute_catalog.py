@@ -39,6 +39,7 @@ FEW = {
     "dgx-b200": (Collective.ALLGATHER,),  # dgx-h100's fabric, twice as fast
     "torus-3d": (Collective.ALLGATHER,),
     "fat-tree": (Collective.ALLGATHER,),
+    "multi-plane-clos": (Collective.ALLREDUCE,),
     "dgx2-v100": (Collective.ALLGATHER,),  # a star of 8 has the others
 }
 SIDES = {  # odd, and fewer GPUs than usual
@@ -49,6 +50,7 @@ SIDES = {  # odd, and fewer GPUs than usual
     "torus-3d": "x=3 y=2 z=2",
     "fat-tree": "gpus=3",
     "rail": "gpus=3 rails=3",
+    "multi-plane-clos": "hosts=1 gpus=3",
 }
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 
