@@ -55,6 +55,7 @@ gb200-nvl72 ranks=box0/gpu[0-7] allgather mscclpp-json
 hypercube allgather mscclpp-json
 mi250 broadcast mscclpp-json
 mi300x allgather mscclpp-json
+multi-plane-clos hosts=1 gpus=4 allgather mscclpp-json
 rail boxes=2 allgather msccl-xml
 ring allreduce msccl-xml
 star broadcast mscclpp-json

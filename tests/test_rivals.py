@@ -205,7 +205,7 @@ def test_no_plan_is_faster_than_its_bound(name: str, collective: str) -> None:
 
 
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
-    """13 trees a root reach the optimum of the links, their plan 145 at 64 MB; 2 reach 154."""
+    """13 trees a root reach the optimum of the links, 208 in all; 46 of uneven weights do better."""
     made = synthesize(
         catalog.load("mi250", {"boxes": 2}),
         "reduce-scatter",
@@ -214,8 +214,8 @@ def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
     )
     band = made.bands["mscclpp-json"]
     assert made.optimum.trees_per_root == 13
-    assert made.forest.trees_per_root == 2
-    assert made.needs["mscclpp-json"].thread_blocks < 20
+    assert len(made.forest.trees) == 46
+    assert made.needs["mscclpp-json"].thread_blocks < 30
     assert band.least >= 180
 
 
