@@ -205,7 +205,7 @@ def test_no_plan_is_faster_than_its_bound(name: str, collective: str) -> None:
 
 
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
-    """13 trees a root reach the optimum of the links, 208 in all; 46 of uneven weights do better."""
+    """13 trees a root reach the optimum of the links; 46 in all, of uneven weights, do better."""
     made = synthesize(
         catalog.load("mi250", {"boxes": 2}),
         "reduce-scatter",
