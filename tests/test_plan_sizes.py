@@ -60,13 +60,14 @@ def test_all_machines_up_to_64_ranks_are_there() -> None:
     assert named == {catalog.load(name, dict(settings)).name for name, settings in wanted}
 
 
-def test_exceptions_are_beyond_64_ranks_and_explained() -> None:
+def test_exceptions_are_beyond_64_ranks_or_faster_and_explained() -> None:
     exceptions = re.findall(
         r"^\| (\S+) \| (\d+) \| (\S+) \| (\w+) \| (.+) \|$",
         PAGE.read_text(encoding="utf-8").split("### Exceptions")[1].split("### All")[0],
         flags=re.M,
     )
-    assert all(int(ranks) > 64 and len(why) > 20 for _, ranks, _, _, why in exceptions)
+    for _, ranks, _, _, why in exceptions:
+        assert (int(ranks) > 64 and len(why) > 20) or "for speed: simulated" in why
     told = {(machine, collective) for machine, _, collective, _, _ in exceptions}
     bold = {key for key, cells in rows().items() if any("**" in cell for cell in cells)}
     assert bold == told
