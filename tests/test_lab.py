@@ -124,7 +124,7 @@ def test_theory_of_rings_and_gloo() -> None:
 
 def test_rates_are_the_bandwidths_scaled() -> None:
     graph = named("rail", **SETTINGS)
-    scale = measurement._scale(graph, 40.0)
+    scale = network.scale_of(graph, 40.0)
     assert scale == Fraction(40_000_000, 4 * 500)
     made = network.veth_pairs(graph, scale)
     assert {(w.there, w.back) for w in made} == {(9 * 10**6,) * 2, (10**6,) * 2, (2 * 10**6,) * 2}
@@ -135,7 +135,7 @@ def test_rates_are_the_bandwidths_scaled() -> None:
 def test_rate_by_default_grows_with_the_processors() -> None:
     graph = named("rail", **SETTINGS)
     cores = len(os.sched_getaffinity(0))
-    assert measurement._scale(graph, 0.0) * 2000 == int(measurement.DEFAULT_RATE * cores * 1e6)
+    assert network.scale_of(graph, 0.0) * 2000 == int(network.DEFAULT_RATE * cores * 1e6)
 
 
 def test_one_way_links_and_links_slowed() -> None:
