@@ -18,18 +18,16 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import forestcoll.torch as ft
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from ranks import start
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.alltoall_plans import make
@@ -309,22 +307,6 @@ def tell(
         print(f"written    {options.matrix}: bytes from each rank to each, one dispatch a step")
 
 
-def _process(rank: int, options: argparse.Namespace, plan: ft.Plan, store: str) -> None:
-    torch.set_num_threads(1)
-    patience = timedelta(seconds=options.timeout)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=options.ranks, timeout=patience
-    )
-    try:
-        wrong = run(options, plan, "cpu")
-        dist.barrier()
-    except ForestCollError as error:  # a peer that died, in words
-        sys.exit(f"moe.py: error: {error}")
-    dist.destroy_process_group()
-    if wrong:
-        sys.exit(1)
-
-
 def _under_torchrun(options: argparse.Namespace) -> int:
     from forestcoll.execute.torch.measure import join
 
@@ -379,16 +361,7 @@ def main() -> int:
             f"{options.plan} is a plan for {plan.collective} of {plan.ranks} ranks; it takes an "
             f"alltoall of {options.ranks} (--ranks)"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = options, plan, str(Path(folder) / "store")
-        try:
-            # Forked from one process that has imported all this already, once.
-            torch.multiprocessing.start_processes(
-                _process, arguments, nprocs=options.ranks, start_method="forkserver"
-            )
-        except torch.multiprocessing.ProcessExitedException as error:
-            return max(1, error.exit_code)  # it has said what was wrong
-    return 0
+    return start("moe.py", run, options, plan)
 
 
 if __name__ == "__main__":

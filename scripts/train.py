@@ -16,15 +16,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import forestcoll.torch as ft
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from ranks import start
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.synthesize import synthesize
@@ -79,8 +76,8 @@ def train(model: Any, optimizer: torch.optim.Optimizer, steps: int) -> list[floa
     return losses
 
 
-def run(options: argparse.Namespace, plan: ft.Plan, device: Any) -> bool:
-    """Train both ways; rank 0 tells. Whether they end at the same weights."""
+def run(options: argparse.Namespace, plan: ft.Plan, device: Any) -> int:
+    """Train both ways; rank 0 tells. 1: they do not end at the same weights."""
     models = [make_model(options.width, device) for _ in range(2)]
     optimizers = [torch.optim.Adam(model.parameters(), lr=options.lr) for model in models]
     wrap = torch.nn.parallel.DistributedDataParallel
@@ -103,7 +100,7 @@ def run(options: argparse.Namespace, plan: ft.Plan, device: Any) -> bool:
         print(f"state      of each rank: 100 % stock; ours {shares} %")
         alike = "equal" if apart < CLOSE else "DIFFERENT"
         print(f"weights    {alike}: {apart.item():.1e} apart at most")
-    return bool(apart < CLOSE)
+    return int(not apart < CLOSE)
 
 
 def plan_for(options: argparse.Namespace, ranks: int) -> ft.Plan:
@@ -115,25 +112,6 @@ def plan_for(options: argparse.Namespace, ranks: int) -> ft.Plan:
             f"allreduce of {ranks}"
         )
     return plan
-
-
-def _process(rank: int, options: argparse.Namespace, plan: ft.Plan, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=options.ranks,
-        timeout=timedelta(seconds=options.timeout),
-    )
-    try:
-        equal = run(options, plan, "cpu")
-        dist.barrier()
-    except ForestCollError as error:  # a peer that died, in words
-        sys.exit(f"train.py: error: {error}")
-    dist.destroy_process_group()
-    if not equal:
-        sys.exit(1)
 
 
 def main() -> int:
@@ -156,20 +134,10 @@ def main() -> int:
         from forestcoll.execute.torch.measure import join
 
         device = join(options.timeout, "scripts/train.py")
-        equal = run(options, plan_for(options, dist.get_world_size()), device)
+        wrong = run(options, plan_for(options, dist.get_world_size()), device)
         dist.destroy_process_group()
-        return int(not equal)
-    plan = plan_for(options, options.ranks)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = options, plan, str(Path(folder) / "store")
-        try:
-            # Forked from one process that has imported all this already, once.
-            torch.multiprocessing.start_processes(
-                _process, arguments, nprocs=options.ranks, start_method="forkserver"
-            )
-        except torch.multiprocessing.ProcessExitedException as error:
-            return max(1, error.exit_code)
-    return 0
+        return wrong
+    return start("train.py", run, options, plan_for(options, options.ranks))
 
 
 if __name__ == "__main__":
