@@ -80,15 +80,11 @@ class Report:
 
 def flows_of(edges: Sequence[Edge], total: int, fabric: Fabric) -> list[Flow]:
     """Every path in each of its planes. Raises UnsupportedError where they are too many."""
-    indices = {
-        fabric.plane(form, values): {name: values[name] for name in fabric.kinds[form].planes}
-        for form, values in fabric.switches().values()
-    }
-    flows = []
+    values, flows = fabric.plane_values(), []
     for edge in edges:
         ways = [(plane, way) for way in edge.ways for plane in way.planes]
         for plane, way in sorted(ways, key=lambda each: each[0]):
-            path = tuple(node.format(**indices[plane]) for node in way.nodes)
+            path = tuple(node.format(**values[plane]) for node in way.nodes)
             flows.append(Flow(path, plane, Fraction(way.weight, total * len(way.planes))))
     if len(flows) > MOST_FLOWS:
         raise UnsupportedError(f"{len(flows):,} flows; the lab takes {MOST_FLOWS}: fewer GPUs")
@@ -121,8 +117,8 @@ def measure(
     graph = CapacityGraph.from_topology(take_apart(fabric.left))
     scale = scale_of(graph, rate)
     flows = flows_of(edges, total, fabric)
-    loads = _loads(flows)
-    between = {hop: load for hop, load in loads.items() if {*hop} <= fabric.switches().keys()}
+    loads, switches = _loads(flows), fabric.switches().keys()
+    between = {hop: load for hop, load in loads.items() if {*hop} <= switches}
     if not between:
         raise UnsupportedError("no edge goes from leaf to leaf: nothing to pin")
     cut = max(between, key=lambda hop: (between[hop], hop))

@@ -97,11 +97,16 @@ def collect(
 def _merge(graph: CapacityGraph, rows: Array, weight: Array, total: int) -> Edges:
     """Equal rows as one."""
     if len(rows):
-        order = np.lexsort(rows.T[::-1])
-        rows, weight = rows[order], weight[order]
-        first = np.flatnonzero(np.r_[True, (rows[1:] != rows[:-1]).any(1)])
-        rows, weight = rows[first], np.add.reduceat(weight, first)
+        order, first = runs(rows)
+        rows, weight = rows[order[first]], np.add.reduceat(weight[order], first)
     return Edges(graph, rows[:, :2], rows[:, 2:], weight, total)
+
+
+def runs(rows: Array) -> tuple[Array, Array]:
+    """(the order of rows, the first column first; where in it each run of equal ones begins)."""
+    order = np.lexsort(rows.T[::-1])
+    ranked = rows[order]
+    return order, np.flatnonzero(np.r_[True, (ranked[1:] != ranked[:-1]).any(1)])
 
 
 def _hops(graph: CapacityGraph, path: Path, outside: list[bool]) -> Iterator[Path]:

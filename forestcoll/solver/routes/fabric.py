@@ -80,7 +80,7 @@ class Fabric:
             common = [n for n in forms[nodes[0]][1] if all(n in own for own in indices)]
             self._first_plane.append(planes)
             spans = self._number(number, nodes, forms, tuple(common))
-            planes += math.prod(spans[n].stop - spans[n].start for n in common)
+            planes += math.prod(len(spans[n]) for n in common)
         if planes > MOST_PLANES:
             raise UnsupportedError(f"{planes} planes: their blocks of addresses are {MOST_PLANES}")
         self.form.update(_forms(self.left))
@@ -101,7 +101,7 @@ class Fabric:
             form, own = forms[node]
             kind = Kind(form, part, segment, {name: spans[name] for name in own}, planes)
             self.kinds[form] = kind
-            segment += math.prod(kind.span[n].stop - kind.span[n].start for n in kind.inner)
+            segment += math.prod(len(kind.span[n]) for n in kind.inner)
         if segment > LOCAL_SEGMENTS:
             raise UnsupportedError(
                 f"{segment - FIRST_SEGMENT:,} switches of a plane: global segments have "
@@ -128,7 +128,7 @@ class Fabric:
                 self._ports[form][other] = count[form]
                 there = self.kinds[other]
                 free = [n for n in there.inner if n not in self.kinds[form].span]
-                count[form] += math.prod(there.span[n].stop - there.span[n].start for n in free)
+                count[form] += math.prod(len(there.span[n]) for n in free)
 
     def plane(self, form: str, values: Values) -> int:
         """The number of the plane of a switch."""
@@ -144,18 +144,30 @@ class Fabric:
 
     def values(self, node: str) -> Iterator[dict[str, int]]:
         """The values of each switch that a node of `left` stands for."""
-        _, own = self.form[node]
-        for chosen in product(*(alike.values for alike in own.values())):
-            yield dict(zip(own, chosen, strict=True))
+        return _each(self.form[node][1])
 
     def switches(self) -> dict[str, tuple[str, dict[str, int]]]:
         """Form and values of every switch of the whole fabric, by id."""
-        out = {}
-        for form, own in _forms(self.whole).values():
-            for chosen in product(*(alike.values for alike in own.values())):
-                values = dict(zip(own, chosen, strict=True))
-                out[form.format(**values)] = form, values
-        return out
+        return {
+            form.format(**values): (form, values)
+            for form, own in _forms(self.whole).values()
+            for values in _each(own)
+        }
+
+    def nodes(self) -> dict[str, str]:
+        """The node of `left` that stands for each switch, by the switch's id."""
+        return {
+            form.format(**values): node
+            for node, (form, _) in self.form.items()
+            for values in self.values(node)
+        }
+
+    def plane_values(self) -> dict[int, dict[str, int]]:
+        """Of each plane of the whole fabric the values of the indices that tell planes apart."""
+        return {
+            self.plane(form, values): {name: values[name] for name in self.kinds[form].planes}
+            for form, values in self.switches().values()
+        }
 
     def port(self, form: str, other: str, values: Values) -> int:
         """The port of a switch to a host's node, or to the switch of form `other`, `values`."""
@@ -184,8 +196,14 @@ def _place(values: Values, span: Mapping[str, range]) -> int:
     """Which of all combinations of values it is."""
     place = 0
     for name, values_of in span.items():
-        place = place * (values_of.stop - values_of.start) + values[name] - values_of.start
+        place = place * len(values_of) + values[name] - values_of.start
     return place
+
+
+def _each(own: Mapping[str, Alike]) -> Iterator[dict[str, int]]:
+    """All combinations of the values of these indices."""
+    for chosen in product(*(alike.values for alike in own.values())):
+        yield dict(zip(own, chosen, strict=True))
 
 
 def _forms(topology: Topology) -> dict[str, tuple[str, Mapping[str, Alike]]]:

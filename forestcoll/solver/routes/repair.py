@@ -110,15 +110,7 @@ class _Search:
             if here in fabric.form and there in fabric.form:
                 self.near[here].append(there)
         self._tried: dict[tuple[str, str, int], list[tuple[str, ...]]] = {}
-        self.node = {
-            form.format(**values): node
-            for node, (form, _) in fabric.form.items()
-            for values in fabric.values(node)
-        }
-        self.planes = {
-            fabric.plane(form, values): {name: values[name] for name in fabric.kinds[form].planes}
-            for form, values in self.switches.values()
-        }
+        self.node, self.planes = fabric.nodes(), fabric.plane_values()
 
     def names(self, nodes: Sequence[str], plane: int) -> list[str]:
         """The ids of a path's nodes in that plane."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.solver.routes.edges import Array, Edges
+from forestcoll.solver.routes.edges import Array, Edges, runs
 from forestcoll.solver.routes.fabric import Fabric
 
 Spread = Literal["flows", "shares"]
@@ -149,9 +149,8 @@ def loads(spreading: Spreading) -> Loads:
         rows.append(mine)
         ends.append(pair)
     key, row, pair = np.concatenate(keys), np.concatenate(rows), np.concatenate(ends)
-    order = np.lexsort(key.T)
-    key, row, pair = key[order], row[order], pair[order]
-    first = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]).any(1)])
+    order, first = runs(key[:, ::-1])
+    row, pair = row[order], pair[order]
     weight = np.add.reduceat(edges.weight[row], first)
     pair, some = pair[first], row[first]
     chosen = {

@@ -95,7 +95,7 @@ def lay_out(
     Raises TopologyError where there are not as many GPUs as ranks, InfeasibleError where no
     placement was found that serves every group, UnsupportedError.
     """
-    from forestcoll.study.layout.costs import GIGA, Costs
+    from forestcoll.study.layout.costs import GIGA, Costs, seconds_of
     from forestcoll.study.layout.fabric import survey
     from forestcoll.study.layout.search import search
 
@@ -116,10 +116,9 @@ def lay_out(
     best = search(costs, bound, progress)
     if best.seconds is None:
         _refuse(costs, job)
-    steps = []
-    for number, (step, limits) in enumerate(zip(costs.steps, bounds, strict=True)):
+    steps, plains = [], [*costs.all_steps(default)]
+    for number, (step, limits, plain) in enumerate(zip(costs.steps, bounds, plains, strict=True)):
         cost = costs.solve(number, best.placement)
-        plain = costs.step(number, default)
         parts = weights([row.traffic for row in step])
         rows = tuple(
             RowResult(row, cost.algbw * part, None if plain is None else plain.algbw * part, *limit)
@@ -131,7 +130,7 @@ def lay_out(
         costs,
         best.placement,
         tuple(steps),
-        costs.exact(default),
+        seconds_of(plains),
         bound,
         best.interrupted,
         costs.evaluated,

@@ -8,7 +8,7 @@ ask for thousands of placements; the exact cost, of those alone that may be bett
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations, pairwise
@@ -100,6 +100,16 @@ class StepCost:
 Placement = tuple[int, ...]  # per rank the number of its GPU, as a rank of the fabric's graph
 
 
+def seconds_of(costs: Iterable[StepCost | None]) -> Fraction | None:
+    """Seconds of all steps; None where one cannot be served: those behind it are not asked for."""
+    total = Fraction(0)
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost.seconds
+    return total
+
+
 @dataclass(slots=True)
 class Costs:
     """Costs of placements of a job on a fabric.
@@ -146,15 +156,9 @@ class Costs:
                 self._exact[key] = None
         return self._exact[key]
 
-    def exact(self, placement: Placement) -> Fraction | None:
-        """Seconds of all steps; None where one cannot be served."""
-        total = Fraction(0)
-        for number in range(len(self.steps)):
-            cost = self.step(number, placement)
-            if cost is None:
-                return None
-            total += cost.seconds
-        return total
+    def all_steps(self, placement: Placement) -> Iterator[StepCost | None]:
+        """The exact cost of each step, as `step` has it, one after the other."""
+        return (self.step(number, placement) for number in range(len(self.steps)))
 
     def solve(self, number: int, placement: Placement) -> StepCost:
         """The same for these very GPUs, not for a placement that is alike; or InfeasibleError."""

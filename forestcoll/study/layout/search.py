@@ -16,7 +16,7 @@ from fractions import Fraction
 from itertools import islice, permutations
 
 from forestcoll.common.clock import Progress
-from forestcoll.study.layout.costs import NEVER, Costs, Placement
+from forestcoll.study.layout.costs import NEVER, Costs, Placement, seconds_of
 from forestcoll.study.layout.state import State
 
 STARTS = 400
@@ -57,7 +57,7 @@ def search(costs: Costs, bound: float, progress: Progress | None = None) -> Best
     world = costs.job.parallel.world
     default = tuple(range(world))
     allowed = State(costs, default).bound < NEVER
-    best = Best(default, costs.exact(default) if allowed else None)
+    best = Best(default, seconds_of(costs.all_steps(default)) if allowed else None)
     try:
         if costs.job.placement == "search":
             _Search(costs, bound, best, progress).run()
@@ -183,8 +183,8 @@ class _Search:
         if state.bound >= min(NEVER, least * (1 - CLOSE)):
             return False
         placement = state.placement
-        seconds = self.costs.exact(placement)
-        costs = [self.costs.step(i, placement) for i in range(len(self.costs.steps))]
+        costs = [*self.costs.all_steps(placement)]
+        seconds = seconds_of(costs)
         self.costs.fabric.learn(side for cost in costs if cost for side in cost.sides)
         if seconds is None or (best.seconds is not None and seconds >= best.seconds):
             return False

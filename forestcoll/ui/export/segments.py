@@ -312,12 +312,7 @@ def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
     _compare(files, rows, address(PLANE, (stated["decapsulation"],)))
     starts, addresses, ends, weights = ([row[k] for row in rows] for k in range(4))
     walked = walk(tables, starts, addresses, ends, weights, stated["decapsulation"])
-    node = {
-        fabric.form[node][0].format(**values): node
-        for node in fabric.form
-        for values in fabric.values(node)
-    }
-    links = fabric.left.rates()
+    node, links = fabric.nodes(), fabric.left.rates()
     for here, there in walked.hops:
         if (node.get(here, here), node.get(there, there)) not in links:
             raise PlanError(f"{here} to {there}: no link of {fabric.left.name}")
