@@ -8,7 +8,8 @@ collectives, targets, readers, exporters, runtimes are choices of options); of e
 --json the paths of its fields over small examples, with their types; the catalogue's topologies
 with their parameters; the names of `forestcoll` with their parameters and attributes.
 
-What is gone or differs is a failure. An option or a field that was renamed stands in RENAMED, and
+What is gone or differs is a failure, but an option may take more choices than before. An option or
+a field that was renamed stands in RENAMED, and
 the old name of an option has to be refused with the new one in the message.
 """
 
@@ -244,9 +245,15 @@ def faults(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
         new = RENAMED.get(key, key)
         if new not in after:
             out.append(f"gone: {key}")
-        elif after[new] != value and new == key:
+        elif new == key and not widened(value, after[new]):
             out.append(f"differs: {key}: {value!r} -> {after[new]!r}")
     return out
+
+
+def widened(before: str, after: str) -> bool:
+    """Whether an option takes all that it took, by its choices ('a|b, multiple')."""
+    (old, *rest), (new, *now) = before.split(", "), after.split(", ")
+    return rest == now and set(old.split("|")) <= set(new.split("|"))
 
 
 def hints(python: str) -> list[str]:

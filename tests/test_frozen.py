@@ -36,6 +36,8 @@ def test_what_is_gone_or_differs_is_said() -> None:
         "differs: option run --engine: 'cpu|gpu' -> 'cpu'",
         "gone: command run",
     ]
+    assert surface.widened("cpu|gpu, multiple", "cpu|gpu|torch, multiple")
+    assert not surface.widened("cpu|gpu, multiple", "cpu|gpu|torch")
     value = {"rows": [{"us": 1.5}, {"us": None}], "seconds": {"solve": 1}}
     assert set(surface.leaves(value)) == {
         ("", "object"),
