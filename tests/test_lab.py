@@ -26,6 +26,7 @@ from forestcoll.common import errors
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import doctor, lab
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.program.targets import Target
 from forestcoll.schedule.routes import Routes, routes
 from forestcoll.solver import baselines
 
@@ -158,6 +159,28 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link(compiled: Artefacts) -> 
     (entry,), _ = measurement.tree_entries(slowed, made.programs["mscclpp-json"], made.forest, ())
     assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
     assert entry.algbw == made.forest.algbw / 4
+
+
+def test_a_machine_that_mscclpp_bars_gets_a_plan_of_msccl(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two MI250 boxes: MSCCL++ takes ports of a node's first eight ranks only."""
+    from forestcoll.plans import rules
+    from forestcoll.ui.cli.compare import plan_for_lab
+
+    known = forestcoll.load_topology("star", {"gpus": "3"})
+    assert plan_for_lab(known)[0].style == "onesided"
+    assert "is measured" not in capsys.readouterr().err
+
+    def bar(target: Target, *rest: object) -> tuple[str, str, int] | None:
+        return ("MPP-NICS", "too many ports", 0) if target.name == "mscclpp" else None
+
+    monkeypatch.setattr(rules, "group_fault", bar)
+    program, _ = plan_for_lab(known)
+    assert program.style == "fifo"
+    said = capsys.readouterr().err
+    assert said.startswith("forestcoll: note: star-3: too many ports; what mscclpp asks")
+    assert "a plan for msccl is measured" in said
 
 
 def test_what_an_allgather_is_measured_against(compiled: Artefacts) -> None:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Literal
 
 from forestcoll.common.errors import ForestCollError
-from forestcoll.compile.synthesize import synthesize
 from forestcoll.execute.lab.measurement import Matrix, Report, Wishes, compare, make_plan
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit, parse_scale
+from forestcoll.ui.cli.compare import plan_for_lab
 from forestcoll.ui.report import words
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lab.md"
@@ -90,6 +90,10 @@ FABRICS = {
         RAIL,
         ("box0/gpu0-rail0=1/4",),
     ),
+    "mi250-2": Fabric("Two MI250 boxes: 32 dies", "mi250", {"boxes": "2"}),
+    "nic-out": Fabric(
+        "Two DGX A100 boxes, a NIC out", "dgx-a100", {"boxes": "2"}, without=("box0/gpu0-fabric",)
+    ),
     "dgx-a100": Fabric("Two DGX A100 boxes: 16 GPUs", "dgx-a100", {"boxes": "2"}),
     "alltoall-mi250": Fabric(
         "All-to-all on one MI250 box", "mi250", {}, collective="alltoall", rate=240.0
@@ -123,9 +127,8 @@ def measure(fabric: Fabric, seconds: float, rate: float, engine: str) -> Report:
         progress=lambda name, _: print(f"{known.name}: {name}", file=sys.stderr, flush=True),
     )
     if fabric.collective == "allreduce":
-        made = synthesize(known, "allreduce", target="mscclpp", formats=("mscclpp-json",))
-        program = made.programs["mscclpp-json"]
-        return compare(graph, program, made.forest, name=known.name, wishes=wishes)
+        program, forest = plan_for_lab(known)
+        return compare(graph, program, forest, name=known.name, wishes=wishes)
     matrix = skewed(len(graph.ranks)) if fabric.collective == "alltoallv" else None
     plan, paths = make_plan(known, ragged=matrix is not None)
     return compare(graph, plan, paths, name=known.name, wishes=wishes, matrix=matrix)

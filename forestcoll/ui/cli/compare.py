@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.common.errors import OutputError, UnsupportedError
+from forestcoll.common.errors import OutputError, PlanError, UnsupportedError
 from forestcoll.compile.formats import FORMATS
 from forestcoll.ui.cli import files, writing
 from forestcoll.ui.cli.alltoall import check_matrix
@@ -539,7 +539,7 @@ def lab(
         elif kind in ALLTOALL:
             program, made_from = make_plan(topology, ragged=blocks is not None)
         else:
-            program, made_from = _synthesize(topology)
+            program, made_from = plan_for_lab(topology)
         assert program is not None
         measured = compare(
             graph,
@@ -613,11 +613,20 @@ def _beside(plan: Path, kind: str) -> Forest | Routes | None:
     return None if path is None else forest_file.load(path)
 
 
-def _synthesize(topology: Topology) -> tuple[Program, Forest]:
+def plan_for_lab(topology: Topology) -> tuple[Program, Forest]:
+    """An allreduce plan for all GPUs, and its forest: of MSCCL where MSCCL++ bars the machine.
+
+    The engines read either format. Raises PlanError where neither serves.
+    """
     from forestcoll.compile.synthesize import synthesize
 
     form: PlanFormat = "mscclpp-json"
-    synthesis = synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
+    try:
+        synthesis = synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
+    except PlanError as error:
+        note(f"{error}; a plan for msccl is measured")
+        form = "msccl-xml"
+        synthesis = synthesize(topology, "allreduce", target="msccl", formats=(form,))
     for text in synthesis.notes:
         note(text)
     return synthesis.programs[form], synthesis.forest
