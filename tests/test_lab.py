@@ -133,10 +133,16 @@ def test_rates_are_the_bandwidths_scaled() -> None:
     assert len({w.mac(node) for w in made for node in (w.a, w.b)}) == 2 * len(made)
 
 
-def test_rate_by_default_grows_with_the_processors() -> None:
+def test_rate_by_default_grows_with_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = named("rail", **SETTINGS)
     cores = len(os.sched_getaffinity(0))
-    assert network.scale_of(graph, 0.0) * 2000 == int(network.DEFAULT_RATE * cores * 1e6)
+    usual = int(network.DEFAULT_RATE * cores * 1e6)
+    assert network.scale_of(graph, 0.0) * 2000 == usual
+    slow = named("star", gpus=4, bandwidth=1)
+    for slowest, times in ((usual // 2, 2), (usual * 2, 4)):  # up to four times, where it needs it
+        monkeypatch.setattr(network, "SLOWEST", slowest)
+        assert network.scale_of(slow, 0.0) * 4 == times * usual
+        assert network.scale_of(slow, 50.0) * 4 == 50_000_000
 
 
 def test_one_way_links_and_links_slowed() -> None:

@@ -79,14 +79,20 @@ def _works() -> str:
 
 DEFAULT_RATE = 60.0
 """Mbit/s that all ranks take in, a processor: little enough that processors are not what limits."""
+MORE = 4
+"""Times the default rate, for a link that would be too slow to measure."""
 
 
 def scale_of(graph: CapacityGraph, rate: float) -> Fraction:
-    """Bits a second for each GB/s, where all ranks take in `rate` Mbit/s together."""
-    wanted = rate or DEFAULT_RATE * len(os.sched_getaffinity(0))
+    """Bits a second for each GB/s, where all ranks take in `rate` Mbit/s together.
+
+    Without a rate the default, or up to MORE times that where the slowest link needs it.
+    """
+    wanted = int((rate or DEFAULT_RATE * len(os.sched_getaffinity(0))) * 1e6)
     ranks = set(graph.ranks)
     into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
-    return Fraction(int(wanted * 1e6)) / into
+    scale, slowest = Fraction(wanted) / into, min(map(graph.bandwidth, range(len(graph.head))))
+    return scale if rate else max(scale, min(SLOWEST / slowest, MORE * scale))
 
 
 def address(rank: int) -> str:

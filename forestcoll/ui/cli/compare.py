@@ -473,7 +473,7 @@ def lab(
     rate: float | None = option(
         FiniteRange(1, 1_000_000),
         "Mbit/s that all GPUs together can take in: all links are scaled to that. "
-        "Default: 60 a processor.",
+        "Default: 60 a processor, up to 240 where the slowest link needs it.",
         None,
         "MBIT",
     ),
