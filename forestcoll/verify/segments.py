@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import chain
 from socket import AF_INET6, inet_pton
 from struct import unpack
 from typing import Any
@@ -28,7 +30,6 @@ BLOCK = 0xFCBBBB
 CARRIED = 6
 """Numbers that an address holds behind its block."""
 PLANE = "{plane}"
-WORDS = CARRIED + 1  # numbers behind the block, and a 0 to see where they end
 STEPS = 16
 
 
@@ -138,123 +139,117 @@ def walk(
     tables: Mapping[str, Table],
     starts: Sequence[str],
     addresses: Sequence[str],
+    planes: Sequence[Sequence[int]],
     ends: Sequence[str],
     weights: Sequence[int],
     last: int,
 ) -> Walked:
     """Walks every address from the host's node in `starts`; it must come off at that in `ends`.
 
-    `last`: the number at which hosts take the header off. Raises PlanError for the first that goes
-    astray, or names a switch twice.
+    `PLANE` in an address stands for each of its `planes`, in which it has `weights` each. `last`:
+    the number at which hosts take the header off. Raises PlanError for the first that goes astray,
+    or names a switch twice.
     """
-    places = {name: i for i, name in enumerate(tables)}
-    for table in tables.values():
-        for name in table.neighbours.values():
-            places.setdefault(name, len(places))
-    lookup = _Lookup(tables, places)
-    read: dict[str, tuple[int, list[int]]] = {}
-    for text in addresses:
-        if text not in read:
-            read[text] = numbers(text)
-    plane = np.array([read[text][0] for text in addresses], np.int64)
-    words = np.array([[*read[text][1], 0] for text in addresses], np.int64).reshape(-1, WORDS)
+    lookup = _Lookup(tables)
+    words = np.array([_words(text) for text in addresses], np.int64).reshape(-1, CARRIED)
+    path = np.repeat(np.arange(len(words)), [*map(len, planes)])
+    plane = np.array([*chain.from_iterable(planes)], np.int64)
 
     def astray(rows: Array, why: str) -> PlanError:
-        k = int(rows[0])
-        return PlanError(f"{addresses[k]} from {starts[k]} to {ends[k]}: {why}")
+        k = int(path[rows[0]])
+        text = addresses[k].replace(PLANE, f"{plane[rows[0]]:02x}")
+        return PlanError(f"{text} from {starts[k]} to {ends[k]}: {why}")
 
     sorted_words = np.sort(words, 1)
     twice = (sorted_words[:, 1:] == sorted_words[:, :-1]) & (sorted_words[:, 1:] > 0)
     if twice.any():
-        raise astray(np.flatnonzero(twice.any(1)), "names a segment twice")
-    at = np.array([places.get(name, -1) for name in starts], np.int64)
-    goal = np.array([places.get(name, -2) for name in ends], np.int64)
-    rows, carried = np.arange(len(at)), np.array(weights, np.int64)
-    hops: list[tuple[Array, Array]] = []
-
-    def go(moving: Array, to: Array) -> None:
-        hops.append((at[moving] * len(places) + to, carried[moving]))
-        at[moving] = to
-
-    first = lookup.leaf(at, plane)
-    if (first < 0).any():
-        raise astray(np.flatnonzero(first < 0), "no switch of the plane is linked to it")
-    go(rows, first)
+        raise astray(np.flatnonzero(twice.any(1)[path]), "names a segment twice")
+    lengths = (words > 0).sum(1)
+    words = np.pad(words, ((0, 0), (0, 2)))
+    at = np.array([lookup.places.get(name, -1) for name in starts], np.int64)[path]
+    goal = np.array([lookup.places.get(name, -2) for name in ends], np.int64)[path]
+    carried, cursor = np.array(weights, np.int64)[path], np.zeros(len(path), np.int64)
+    entry = lookup.find(at, plane)
+    if (entry < 0).any():
+        raise astray(np.flatnonzero(entry < 0), "no switch of the plane is linked to it")
+    rows = np.arange(len(path))
+    at = lookup.go(entry, carried)
     for _ in range(STEPS):
         rows = rows[at[rows] < len(tables)]
         if not len(rows):
             break
-        here, p, w = at[rows], plane[rows], words[rows]
-        out, onward = lookup.cross(here, p, w), lookup.route(here, p, w)
-        own = lookup.own(here, p, w) >= 0
-        lost = (out < 0) & ~own & (onward < 0)
-        if lost.any():
-            name = [*places][int(here[lost][0])]
-            raise astray(rows[lost], f"{name} has no entry for {w[lost][0][0]:x}")
-        for mine, shift in ((out >= 0, 2), ((out < 0) & own, 1)):
-            words[rows[mine]] = np.pad(w[mine][:, shift:], ((0, 0), (0, shift)))
-        moving = (out >= 0) | ~own
-        go(rows[moving], np.where(out >= 0, out, onward)[moving])
-    wrong = (at != goal) | (words[:, 0] != last) | words[:, 1:].any(1)
+        here, place = at[rows], np.minimum(cursor[rows], CARRIED)
+        word, after = words[path[rows], place], words[path[rows], place + 1]
+        entry, crosses = np.full(len(rows), -1), np.flatnonzero(after >= lookup.least)
+        own = here[crosses], plane[rows[crosses]], word[crosses], after[crosses]
+        entry[crosses] = lookup.find(*own)
+        shift, other = np.where(entry >= 0, 2, 0), np.flatnonzero(entry < 0)
+        entry[other] = lookup.find(here[other], plane[rows[other]], word[other])
+        if (entry < 0).any():
+            k = int(np.flatnonzero(entry < 0)[0])
+            name = [*lookup.places][here[k]]
+            raise astray(rows[[k]], f"{name} has no entry for {word[k]:x}")
+        to = lookup.go(entry, carried[rows])
+        shift[to == here] = 1
+        at[rows], cursor[rows] = to, cursor[rows] + shift
+    wrong = (at != goal) | (cursor != lengths[path] - 1)
+    wrong |= words[path, np.minimum(cursor, CARRIED)] != last
     if wrong.any():
         raise astray(np.flatnonzero(wrong), "does not come off there")
-    return Walked(_sum(hops, [*places]), len(at))
+    return Walked(lookup.hops(), len(at))
 
 
-def _sum(hops: list[tuple[Array, Array]], names: list[str]) -> dict[tuple[str, str], int]:
-    code, weight = (np.concatenate(column) for column in zip(*hops, strict=True))
-    order = np.argsort(code, kind="stable")
-    code, weight = code[order], weight[order]
-    first = np.flatnonzero(np.r_[True, code[1:] != code[:-1]])
-    sums = np.add.reduceat(weight, first).tolist()
-    return {
-        (names[c // len(names)], names[c % len(names)]): s
-        for c, s in zip(code[first].tolist(), sums, strict=True)
-    }
+def _words(text: str) -> list[int]:
+    if PLANE not in text:
+        raise PlanError(f"{text}: {PLANE} stands for no plane there")
+    return numbers(text.replace(PLANE, "00"))[1]
 
 
 class _Lookup:
-    """All tables as sorted numbers."""
+    """All tables as sorted numbers: of place, plane, number and local number where to go; a switch
+    that goes to itself takes its own number off. `least`: of the local numbers."""
 
-    def __init__(self, tables: Mapping[str, Table], places: Mapping[str, int]) -> None:
-        own, cross, routes, attached = {}, {}, {}, {}
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self.places = {name: i for i, name in enumerate(tables)}
+        entries: dict[int, int] = {}
+        local = {key[2] for table in tables.values() for key in table.cross}
         for name, table in tables.items():
-            at = places[name]
-            for plane, word in table.own:
-                own[(at << 8 | plane) << 16 | word] = 0
-                for neighbour in table.neighbours.values():
-                    attached[places[neighbour] << 8 | plane] = at
-            for (plane, word, local), (port, _) in table.cross.items():
-                to = places[table.neighbours[port]]
-                cross[((at << 8 | plane) << 16 | word) << 16 | local] = to
+            at = self.places[name]
+            to = {
+                p: self.places.setdefault(n, len(self.places)) for p, n in table.neighbours.items()
+            }
             for (plane, word), (port, _) in table.routes.items():
-                routes[(at << 8 | plane) << 16 | word] = places[table.neighbours[port]]
-        self._own, self._cross, self._routes, self._attached = (
-            (np.array(sorted(each), np.int64), np.array([each[k] for k in sorted(each)], np.int64))
-            for each in (own, cross, routes, attached)
-        )
+                entries[((at << 8 | plane) << 16 | word) << 16] = to[port]
+            for (plane, word, number), (port, _) in table.cross.items():
+                entries[((at << 8 | plane) << 16 | word) << 16 | number] = to[port]
+            for plane, word in table.own:
+                entries[((at << 8 | plane) << 16 | word) << 16] = at
+                hosts = (host for host in to.values() if host >= len(tables))
+                entries |= {(host << 8 | plane) << 32: at for host in hosts}
+        self.least = min(local, default=1 << 16)
+        self._keys = np.array(sorted(entries), np.int64)
+        self._to = np.array([entries[key] for key in self._keys.tolist()], np.int64)
+        self._loads = np.zeros(len(entries), np.int64)
 
-    @staticmethod
-    def _find(table: tuple[Array, Array], code: Array) -> Array:
-        keys, values = table
-        if not len(keys):
-            return np.full(len(code), -1, np.int64)
-        at = np.minimum(np.searchsorted(keys, code), len(keys) - 1)
-        return np.where(keys[at] == code, values[at], -1)
+    def find(self, at: Array, plane: Array, word: Array | int = 0, local: Array | int = 0) -> Array:
+        """The entry for each, -1 where there is none."""
+        if not len(self._keys):
+            return np.full(len(at), -1)
+        code = ((at << 8 | plane) << 16 | word) << 16 | local
+        entry = np.minimum(np.searchsorted(self._keys, code), len(self._keys) - 1)
+        return np.where(self._keys[entry] == code, entry, -1)
 
-    def leaf(self, at: Array, plane: Array) -> Array:
-        """The switch of the plane that a host's node is linked to."""
-        return self._find(self._attached, at << 8 | plane)
+    def go(self, entry: Array, weight: Array) -> Array:
+        """Where these entries lead, loaded with so much."""
+        np.add.at(self._loads, entry, weight)
+        return self._to[entry]
 
-    def own(self, at: Array, plane: Array, words: Array) -> Array:
-        """0 where the first number is the switch's own, else -1."""
-        return self._find(self._own, (at << 8 | plane) << 16 | words[:, 0])
-
-    def route(self, at: Array, plane: Array, words: Array) -> Array:
-        """The neighbour whose number is the first."""
-        return self._find(self._routes, (at << 8 | plane) << 16 | words[:, 0])
-
-    def cross(self, at: Array, plane: Array, words: Array) -> Array:
-        """The host's node at the port that the first two numbers name."""
-        code = ((at << 8 | plane) << 16 | words[:, 0]) << 16 | words[:, 1]
-        return self._find(self._cross, code)
+    def hops(self) -> dict[tuple[str, str], int]:
+        """What went from each place to each other one."""
+        names, hops = [*self.places], Counter[tuple[str, str]]()
+        used = np.flatnonzero(self._loads)
+        columns = (self._keys[used] >> 40, self._to[used], self._loads[used])
+        for here, there, load in zip(*(column.tolist() for column in columns), strict=True):
+            if here != there:
+                hops[names[here], names[there]] += load
+        return dict(hops)

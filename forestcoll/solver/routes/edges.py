@@ -70,10 +70,14 @@ def collect(
 ) -> Edges:
     """The same of (path, weight, whether the group moves it). Raises UnsupportedError."""
     outside = [not graph.gpu[v] and "/" not in name for v, name in enumerate(graph.names)]
-    rows: dict[tuple[int, bool], list[tuple[Path, int]]] = defaultdict(list)
+    counted: dict[bool, dict[Path, int]] = {False: defaultdict(int), True: defaultdict(int)}
     for path, weight, moves in paths:
-        for hop in _hops(graph, path, outside):
-            rows[len(hop), moves].append((hop, weight))
+        counted[moves][path] += weight
+    rows: dict[tuple[int, bool], list[tuple[Path, int]]] = defaultdict(list)
+    for moves, amount in counted.items():
+        for path, weight in amount.items():
+            for hop in _hops(graph, path, outside):
+                rows[len(hop), moves].append((hop, weight))
     count = sum(len(r) * (group.size if moves else 1) for (_, moves), r in rows.items())
     if count > MOST_EDGES:
         raise UnsupportedError(

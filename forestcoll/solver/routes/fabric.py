@@ -26,6 +26,7 @@ DECAPSULATION = 0xF000
 """The local segment at which a host takes the outer header off."""
 MOST_PLANES = 256
 Values = Mapping[str, int]
+NONE: Values = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +143,20 @@ class Fabric:
         chosen = product(*(own[name].values for name in names))
         return [self.plane(form, dict(zip(names, each, strict=True))) for each in chosen]
 
-    def values(self, node: str) -> Iterator[dict[str, int]]:
-        """The values of each switch that a node of `left` stands for."""
-        return _each(self.form[node][1])
+    def values(self, node: str, fixed: Values = NONE) -> Iterator[dict[str, int]]:
+        """The values of each switch that a node of `left` stands for, those with `fixed` ones."""
+        own = self.form[node][1]
+        listed = {name: alike.values for name, alike in own.items()}
+        for name in fixed.keys() & own.keys():
+            listed[name] = [fixed[name]] if fixed[name] in listed[name] else []
+        return _each(listed)
 
     def switches(self) -> dict[str, tuple[str, dict[str, int]]]:
         """Form and values of every switch of the whole fabric, by id."""
         return {
             form.format(**values): (form, values)
             for form, own in _forms(self.whole).values()
-            for values in _each(own)
+            for values in _each({name: alike.values for name, alike in own.items()})
         }
 
     def nodes(self) -> dict[str, str]:
@@ -200,10 +205,10 @@ def _place(values: Values, span: Mapping[str, range]) -> int:
     return place
 
 
-def _each(own: Mapping[str, Alike]) -> Iterator[dict[str, int]]:
+def _each(listed: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
     """All combinations of the values of these indices."""
-    for chosen in product(*(alike.values for alike in own.values())):
-        yield dict(zip(own, chosen, strict=True))
+    for chosen in product(*listed.values()):
+        yield dict(zip(listed, chosen, strict=True))
 
 
 def _forms(topology: Topology) -> dict[str, tuple[str, Mapping[str, Alike]]]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.solver.routes.edges import Array
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
-from forestcoll.solver.routes.spread import Layout, Spreading
+from forestcoll.solver.routes.spread import Spreading
 
 CARRIED = 6
 """Numbers that an address holds behind its block."""
@@ -59,33 +60,31 @@ def segments_of(
 
 def edges_with_ways(spreading: Spreading) -> list[Edge]:
     """Every edge with its paths. Raises UnsupportedError where a path has too many switches."""
-    edges, fabric = spreading.edges, spreading.fabric
-    names, layout = edges.graph.names, Layout.of(spreading.fabric, edges)
-    segments = _segments(spreading).tolist()
-    chosen = {name: column.tolist() for name, column in spreading.chosen.items()}
-    sets = [tuple(each) for each in layout.sets]
-    planes = layout.planes[edges.nodes].max(1).tolist()
-    weights, said = edges.weight.tolist(), dict[tuple[int, ...], str]()
-    ways: list[tuple[tuple[int, int], Way]] = []
-    for row, (ends, path) in enumerate(zip(edges.ends.tolist(), edges.nodes.tolist(), strict=True)):
-        nodes = []
-        for v in path:
-            if v < 0:
-                break
-            key = (v, *(column[row] for column in chosen.values()))
-            if key not in said:
-                said[key] = _name(fabric, names[v], {n: c[row] for n, c in chosen.items()})
-            nodes.append(said[key])
-        carried = tuple(s for s in segments[row] if s)
-        way = Way(sets[planes[row]], tuple(nodes), carried[-CARRIED:], weights[row])
-        if len(carried) > CARRIED + 1:
-            raise UnsupportedError(
-                f"{' -> '.join(nodes)}: {len(carried)} segments; an address holds {CARRIED}"
-            )
-        ways.append(((ends[0], ends[1]), way))
+    edges, layout, chosen = spreading.edges, spreading.layout, spreading.chosen
+    names, (count, width) = edges.graph.names, edges.nodes.shape
+    keys = [layout.keys(edges.nodes[:, k], chosen, slice(None)) for k in range(width)]
+    _, some, which = np.unique(np.stack(keys, 1), return_index=True, return_inverse=True)
+    said = [
+        _name(spreading.fabric, names[edges.nodes[row, k]], {n: c[row] for n, c in chosen.items()})
+        for row, k in zip(*divmod(some, width), strict=True)
+    ]
+    texts = np.array(said, object)[which.reshape(count, width)].tolist()
+    sets, planes = [*map(tuple, layout.sets)], layout.planes[edges.nodes].max(1).tolist()
+    lengths = (edges.nodes >= 0).sum(1)
+    if count and lengths.max() > CARRIED + 1:
+        row = int(lengths.argmax())
+        raise UnsupportedError(
+            f"{' -> '.join(texts[row])}: {lengths[row]} segments; an address holds {CARRIED}"
+        )
+    columns = planes, texts, lengths.tolist(), _segments(spreading).tolist(), edges.weight.tolist()
+    ways = (
+        Way(sets[p], tuple(nodes[:n]), tuple(numbers[max(1, n + 1 - CARRIED) : n + 1]), weight)
+        for p, nodes, n, numbers, weight in zip(*columns, strict=True)
+    )
+    ends = ((names[i], names[j]) for i, j in edges.ends.tolist())
     return [
-        Edge(names[i], names[j], tuple(way for _, way in mine))
-        for (i, j), mine in groupby(ways, key=lambda each: each[0])
+        Edge(src, dst, tuple([way for _, way in mine]))
+        for (src, dst), mine in groupby(zip(ends, ways, strict=True), key=itemgetter(0))
     ]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.solver.routes.edges import Array, Edges, runs
+from forestcoll.solver.routes.edges import Array, Edges
 from forestcoll.solver.routes.fabric import Fabric
 
 Spread = Literal["flows", "shares"]
@@ -30,13 +30,24 @@ class Spreading:
     """Every row of `edges` on one path of each of its planes.
 
     `chosen`: per index of switches in a plane (`spine`) its value in each row, -1 where it has
-    none. `parts`: of how many rows that were one each is one: shares of an edge.
+    none. `parts`: of how many rows that were one each is one: shares of an edge. `pairs`: how many
+    values each row has, of a queue pair each.
     """
 
-    fabric: Fabric
-    edges: Edges
+    layout: Layout
     chosen: Mapping[str, Array]
     parts: int = 1
+    pairs: int = 1
+
+    @property
+    def fabric(self) -> Fabric:
+        """What it is spread over."""
+        return self.layout.fabric
+
+    @property
+    def edges(self) -> Edges:
+        """The rows."""
+        return self.layout.edges
 
     @property
     def total(self) -> int:
@@ -60,7 +71,7 @@ def spread(fabric: Fabric, edges: Edges, by: Spread) -> Spreading:
                 count, ends[:half].tolist(), ends[half:].tolist(), len(values)
             )
             chosen[index][rows[order]] = np.array(values)[colour]
-    return Spreading(fabric, edges, chosen)
+    return Spreading(layout, chosen)
 
 
 def _share(layout: Layout) -> Spreading:
@@ -86,7 +97,7 @@ def _share(layout: Layout) -> Spreading:
     parts = math.lcm(*map(int, np.unique(ways))) if len(ways) else 1
     weight = edges.weight[rows] * (parts // ways)
     shared = replace(edges, ends=edges.ends[rows], nodes=edges.nodes[rows], weight=weight)
-    return Spreading(layout.fabric, shared, chosen, parts)
+    return Spreading(replace(layout, edges=shared), chosen, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +131,13 @@ class Loads:
         names, total = self._names, self.spreading.total
         graph, copies = self.spreading.edges.graph, self.spreading.fabric.copies
         number = graph.numbers
-        best: dict[tuple[int, int], int] = {}
-        order = np.argsort(self.weight, kind="stable")
-        for i, ends in zip(order.tolist(), map(tuple, self.ends[order].tolist()), strict=True):
-            best[ends] = i  # the last is the heaviest
-        planes, weight = self.planes.tolist(), self.weight.tolist()
+        first = np.flatnonzero(np.r_[True, (self.ends[1:] != self.ends[:-1]).any(1)])
+        most = np.maximum.reduceat(self.weight, first).tolist()
+        rows = zip(first.tolist(), self.ends[first].tolist(), most, strict=True)
+        planes = self.planes.tolist()
         terms = [  # units of capacity, over weights
-            (graph.capacity[number[u, v]] * planes[i], copies[names[u], names[v]] * weight[i], i)
-            for (u, v), i in best.items()
+            (graph.capacity[number[u, v]] * planes[i], copies[names[u], names[v]] * weight, i)
+            for i, (u, v), weight in rows
         ]
         least = min(above / below for above, below, _ in terms) * (1 + 1e-9)
         rates = [(Fraction(a, b), i) for a, b, i in terms if a / b <= least]
@@ -136,30 +146,39 @@ class Loads:
 
 
 def loads(spreading: Spreading) -> Loads:
-    """What every link carries."""
-    edges, fabric = spreading.edges, spreading.fabric
-    layout = Layout.of(fabric, edges)
-    sizes = np.array([*map(len, layout.sets), 1], np.int64)
-    keys, rows, ends = [], [], []
-    for k in range(edges.nodes.shape[1] - 1):
-        mine = np.flatnonzero(edges.nodes[:, k + 1] >= 0)
-        pair = edges.nodes[mine, k : k + 2]
-        own = layout.keys(pair[:, 0], spreading.chosen, mine)
-        keys.append(np.c_[own, layout.keys(pair[:, 1], spreading.chosen, mine)])
-        rows.append(mine)
-        ends.append(pair)
-    key, row, pair = np.concatenate(keys), np.concatenate(rows), np.concatenate(ends)
-    order, first = runs(key[:, ::-1])
-    row, pair = row[order], pair[order]
-    weight = np.add.reduceat(edges.weight[row], first)
-    pair, some = pair[first], row[first]
+    """What every link carries, sorted by its far end and its near one."""
+    layout, nodes = spreading.layout, spreading.edges.nodes
+    rows, at = np.nonzero(nodes[:, 1:] >= 0)
+    size = layout.planes.size
+    code, pair = np.unique(nodes[rows, at + 1] * size + nodes[rows, at], return_inverse=True)
+    pairs = np.c_[code % size, code // size]
+    room, steps = np.ones(len(pairs), np.int64), dict[str, tuple[Array, int, int]]()
+    for index, column in spreading.chosen.items():
+        low, span = int(column.min()), int(np.ptp(column)) + 1
+        with_it = (layout.has[index][pairs] >= 0).any(1)
+        steps[index] = np.where(with_it, room, 0), low, span
+        room = np.where(with_it, room * span, room)
+    first = np.cumsum(room) - room
+    flows, weight = (np.zeros(int(room.sum()), np.int64) for _ in range(2))
+    carried = spreading.edges.weight[rows]
+    for k in range(spreading.pairs):
+        link = first[pair]
+        for index, (step, low, _) in steps.items():
+            link += step[pair] * (spreading.chosen[index].reshape(len(nodes), -1)[rows, k] - low)
+        flows += np.bincount(link, minlength=len(flows))
+        np.add.at(weight, link, carried)
+    used = np.flatnonzero(flows)
+    pair = np.searchsorted(first, used, side="right") - 1
     chosen = {
-        name: np.where((layout.has[name][pair] >= 0).any(1), column[some], -1)
-        for name, column in spreading.chosen.items()
+        index: np.where(
+            step[pair], low + (used - first[pair]) // np.maximum(step[pair], 1) % span, -1
+        )
+        for index, (step, low, span) in steps.items()
     }
-    planes = sizes[layout.planes[pair].max(1)]
-    flows = np.diff(np.r_[first, len(row)])
-    return Loads(spreading, pair, chosen, flows, weight, planes)
+    ends = pairs[pair]
+    sizes = np.array([*map(len, layout.sets), 1], np.int64)
+    planes = sizes[layout.planes[ends].max(1)]
+    return Loads(spreading, ends, chosen, flows[used], weight[used], planes)
 
 
 def hash_flows(spreading: Spreading, pairs: int, seed: int) -> Spreading:
@@ -167,21 +186,16 @@ def hash_flows(spreading: Spreading, pairs: int, seed: int) -> Spreading:
 
     Planes share evenly here too, as a host's adapter sees to that.
     """
-    edges = spreading.edges
-    layout, rng = Layout.of(spreading.fabric, edges), np.random.default_rng(seed)
-    again = np.repeat(np.arange(len(edges)), pairs)
-    hashed = replace(
-        edges, ends=edges.ends[again], nodes=edges.nodes[again], weight=edges.weight[again]
-    )
+    layout, rng = spreading.layout, np.random.default_rng(seed)
     chosen: dict[str, Array] = {}
     for index in layout.indices:
-        classes = layout.has[index][hashed.nodes].max(1)
-        column = np.full(len(again), -1, np.int64)
+        classes = layout.has[index][spreading.edges.nodes].max(1)
+        column = np.full((len(classes), pairs), -1, np.int64)
         for k, values in enumerate(layout.values[index]):
             mine = np.flatnonzero(classes == k)
-            column[mine] = np.array(values)[rng.integers(0, len(values), len(mine))]
+            column[mine] = np.array(values)[rng.integers(0, len(values), (len(mine), pairs))]
         chosen[index] = column
-    return Spreading(spreading.fabric, hashed, chosen, spreading.parts * pairs)
+    return replace(spreading, chosen=chosen, parts=spreading.parts * pairs, pairs=pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING, Any
 
 from forestcoll.common.errors import PlanError
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
@@ -34,7 +35,6 @@ from forestcoll.verify.segments import (
     Walked,
     address,
     block,
-    numbers,
     read_frr,
     read_sonic,
     tail,
@@ -110,8 +110,8 @@ class Book:
                 own = self.fabric.kinds[form].segment(values)
                 locator = address(self.fabric.plane(form, values), (own,))
                 if "sonic" in formats:
-                    text = json.dumps(self.sonic(locator, ports), indent=1) + "\n"
-                    yield f"switches/{name}.sonic.json", text
+                    text = _indent(self.sonic(locator, ports), "\n")
+                    yield f"switches/{name}.sonic.json", f"{text}\n"
                 if "frr" in formats:
                     yield f"switches/{name}.frr.conf", self.frr(locator, ports)
         if "ip" in formats:
@@ -130,7 +130,7 @@ class Book:
         head = {"format": FORMAT, **self.facts, "total": self.total, "block": f"{block(0)}::/32"}
         head["decapsulation"] = DECAPSULATION
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-        edges = ",\n".join(f"  {json.dumps(self._edge(edge))}" for edge in self.edges)
+        edges = ",\n".join(map(self._edge, self.edges))
         return "{\n" + ",\n".join([*lines, f' "edges": [\n{edges}\n ]']) + "\n}\n"
 
     def _repair(self) -> str:
@@ -149,19 +149,17 @@ class Book:
         head = f' "format": "{REPAIR}",\n "topology": {json.dumps(self.fabric.left.name)}'
         return "{\n" + head + ',\n "changes": [\n' + ",\n".join(lines) + "\n ]\n}\n"
 
-    def _edge(self, edge: Edge) -> dict[str, object]:
+    def _edge(self, edge: Edge) -> str:
         ways = [
-            {
-                "planes": list(way.planes),
-                "nodes": list(way.nodes),
-                "segments": [f"{segment:x}" for segment in way.segments],
-                "address": address(PLANE, way.segments),
-                "weight": way.weight,
-                "evs": count,
-            }
+            f'{{"planes": {_quote(way.planes)}, "nodes": [{", ".join(map(_quote, way.nodes))}], '
+            f'"segments": {_hex(way.segments)}, '
+            f'"address": "{address(PLANE, way.segments)}", "weight": {way.weight}, "evs": {count}}}'
             for way, count in zip(edge.ways, slots(edge.ways), strict=True)
         ]
-        return {"src": edge.src, "dst": edge.dst, "weight": edge.weight, "paths": ways}
+        return (
+            f'  {{"src": {_quote(edge.src)}, "dst": {_quote(edge.dst)}, "weight": {edge.weight}, '
+            f'"paths": [{", ".join(ways)}]}}'
+        )
 
     def ports(self, node: str, values: dict[str, int]) -> Iterator[Port]:
         """The ports of one of the switches that a node stands for."""
@@ -177,9 +175,7 @@ class Book:
                 yield Port(f"Ethernet{port}", other, f"{net}::1", f"{net}::2", prefix, True)
                 continue
             far = fabric.form[other][0]
-            for others in fabric.values(other):
-                if any(others.get(name, value) != value for name, value in values.items()):
-                    continue
+            for others in fabric.values(other, values):
                 port, back = fabric.port(form, far, others), fabric.port(far, form, values)
                 mine = (here.segment(values), port)
                 theirs = (fabric.kinds[far].segment(others), back)
@@ -189,7 +185,7 @@ class Book:
                 prefix = f"{address(plane, theirs[:1])}/48"
                 yield Port(f"Ethernet{port}", far.format(**others), *ends, prefix, False)
 
-    def sonic(self, locator: str, ports: list[Port]) -> dict[str, object]:
+    def sonic(self, locator: str, ports: list[Port]) -> dict[str, Any]:
         """Tables of CONFIG_DB."""
         sids = {f"loc1|{locator}/48": {"action": "uN", "decap_dscp_mode": "pipe"}}
         routes, faces = {}, dict[str, dict[str, str]]()
@@ -266,6 +262,24 @@ def format_of(name: str) -> str:
     return next((form for end, form in ends.items() if name.endswith(end)), "json")
 
 
+def _indent(value: Any, pad: str) -> str:
+    """As `json.dumps` with an indent of one, which is slow; of texts and objects."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if not value:
+        return "{}"
+    inner = f"{pad} "
+    lines = [f"{inner}{encode_basestring_ascii(k)}: {_indent(v, inner)}" for k, v in value.items()]
+    return "{" + ",".join(lines) + pad + "}"
+
+
+_quote = lru_cache(maxsize=1 << 20)(json.dumps)
+
+
+def _hex(segments: tuple[int, ...]) -> str:
+    return '["' + tail(segments).rstrip(":").replace(":", '", "') + '"]'
+
+
 @lru_cache(maxsize=1 << 20)
 def host_of(node: str) -> str:
     """The host that a node is in, as a file is called."""
@@ -303,15 +317,15 @@ def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
     [text] = [text for name, text in files.items() if name.endswith(".routes.json")]
     stated = json.loads(text)
     ways = [path for edge in stated["edges"] for path in edge["paths"]]
-    parts = math.lcm(*{len(path["planes"]) for path in ways})
-    rows = [
-        (path["nodes"][0], path["address"].replace(PLANE, f"{plane:02x}"), path["nodes"][-1],
-         path["weight"] * parts // len(path["planes"]))
-        for path in ways for plane in path["planes"]
-    ]  # fmt: skip
-    _compare(files, rows, address(PLANE, (stated["decapsulation"],)))
-    starts, addresses, ends, weights = ([row[k] for row in rows] for k in range(4))
-    walked = walk(tables, starts, addresses, ends, weights, stated["decapsulation"])
+    planes = [path["planes"] for path in ways]
+    parts = math.lcm(*{*map(len, planes)})
+    ends = [path["nodes"][-1] for path in ways]
+    addresses = [path["address"] for path in ways]
+    off = stated["decapsulation"]
+    _compare(files, [*zip(addresses, planes, ends, strict=True)], address(PLANE, (off,)))
+    weights = [path["weight"] * parts // len(path["planes"]) for path in ways]
+    starts = [path["nodes"][0] for path in ways]
+    walked = walk(tables, starts, addresses, planes, ends, weights, off)
     node, links = fabric.nodes(), fabric.left.rates()
     for here, there in walked.hops:
         if (node.get(here, here), node.get(there, there)) not in links:
@@ -331,9 +345,7 @@ def check_loads(walked: Walked, parts: int, loads: Loads | Repair) -> None:
     for row, (ends, weight, planes) in enumerate(rows):
         own = {name: column[row] for name, column in chosen.items()}
         switch = next(names[v] for v in ends if names[v] in fabric.form)
-        for values in fabric.values(switch):
-            if any(values.get(n, v) != v for n, v in own.items() if n in fabric.form[switch][1]):
-                continue
+        for values in fabric.values(switch, own):
             both = own | values
             here, there = (
                 fabric.form[names[v]][0].format(**both) if names[v] in fabric.form else names[v]
@@ -352,16 +364,25 @@ def _check_hops(walked: Walked, meant: Mapping[tuple[str, str], int]) -> None:
         )
 
 
-def _compare(files: Mapping[str, str], rows: list[tuple[str, str, str, int]], off: str) -> None:
-    """PlanError unless hosts have the same addresses and take headers off; `off`: where."""
-    addresses = {row[1] for row in rows}
+def _compare(
+    files: Mapping[str, str], rows: Sequence[tuple[str, Sequence[int], str]], off: str
+) -> None:
+    """PlanError unless hosts have the same addresses and take headers off; `off`: where.
+
+    `rows`: address, planes, target.
+    """
     scripts = {name: _read_script(name, text) for name, text in files.items() if name[-3:] == ".sh"}
     lists = [_read_list(text) for name, text in files.items() if name.endswith(".evs.json")]
+    addresses = {
+        text.replace(PLANE, f"{plane:02x}")
+        for text, planes, _ in (rows if scripts or lists else ())
+        for plane in planes
+    }
     for suffix, listed in ((".sh", [r.values() for r in scripts.values()]), (".evs.json", lists)):
         if listed and {*chain.from_iterable(listed)} - {""} != addresses:
             raise PlanError(f"hosts/*{suffix} have other addresses than the JSON")
-    ends = {(f"hosts/{host_of(row[2])}.sh", numbers(row[1])[0]) for row in rows if scripts}
-    for name, plane in sorted(ends):
+    ends = {(end, plane) for _, planes, end in (rows if scripts else ()) for plane in planes}
+    for name, plane in sorted({(f"hosts/{host_of(end)}.sh", plane) for end, plane in ends}):
         prefix = f"{off.replace(PLANE, f'{plane:02x}')}/48"
         if prefix not in scripts.get(name, ()):
             raise PlanError(f"{name}: nothing takes headers off at {prefix}")
