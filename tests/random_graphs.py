@@ -227,6 +227,8 @@ def _check_shares(forest: Forest, share: dict[tuple[str, int], int]) -> None:
     elif kind == "allreduce":
         assert sum(share["broadcast", r] for r in graph.ranks) == total
         assert all(share["broadcast", r] == share["reduce", r] for r in graph.ranks)
+        for r, part in zip(graph.ranks, graph.shares, strict=False):  # none: they are free
+            assert share["reduce", r] * sum(graph.shares) == part * total
     else:
         assert share == {(kind, graph.ranks[forest.root]): total}
 

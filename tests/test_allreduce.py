@@ -30,6 +30,7 @@ from forestcoll.schedule.forest import Bound, Forest, Symmetry, Tree
 from forestcoll.schedule.group import Orbits, find_orbits, whole_group
 from forestcoll.solver import algbw_of_trees, allreduce, optimum, solve
 from forestcoll.solver.flows import joint
+from forestcoll.solver.shares import with_shares
 from forestcoll.verify import link_loads, verify
 
 ALLREDUCE = Collective.ALLREDUCE
@@ -149,6 +150,8 @@ def flow_program(graph: CapacityGraph) -> float:
 
     share = variables(ranks)
     whole = sum(share.values())
+    for v, part in zip(ranks, graph.shares, strict=False):  # none: they are free
+        lp.Add(share[v] * sum(graph.shares) == whole * part)
     taken = [variables(links) for _ in range(2)]
     for link, units in zip(links, graph.capacity, strict=True):
         lp.Add(taken[0][link] + taken[1][link] <= units / top)
@@ -191,6 +194,33 @@ def test_100_random_graphs_agree_with_flows_written_out() -> None:
         duals += plan.bound.method == "linear-program"
     assert better >= 50
     assert duals >= 3
+
+
+@pytest.mark.parametrize("seed", [4, 6, 9, 13, 14, 54, 79])
+def test_given_shares_agree_with_flows_written_out(seed: int) -> None:
+    """Equal ones and others, zeros too: the value, its dual, trees that reach it, and their file.
+
+    Where equal ones leave less than free ones do, that is told, and the dual holds for these alone.
+    """
+    free, dice = random_graph(seed) if seed % 5 else starved_graph(seed), random.Random(seed)
+    best = optimum(free, ALLREDUCE).algbw
+    drawn = [2, *(dice.choice((0, 1, 1, 3)) for _ in free.ranks[1:])]
+    for shares in ([1] * len(drawn), drawn):
+        graph = with_shares(free, shares, even=True)
+        forest = solved(graph)
+        assert flow_program(graph) == pytest.approx(float(forest.algbw), rel=1e-7)
+        assert forest.algbw <= best
+        back = forest_file.loads(forest_file.dumps(forest))
+        assert back.graph.shares == graph.shares
+        assert certificate.check(back) == (forest.algbw, forest.algbw)
+        assert f" of {float(best):.6g} GB/s ({best})" in optimum(graph, ALLREDUCE).note
+        if forest.algbw < best:
+            with pytest.raises(ForestError, match=r"weights of the cuts add up to .*, less"):
+                certificate.check(replace(forest, graph=free))
+        other = with_shares(free, [*shares[1:], shares[0] + 1], even=True)
+        with pytest.raises(ForestError, match=r"the shares of root .* add up to"):
+            certificate.check(replace(forest, graph=other))
+    assert seed < 10 or optimum(with_shares(free, ["*=1"], even=True), ALLREDUCE).algbw < best
 
 
 @pytest.mark.parametrize("kind", ["direct", "switched", "mixed", "cycles", "asymmetric"])

@@ -16,11 +16,17 @@ from torch_ranks import needs_gloo, plan_files, run_ranks
 
 from forestcoll import plans
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.compile.problem import Problem
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.execute.torch.plan import Plan
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.lower import lower
 from forestcoll.lower.rounds import lower_rounds, rounds_of
-from forestcoll.program.targets import MSCCLPP
+from forestcoll.program.targets import MSCCL, MSCCLPP
+from forestcoll.schedule import certificate
+from forestcoll.solver import solve
 from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = needs_gloo
@@ -142,6 +148,7 @@ def all_cases(rank: int, paths: dict[str, Path]) -> tuple[list[Any], str]:
 CASES = [
     ("ring", "Adam", {}, STEPS),
     ("path", "Adam", {}, STEPS),
+    ("even", "Adam", {}, 3),
     ("ring", "AdamW", {"weight_decay": 0.1, "amsgrad": True, "foreach": True}, 3),
     ("ring", "Adam", {"weight_decay": 0.1, "maximize": True}, 3),
     ("ring", "SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True}, 3),
@@ -159,14 +166,18 @@ def path_of_four() -> Topology:
 def test_steps_are_those_of_stock_training(compiled: Artefacts, tmp_path: Path) -> None:
     """Weights, states and losses, also after each has loaded what the other saved.
 
-    A rank holds a quarter of the state, with 10 % at most, where roots are dealt out evenly; on the
-    path, whose roots are its inner two, these have a half and the others nothing.
+    A rank holds a quarter of the state, with 10 % at most, where roots are dealt out evenly, as on
+    the path where `shares` ask for it; else its roots are its inner two, which have a half each.
     """
     paths = {"ring": plan_files(compiled)["allreduce"]}
-    made = synthesize(path_of_four(), "allreduce", target="msccl", formats=("msccl-xml",))
+    asked = {"target": "msccl", "formats": ("msccl-xml",)}
+    made = synthesize(path_of_four(), "allreduce", **asked)
+    even = synthesize(path_of_four(), "allreduce", shares=["*=1"], **asked)
+    assert (even.forest.algbw, even.optimum.algbw) == (made.forest.algbw, 50)
     star = CapacityGraph.from_topology(catalog.load("star", {"gpus": str(RANKS)}))
     several = plans.dumps(lower_rounds(next(rounds_of("one step", star)), MSCCLPP), MSCCLPP.format)
-    for name, text in (("path", made.texts["msccl-xml"]), ("once", several)):
+    texts = made.texts["msccl-xml"], even.texts["msccl-xml"], several
+    for name, text in zip(("path", "even", "once"), texts, strict=True):
         paths[name] = tmp_path / name
         paths[name].write_text(text)
     told = run_ranks(RANKS, all_cases, paths)
@@ -181,6 +192,27 @@ def test_steps_are_those_of_stock_training(compiled: Artefacts, tmp_path: Path) 
     assert all(
         "the same sums are made at several ranks; an epilogue takes" in why for _, why in told
     )
+
+
+def most_of_a_rank(plan: Plan, count: int) -> float:
+    """The largest share of the optimizer's state for so many numbers of float32."""
+    of_ranks = [sum(n for _, n in plan.roots(rank, count, 4)) for rank in range(plan.ranks)]
+    assert sum(of_ranks) == count
+    return max(of_ranks) / count
+
+
+def test_state_of_a_rank_of_16() -> None:
+    """MI250 with a link between two dies out: one rank has a third, or all as much, or one none."""
+    topology = edit(catalog.load("mi250"), ["box0/gpu0-box0/gpu1"])
+    most = []
+    for shares in (None, ["*=1"], ["*=1", "box0/gpu0=0"]):
+        asked = Problem.of(topology, "allreduce", shares=shares)
+        forest = solve(asked.graph, asked.collective)
+        assert certificate.check(forest) == (150, 150)
+        most.append(most_of_a_rank(Plan(lower(forest, MSCCL)), 10**6))
+    assert most[0] > 0.33
+    assert most[1] <= 1.1 / 16
+    assert most[2] <= 1.1 / 15
 
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -60,7 +60,7 @@ class Problem:
     ) -> Problem:
         """The problem of a topology; UnsupportedError, TopologyError where there is none."""
         collective = parse_collective(collective)
-        graph = capacity_graph(topology, ranks, relays, shares)
+        graph = capacity_graph(topology, ranks, relays, shares, collective.two_phases)
         root_rank = parse_root(graph, collective, root)
         return Problem(graph, collective, root_rank, topology.name, topology)
 
@@ -137,14 +137,18 @@ def capacity_graph(
     ranks: str | Sequence[str] | None = None,
     relays: Relays = "none",
     shares: Shares | None = None,
+    even: bool = False,
 ) -> CapacityGraph:
     """What the solver is given. `shares`: the ranks' parts of the data where they differ.
 
-    One amount a rank, in rank order, or "id=amount" for all of them; globs work.
+    One amount a rank, in rank order, or "id=amount" for all of them; globs work. `even`: also where
+    they do not.
     Raises `TopologyError`.
     """
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.solver.shares import with_shares
 
     ranks, shares = arguments.ids("ranks", ranks), arguments.amounts("shares", shares)
-    return with_shares(CapacityGraph.from_topology(topology, ranks=ranks, relays=relays), shares)
+    return with_shares(
+        CapacityGraph.from_topology(topology, ranks=ranks, relays=relays), shares, even
+    )

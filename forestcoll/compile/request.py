@@ -112,7 +112,8 @@ class Request:
     shares: Shares | None = _of_problem(
         None,
         "Parts of different size (allgatherv, reduce-scatterv): one a rank, or by id "
-        "('*=1,box0/*=3'). 0 is allowed. Forests only.",
+        "('*=1,box0/*=3'). 0 is allowed. Forests only. Of an allreduce, plans too, how much each "
+        "rank sums: '*=1' evenly. Default: what is fastest.",
         None,
         "N,...|ID=N,...",
         many=entries,
@@ -330,7 +331,7 @@ class Request:
     def check(self, problem: Problem) -> None:
         """PlanError, UnsupportedError where what is asked for cannot be made of the problem."""
         plans = [form for form in self.files if form != "forest"]
-        if problem.graph.shares and plans:
+        if problem.graph.shares and plans and problem.collective.has_parts:
             raise PlanError(
                 f"{' and '.join(plans)} cannot hold parts of different size: every rank's buffers "
                 "are alike there; --format forest writes the schedule"
@@ -360,8 +361,8 @@ CONFLICTS: Final = (
     ),
     Conflict(
         "shares",
-        "collective!=allgather,reduce-scatter",
-        "--shares is for allgather and reduce-scatter, not for {collective}",
+        "collective!=allgather,reduce-scatter,allreduce",
+        "--shares is for allgather, reduce-scatter and allreduce, not for {collective}",
         STATED,
     ),
     Conflict("groups", "ranks shares", "--groups names all ranks: leave --ranks and --shares away"),
@@ -422,7 +423,7 @@ CONFLICTS: Final = (
     Conflict("nvls", "place", "--nvls says the place already: leave --place away"),
     Conflict(
         "nvls",
-        "trees min_percent exact max_height budget protocol compact instances!=auto,1",
+        "shares trees min_percent exact max_height budget protocol compact instances!=auto,1",
         "--nvls goes without other wishes: the switch leaves no choice",
     ),
     Conflict(

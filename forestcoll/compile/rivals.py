@@ -179,13 +179,13 @@ def rings_of(problem: Problem, best: Optimum, judged: Judged) -> Iterator[Start]
 
     Everybody has but one to send to and one to receive from in each, so plans of many ranks behind
     one switch have thread blocks enough, and in a mesh no link waits when a call begins and ends.
-    None with a root: there chains fill and run dry.
+    None with a root, where chains fill and run dry, nor where roots have different shares.
     """
     from forestcoll.solver.baselines import by_name
     from forestcoll.solver.baselines.order import boxes_of
 
     graph, collective = problem.graph, problem.collective
-    if collective.has_root:
+    if collective.has_root or len(set(graph.parts)) > 1:
         return
     n, (first, *others) = len(graph.ranks), graph.ranks
     hops, algbw = (n - 1) * len(collective.phases), best.algbw

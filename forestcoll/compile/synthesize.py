@@ -100,7 +100,8 @@ def synthesize(
     """A forest and the plans made from it, in all formats; one forest serves them all.
 
     `topology`: a Topology, a name of the catalogue, or a file. `root`: a node id or rank number;
-    `ranks`, `relays`, `shares`: see `problem.capacity_graph`; shares are for forests only.
+    `ranks`, `relays`, `shares`: see `problem.capacity_graph`; but for an allreduce shares are for
+    forests only.
     `formats`: by default the forest and every plan that `target` reads. What the other arguments
     mean stands in `Request`, and as the help of the options of those names.
 

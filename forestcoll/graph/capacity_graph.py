@@ -39,7 +39,9 @@ class CapacityGraph:
     head: tuple[int, ...] = ()
     capacity: tuple[int, ...] = ()
     unit: Fraction = Fraction(1)  # GB/s of one unit of capacity
-    shares: tuple[int, ...] = ()  # per rank its part of the data; empty: equal parts
+    shares: tuple[
+        int, ...
+    ] = ()  # a rank's part of the data, of an allreduce its sums; empty: equal, free
 
     @staticmethod
     def from_topology(

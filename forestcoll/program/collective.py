@@ -112,8 +112,8 @@ class Collective(StrEnum):
 
     @property
     def weighable(self) -> bool:
-        """Whether forests may give the ranks parts of different size (`--shares`)."""
-        return self.has_parts and bool(self.phases) and not self.has_root
+        """Whether forests may give the ranks parts or sums of different size (`--shares`)."""
+        return bool(self.phases) and not self.has_root
 
     @property
     def input_is_part(self) -> bool:

@@ -15,8 +15,9 @@ and a phase) loads on link e. Reduce trees are looked at turned round, as broadc
 * A group whose algbw is w L (`Group.weight`) counts w times in what its cuts hold.
 
 In an allreduce the parts that start at ranks are the schedule's own choice, the same in both
-phases. There share(S) gives way to the least weight, over the ranks v of a group, of the cuts of
-either phase that hold v: that much of the group's data crosses cuts, wherever it starts.
+phases, unless the graph gives the ranks shares of the sums. There share(S) gives way to the least
+weight, over the ranks v of a group, of the cuts of either phase that hold v: that much of the
+group's data crosses cuts, wherever it starts.
 
 Averaging over symmetries (`group`) changes neither L nor what trees obey above. Where some
 are given, only the mean pressure over flows that are alike counts, and the mean weight around ranks
@@ -182,7 +183,7 @@ def check_cut(groups: Sequence[Group], cut: WeighedCut, where: str) -> None:
         root = graph.ranks[groups[cut.group].root]
         if root not in cut.side:
             raise ForestError(f"{where} does not hold the root {graph.names[root]}")
-    elif not graph.parts_in(cut.side):
+    elif not (inside if collective.two_phases else graph.parts_in(cut.side)):
         rank = "rank with a part" if inside else "rank"
         raise ForestError(f"{where} holds no {rank}{of}, so no data has to leave it")
     if cut.phase not in collective.phases:
@@ -236,7 +237,7 @@ def _weight(groups: Sequence[Group], cuts: Sequence[WeighedCut], alike: Orbits) 
         ranks, parts = group.graph.ranks, group.graph.parts
         if group.collective.has_root:
             share = own[g]
-        elif group.collective.two_phases:
+        elif group.collective.two_phases and not group.graph.shares:
             share = min(total[o] / size[o] for o in (alike.part[g][v] for v in ranks))
         else:
             each = zip(ranks, parts, strict=True)

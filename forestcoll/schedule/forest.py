@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.common import arguments
@@ -463,10 +463,11 @@ def _check_shares(forest: Forest) -> None:
             raise ForestError(f"{collective} has no {phase} trees, the file has some")
     if collective.has_root:
         _check_root(forest, {root for (root, _), weight in sums.items() if weight})
-    elif collective.has_parts:
+    elif collective.has_parts or forest.graph.shares:
         whole = sum(forest.graph.parts)
-        for r, part in zip(forest.graph.ranks, forest.graph.parts, strict=True):
-            weight = sums[forest.orbit(r), collective.phases[0]]
+        each = zip(forest.graph.ranks, forest.graph.parts, strict=True)
+        for (r, part), phase in product(each, collective.phases):
+            weight = sums[forest.orbit(r), phase]
             if weight * whole != part * forest.total:
                 raise ForestError(
                     f"the shares of root {names[r]} add up to {share(weight)}, "

@@ -51,7 +51,7 @@ class Plan:
     def trees_per_root(self) -> int:
         """The least k in whole units that was found; the largest, where roots differ."""
         if self.joint is not None:
-            return max(self.joint.supply)
+            return max(self.joint.supply) // max(self.gather.graph.parts)
         return math.lcm(self.gather.trees_per_root, self.scatter.trees_per_root)
 
 
@@ -75,7 +75,7 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
             f"beyond {COMPACT_FROM:,} ranks that are not alike"
         )
         return replace(same, note=note)
-    boxed = None if large else joint_of_boxes(graph, same.bound)
+    boxed = None if large or graph.shares else joint_of_boxes(graph, same.bound)
     if boxed is not None and boxed.algbw > same.same_algbw:
         note = ""
         if boxed.algbw < boxed.bound.algbw:
@@ -104,15 +104,15 @@ def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
     None where reduce-scatter and allgather with `trees` trees per root each are as good. Looked for
     only where the joint optimum is better than theirs.
     """
-    best = plan(graph).joint
+    best, roots = plan(graph).joint, sum(graph.parts)
     if best is None or trees < 1 or len(graph.ranks) > COMPACT_FROM:
         return None
     if best.trees:
-        return best if sum(best.supply) <= trees * len(graph.ranks) else None
+        return best if sum(best.supply) <= trees * roots else None
     solutions = []
     with suppress(UnsupportedError):  # there are other ways
         solutions.append(fit_joint(graph, trees, best))
-    times, rest = divmod(trees * len(graph.ranks), sum(best.supply))
+    times, rest = divmod(trees * roots, sum(best.supply))
     if not rest:
         solutions.append(best.times(times))
     better = max((j for j in solutions if j is not None), key=lambda j: j.algbw, default=None)
@@ -130,7 +130,7 @@ def _fewer(graph: CapacityGraph, best: Joint) -> Joint:
     if max(best.supply) <= FEW:
         return best
     for trees in range(1, FEW + 1):
-        if trees * len(graph.ranks) >= sum(best.supply):
+        if trees * sum(graph.parts) >= sum(best.supply):
             break
         try:
             fewer = fit_joint(graph, trees, best, exact=True)

@@ -311,10 +311,11 @@ class _Joint:
     def __init__(self, graph: CapacityGraph, best: Optimum) -> None:
         self._graph = graph
         self.ceiling = best.algbw
-        self.rates = Rates(graph, len(graph.ranks))
+        roots = sum(graph.parts)
+        self.rates = Rates(graph, roots)
         if best.bound.method == "linear-program":
             worth = link_worth(graph, best.bound, Collective.ALLREDUCE)
-            self.rates.add(len(graph.ranks), by_capacity(graph, worth))
+            self.rates.add(roots, by_capacity(graph, worth))
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s with `trees` trees per root on the average."""

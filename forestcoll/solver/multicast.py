@@ -167,7 +167,7 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
     alike = symmetries_found(graph, [group])
     bound = plan(graph).bound
     best: Forest | None = None
-    for equal in (True, False):
+    for equal in (True,) if graph.shares else (True, False):
         model = Model(graph, [group], alike, equal=equal, spanning=True)
         try:
             solution = model.solve()

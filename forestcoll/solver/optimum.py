@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.common.errors import UnsupportedError
@@ -10,6 +11,7 @@ from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fix_joint, fix_same, plan
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.task import Optimum, analyse, forward
+from forestcoll.topology.numbers import percent
 
 
 def optimum(
@@ -35,12 +37,19 @@ def optimum(
 
 def _allreduce(graph: CapacityGraph, patient: bool) -> Optimum:
     chosen = plan(graph, patient)
+    notes = [chosen.note] if chosen.note else []
+    if graph.shares:
+        free = max(plan(replace(graph, shares=()), patient).algbw, chosen.algbw)
+        notes.append(
+            f"these shares of the sums leave {percent(chosen.algbw / free)} of {float(free):.6g} "
+            f"GB/s ({free}), which the best reach"
+        )
     return Optimum(
         algbw=chosen.algbw,
-        rate=chosen.algbw / len(graph.ranks),
+        rate=chosen.algbw / sum(graph.parts),
         trees_per_root=chosen.trees_per_root,
         bound=chosen.bound,
-        note=chosen.note,
+        note="; ".join(notes),
     )
 
 
@@ -59,10 +68,10 @@ def check_root(graph: CapacityGraph, collective: Collective, root: int | None) -
     count = len(graph.ranks)
     if count < 2:
         raise UnsupportedError(f"{collective} needs at least 2 ranks, there is only {count}")
-    if graph.shares and collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+    if graph.shares and not collective.weighable:
         raise UnsupportedError(
-            f"{collective} has no parts that could differ; shares are for allgather and "
-            "reduce-scatter"
+            f"{collective} has no parts that could differ; shares are for allgather, "
+            "reduce-scatter and allreduce"
         )
     if not collective.has_root:
         if root is not None:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT
-from forestcoll.program import Collective
+from forestcoll.program.sizes import is_power
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver.shares import apportion
 
@@ -44,9 +44,9 @@ CELLS = 2**25
 Ints = npt.NDArray[np.int64]
 
 
-def covers_all(collective: Collective) -> bool:
-    """Whether units are of the whole data, not of each rank's equal part."""
-    return collective.has_root or collective is Collective.ALLREDUCE
+def count_parts(forest: Forest) -> int:
+    """The parts of the data that have units of their own; 1 where shares of roots may change."""
+    return sum(forest.graph.parts) if forest.collective.has_parts or forest.graph.shares else 1
 
 
 def round_to_power(forest: Forest, best: Fraction, least: Fraction, most: int) -> Forest | None:
@@ -55,10 +55,10 @@ def round_to_power(forest: Forest, best: Fraction, least: Fraction, most: int) -
     `most`: units at most, of all roots together. `least` (GB/s) is what it has to reach; NEAR times
     `best` is preferred where FEW units per root are enough for it.
     """
-    whole = covers_all(forest.collective)
-    roots = forest.n if forest.collective is Collective.ALLREDUCE else 1
+    parts = count_parts(forest)
+    roots = forest.n if parts == 1 and not forest.collective.has_root else 1
     start = (roots - 1).bit_length()
-    limit = (most if whole else most // forest.n).bit_length()
+    limit = (most // parts).bit_length()
     for wanted, powers in (
         (max(least, NEAR * best), range(start, min(limit, (FEW * roots).bit_length()))),
         (least, range(start, limit)),
@@ -74,15 +74,18 @@ def round_weights(forest: Forest, units: int, algbw: Fraction) -> Forest | None:
     """The forest with `units` units of weight per root, or None where `algbw` (GB/s) is not found.
 
     For allreduce, broadcast and reduce `units` are those of the whole data; the roots of an
-    allreduce then have shares of their own. `algbw` is that of `plain_algbw`: GPUs copy and add.
-    Parts of different size, compact forests and very large ones are not rounded.
+    allreduce then have shares of their own, unless they are given. `algbw` is that of
+    `plain_algbw`: GPUs copy and add. Parts of different size, shares that add up to no power of
+    two, compact forests and very large ones are not rounded.
     """
-    graph = forest.graph
-    if graph.shares or forest.group is not None or algbw > forest.plain_algbw:
+    graph, parts = forest.graph, count_parts(forest)
+    if graph.shares and (forest.collective.has_parts or not is_power(parts)):
+        return None
+    if forest.group is not None or algbw > forest.plain_algbw:
         return None
     if len(forest.trees) * len(graph.tail) > CELLS:
         return None
-    total = units if covers_all(forest.collective) else units * forest.n
+    total = units * parts
     caps = [int(c * graph.unit * total // algbw) for c in graph.capacity]
     if max(caps) >= CAPACITY_LIMIT // 2:
         return None

@@ -18,12 +18,15 @@ LARGEST = 2**40
 """A single part may not be larger: sums of parts, times capacities, stay exact in 64 bits."""
 
 
-def with_shares(graph: CapacityGraph, shares: Sequence[int | str] | None) -> CapacityGraph:
+def with_shares(
+    graph: CapacityGraph, shares: Sequence[int | str] | None, even: bool = False
+) -> CapacityGraph:
     """`graph` whose ranks have these parts, divided by what they have in common.
 
     Either one amount a rank, in rank order (3, 1, 0, 2), or `id=amount` for every rank, where a
     glob stands for all ranks that it matches and a later entry goes before an earlier one ("*=1",
-    "box0/gpu0=4"). Equal parts, or None, give a graph without parts of its own.
+    "box0/gpu0=4"). Equal parts, or None, give a graph without parts of its own; with `even` equal
+    ones are parts, too: an allreduce's ranks sum equally much then, which else is its own choice.
     Raises `TopologyError` with the entry that is wrong, and the nearest rank.
     """
     if not shares:
@@ -41,7 +44,7 @@ def with_shares(graph: CapacityGraph, shares: Sequence[int | str] | None) -> Cap
     if not common:
         raise TopologyError("shares: all parts are 0, so there is nothing to send")
     parts = [part // common for part in parts]
-    return replace(graph, shares=() if max(parts) == min(parts) else tuple(parts))
+    return replace(graph, shares=tuple(parts) if even or max(parts) > min(parts) else ())
 
 
 def _read_named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]:

@@ -275,7 +275,7 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
 
 
 def _shares(model: ForestModel) -> tuple[int, ...]:
-    """The parts of the ranks, in rank order; empty where they are equal."""
+    """The parts of the ranks, in rank order; empty where they are equal, but of an allreduce."""
     if model.shares is None:
         return ()
     if not model.collective.weighable:
@@ -287,7 +287,8 @@ def _shares(model: ForestModel) -> tuple[int, ...]:
     common = math.gcd(*parts)
     if not common:
         raise ForestError("shares: all parts are 0")
-    return () if min(parts) == max(parts) else tuple(part // common for part in parts)
+    equal = min(parts) == max(parts) and model.collective.has_parts
+    return () if equal else tuple(part // common for part in parts)
 
 
 def generators_of(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:

@@ -99,7 +99,7 @@ def joint(graph: CapacityGraph) -> Joint:
     solution = model.solve()
     bound = _bound(model, solution)
     candidates = [in_units(model, solution)]
-    for again in () if large else _alternatives(model, solution.value):
+    for again in () if large or graph.shares else _alternatives(model, solution.value):
         again.start()
         again.pool += again.rows(model.cuts)
         try:
@@ -172,8 +172,8 @@ def read_units(
 ) -> tuple[tuple[int, ...], Carried]:
     """(supply, carried) of a solution whose values times `common` are whole."""
     supply = [0] * model.machine.n
-    for v, j in shares(model).items():
-        supply[v] = int(solution.primal[j] * common)
+    for v, (j, part) in model.parts[0].items():
+        supply[v] = int(solution.primal[j] * common) * part
     out, back = (tuple(int(solution.primal[j] * common) for j in flow) for flow in model.flow)
     return tuple(supply), (out, back)
 
@@ -224,7 +224,7 @@ def fit_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = False
     nothing. None where no whole numbers were found, and with `exact` where these do not reach the
     optimum. Raises UnsupportedError where the program is too large or cannot be proven.
     """
-    wanted = trees * len(graph.ranks)
+    wanted = trees * sum(graph.parts)
     u = wanted * graph.unit / best.algbw
     models = _models(graph)
     u, first = _least_time(models[0], u, wanted, 1 if exact else STEPS)

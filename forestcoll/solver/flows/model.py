@@ -41,7 +41,8 @@ Cut = tuple[int, frozenset[int]]  # flow, and the side that holds roots
 class Model:
     """The program of some groups on a machine; `solve` gives its exact optimum.
 
-    `equal`: the ranks of an allreduce have equal parts; else these are variables. `able`: switches
+    `equal`: the ranks of an allreduce have equal parts; else these are variables, unless the graph
+    gives the ranks shares. `able`: switches
     that copy (for reduce trees, add) may send more than they receive: what no forest beats.
     `spanning`: trees span these switches, and use them. `any_size`: numbers that are too long for
     the kernel's flows are no reason to give up, but slow.
@@ -62,7 +63,7 @@ class Model:
         self.machine = machine
         self.groups = groups
         self.symmetries = tuple(symmetries)
-        self.equal = equal
+        self.equal = equal or bool(groups[0].graph.shares)
         self.able = able
         self.any_size = any_size
         self.keys = flow_keys(groups)
@@ -125,12 +126,14 @@ class Model:
         """What starts at the ranks of each group."""
         first = self.groups[0]
         if first.collective.two_phases and len(self.groups) == 1:
-            ranks = first.graph.ranks
-            alike = {v: 0 if self.equal else self.orbits.part[0][v] for v in ranks}
+            graph = first.graph
+            alike = {v: 0 if self.equal else self.orbits.part[0][v] for v in graph.ranks}
             number = {o: self._add_variable(None) for o in dict.fromkeys(alike.values())}
-            for o in alike.values():
-                self.program.cost[number[o]] += 1
-            return [{v: (number[o], 1) for v, o in alike.items()}]
+            each = zip(graph.ranks, graph.parts, strict=True)
+            parts = {v: (number[alike[v]], part) for v, part in each if part}
+            for j, part in parts.values():
+                self.program.cost[j] += part
+            return [parts]
         rate = self._add_variable(None, cost=1)
         ways = [self._deal(group) for group in self.groups]
         shares = [

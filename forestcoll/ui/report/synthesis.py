@@ -103,7 +103,7 @@ def optimum(
     """
     graph, collective, bound, other = asked.graph, asked.collective, best.bound, best.in_switches
     root = -1 if asked.root is None else asked.root
-    unit = "unit" if graph.shares else ""
+    unit = "unit" if max(graph.parts) > 1 else ""
     share = ""
     if bound.algbw != best.algbw:
         share = f"{words.rate(bound.algbw)}; {words.percent(best.algbw, bound.algbw)} of it"
@@ -136,7 +136,9 @@ def _head(
     """What is done where: `"allgather on dgx-a100-2, 16 ranks"`."""
     ranks = words.plural(len(graph.ranks), "rank")
     if graph.shares:
-        ranks += f" with parts of {min(graph.shares)} to {max(graph.shares)}"
+        least, most = min(graph.shares), max(graph.shares)
+        what = "sums" if collective.two_phases else "parts"
+        ranks += f" with {what} of {least} to {most}" if least < most else f" with equal {what}"
     whose = graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
     if collective.has_root:
         ranks += f" {'to' if collective.reduces else 'from'} {whose}"
@@ -177,7 +179,7 @@ def _otherwise(result: Synthesis) -> str:
 def _trees(result: Synthesis) -> str:
     forest, best = result.forest, result.optimum
     per_root = forest.trees_per_root
-    unit = "unit of a part" if forest.graph.shares else "root"
+    unit = "unit of a part" if max(forest.graph.parts) > 1 else "root"
     text = f"{forest.count}, {per_root} per {unit}"
     if forest.group is not None:
         text += f"; {len(forest.trees)} written, the others by {forest.images} symmetries"
