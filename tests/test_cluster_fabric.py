@@ -81,7 +81,7 @@ def live(process: int, spaces: Sequence[str], cases: Sequence[Case], pipe: Conne
     space = os.open(spaces[process], os.O_RDONLY)
     network.enter(space)
     os.close(space)
-    place = Place(process, len(spaces), network.address(0), FIRST_PORT, "secret", "test")
+    place = Place(process, len(spaces), network.address(0), FIRST_PORT, "secret")
     done: list[Any] = []
     try:
         with Group(place, timeout=30) as group:

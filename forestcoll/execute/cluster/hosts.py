@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 from typing import IO
@@ -100,11 +101,9 @@ def _start(host: Host, line: str, secret: str, *, first: bool) -> subprocess.Pop
     except OSError as error:
         raise ExecutionError(f"{words[0]} cannot be run: {error.strerror}") from error
     assert child.stdin is not None
-    try:
+    with suppress(OSError):  # it has ended, and says why
         child.stdin.write(f"{secret}\n")
         child.stdin.flush()
-    except OSError:
-        pass  # it has ended, and says why
     return child
 
 

@@ -61,7 +61,6 @@ class Place:
     address: str
     port: int
     secret: str
-    launcher: str
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Place | None:
@@ -108,7 +107,7 @@ def _place(
     if port > 65535:
         raise ArgumentError(f"port {port} is none: set {PORT} to one from 1 to 65535")
     secret = environment.get(SECRET) or f"{launcher.name} {job}"
-    return Place(process, processes, address, port, secret, launcher.name)
+    return Place(process, processes, address, port, secret)
 
 
 def _number(environment: Mapping[str, str], name: str, least: int) -> int:

@@ -120,11 +120,9 @@ def accept(stream: Stream, secret: str, purpose: str, until: float) -> int:
     _check_version(hello)
     said = stream.receive(until, PROOF)
     process = said.get("process")
-    right = isinstance(process, int) and hmac.compare_digest(
-        str(said.get("proof")), _proof(secret, purpose, own, str(process))
-    )
-    if not right:
+    proof = _proof(secret, purpose, own, str(process))
+    if not isinstance(process, int) or not hmac.compare_digest(str(said.get("proof")), proof):
         stream.send({"proof": ""})  # which is not that of this job either
         raise PermissionError("it does not know this job's secret")
     stream.send({"proof": _proof(secret, purpose, str(hello.get("nonce")), "listener")})
-    return int(str(process))
+    return process

@@ -95,7 +95,7 @@ class Communicator:
         if len(set(nodes)) == 1:
             return nodes
         own = os.environ.get(ADDRESS) or (LOCAL if len(set(hosts)) == 1 else host)
-        place = Place(self.rank, len(nodes), own, 0, secrets.token_hex(16), "")
+        place = Place(self.rank, len(nodes), own, 0, secrets.token_hex(16))
 
         def enter(comes: bool) -> tuple[str, int, str]:
             if comes:
@@ -103,7 +103,7 @@ class Communicator:
             return place.address, self._group.port if self._group else 0, place.secret
 
         own, port, secret = self._together(lambda: enter(self.rank == 0))[0]  # who opens it
-        place = Place(self.rank, len(nodes), own, port, secret, "")
+        place = Place(self.rank, len(nodes), own, port, secret)
         self._together(lambda: enter(self.rank > 0))
         return nodes
 

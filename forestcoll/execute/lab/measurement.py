@@ -194,10 +194,8 @@ def tree_entries(
     notes += _note_split(entries[0].routes, "forest")
     collective = program.collective
     trees = _check_against(against, AGAINST, "an all-to-all", collective, notes)
-    served = [other for other in trees if _serves(other, collective)]
-    if len(served) < len(trees):
-        others = " and ".join(other for other in trees if other not in served)
-        notes.append(f"{others}: for allreduce, not for {collective}")
+    able = [other for other in AGAINST if _serves(other, collective)]
+    served = _check_against(trees, able, "allreduce", collective, notes)
     for other in served:
         if other == GLOO:
             entries.append(_gloo(graph))

@@ -185,7 +185,7 @@ def _measure_writes(
     assert trial.program is not None
     _urgent(False)
     os.environ[ADDRESS] = address(rank)
-    place = Place(rank, len(spaces), LOCAL, FIRST_PORT, store, "lab")
+    place = Place(rank, len(spaces), LOCAL, FIRST_PORT, store)
     _move(control)
     with _Rank(place, timeout=trial.timeout) as group:
         _move(spaces[rank])
