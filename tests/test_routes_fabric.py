@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from fractions import Fraction
 from ipaddress import IPv6Address
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule import forest_file
 from forestcoll.solver import solve
+from forestcoll.solver.compact.forests import solve_compact
 from forestcoll.solver.routes.edges import Edges, collect
 from forestcoll.solver.routes.fabric import Fabric
 from forestcoll.solver.routes.repair import repair
@@ -148,6 +150,85 @@ def test_every_address_comes_off_where_it_should(
     assert by_hand == walked.hops or parts > 1
     for edge in routes.edges:
         assert sum(way.weight for way in edge.ways) == edge.weight
+
+
+COMPACT = [
+    {"leaves": "4", "spines": "5", "hosts": "4", "gpus": "2", "planes": "2"},
+    {"leaves": "4", "spines": "4", "hosts": "6", "gpus": "1", "planes": "2"},
+    {"leaves": "4", "spines": "3", "hosts": "2", "gpus": "2", "planes": "2", "rails": "1"},
+]
+
+
+@pytest.mark.parametrize("shape", COMPACT)
+def test_templates_say_what_the_whole_file_says(
+    shape: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = load("multi-plane-clos", shape)
+    graph = CapacityGraph.from_topology(whole)
+    forest = solve_compact(graph, Collective.ALLGATHER, name=whole.name)
+    assert forest is not None
+    text = forest_file.dumps(forest)
+    full = pin(read(text, "x", whole, True), whole, whole, "group", 1)
+    files = dict(Book.of(full).files(("json", "sonic")))
+    check_loads(*read_back(files, full.loads.spreading.fabric), full.loads)
+    coloured = pin(read(text, "x", whole), whole, whole, "flows", 1)
+    assert full.loads.most_flows == coloured.loads.most_flows
+    monkeypatch.setattr("forestcoll.solver.routes.edges.MOST_EDGES", 30)
+    few = pin(read(text, "x", whole, True), whole, whole, "group", 1)
+    assert few.sent.edges.images == len(graph.ranks) == len(full.edges) // len(few.edges)
+    assert few.loads.most_flows == full.loads.most_flows
+    assert few.loads.slowest()[0] == full.loads.slowest()[0] == coloured.loads.slowest()[0]
+    name = f"{whole.name}.allgather.routes.json"
+    templates = dict(Book.of(few).files(("json", "sonic"), (0,)))
+    walked, _ = read_back(templates, few.loads.spreading.fabric, graph)
+    stated = json.loads(templates[name])
+    assert walked.addresses == len(few.edges) * (2 + len(stated["symmetry"]))
+    assert images_by_hand(stated) == paths_in(files[name])
+    first, second = [*stated["ports"]][:2]
+    said = {f'"{first}": 0': f'"{first}": 1', f'"{first}": "': f'"{second}": "'}
+    for old, new in said.items():
+        assert old in templates[name]
+        changed = templates | {name: templates[name].replace(old, new, 1)}
+        with pytest.raises(ForestCollError, match=r"the path is|permutation|does not come off"):
+            read_back(changed, few.loads.spreading.fabric, graph)
+
+
+def paths_in(text: str) -> set[tuple[object, ...]]:
+    return {
+        (tuple(path["nodes"]), path["address"], path["weight"])
+        for edge in json.loads(text)["edges"]
+        for path in edge["paths"]
+    }
+
+
+def images_by_hand(stated: dict[str, Any]) -> set[tuple[object, ...]]:
+    """Templates moved by their generators until nothing new comes."""
+    spines, ports = [*stated["spines"]], stated["ports"]
+    out = set()
+    paths = [(tuple(p["nodes"]), p["weight"]) for e in stated["edges"] for p in e["paths"]]
+    while paths:
+        nodes, weight = paths.pop()
+        numbers = [(stated["leaves"] | stated["spines"])[name] for name in nodes[1:-1]]
+        words = [*numbers, 0xE000 + ports[nodes[-1]], 0xF000]
+        address = "fcbb:bb{plane}:" + ":".join(f"{word:x}" for word in words) + "::"
+        if (nodes, address, weight) in out:
+            continue
+        out.add((nodes, address, weight))
+        for moves in stated["symmetry"]:
+            turn = ports[moves.get(nodes[0], nodes[0])] - ports[nodes[0]]
+            moved = [
+                spines[(spines.index(n) + turn) % len(spines)] if n in spines else moves.get(n, n)
+                for n in nodes
+            ]
+            paths.append((tuple(moved), weight))
+    return out
+
+
+def test_only_a_group_that_moves_all_spreads() -> None:
+    whole = load("multi-plane-clos", SMALL)
+    forest = solve(CapacityGraph.from_topology(whole), Collective.ALLGATHER, name=whole.name)
+    with pytest.raises(UnsupportedError, match="moves every GPU"):
+        pin(read(forest_file.dumps(forest), "x", whole), whole, whole, "group", 1)
 
 
 def walk_by_hand(files: dict[str, str]) -> Counter[tuple[str, str]]:

@@ -51,8 +51,8 @@ class Pinned:
     hashed: Mapping[int, Fraction]
 
 
-def read(text: str, source: str, topology: Topology) -> Sent:
-    """What a file sends over `topology`. Raises ForestCollError."""
+def read(text: str, source: str, topology: Topology, compact: bool = False) -> Sent:
+    """What a file sends over `topology`; `compact` as in `edges_of_forest`. ForestCollError."""
     from forestcoll.compile.verdict import looks_like_forest
     from forestcoll.schedule import forest_file
     from forestcoll.solver.alltoall import file as exchanges
@@ -62,7 +62,7 @@ def read(text: str, source: str, topology: Topology) -> Sent:
         forest = forest_file.loads(text, source)
         _check(forest.graph, topology, source)
         stem = f"{forest.name}.{forest.collective}"
-        return Sent(stem, str(forest.collective), edges_of_forest(forest), forest.algbw)
+        return Sent(stem, str(forest.collective), edges_of_forest(forest, compact), forest.algbw)
     if exchanges.looks_like_one(text):
         exchange, name, algbw = exchanges.loads(text, source)
         if not isinstance(exchange, Routes):
@@ -120,7 +120,10 @@ def pin(sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int) -> P
     carried = loads(spreading)
     hashed = {}
     flows = spread(fabric, edges, "flows") if by == "shares" else spreading
-    for pairs in QUEUE_PAIRS if flows.chosen else ():  # else no switches are known to be alike
+    counted = (
+        flows.chosen and edges.images == 1
+    )  # else no switches are known to be alike, or too many
+    for pairs in QUEUE_PAIRS if counted else ():
         draws = DRAWS if pairs * len(edges) <= MOST_DRAWN else 1
         rates = [loads(hash_flows(flows, pairs, seed + k)).slowest()[0] for k in range(draws)]
         hashed[pairs] = sum((min(r, sent.algbw) for r in rates), Fraction(0)) / draws
@@ -131,6 +134,8 @@ def mend(pinned: Pinned, failed: Sequence[str]) -> Repair | None:
     """The routes after failures, None without any. Raises ForestCollError, InfeasibleError."""
     if not failed:
         return None
+    if pinned.sent.edges.images > 1:
+        raise UnsupportedError("templates are of a whole fabric: make a schedule of what is left")
     from forestcoll.topology.edit import edit
 
     spreading = pinned.loads.spreading

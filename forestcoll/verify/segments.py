@@ -129,10 +129,12 @@ def read_frr(text: str) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """`hops`: (from, to) -> weight that went there; `addresses`: how many were walked."""
+    """`hops`: (from, to) -> weight that went there; `addresses`: how many were walked, by the
+    tables of so many `switches`."""
 
     hops: dict[tuple[str, str], int]
     addresses: int
+    switches: int
 
 
 def walk(
@@ -196,7 +198,7 @@ def walk(
     wrong |= words[path, np.minimum(cursor, CARRIED)] != last
     if wrong.any():
         raise astray(np.flatnonzero(wrong), "does not come off there")
-    return Walked(lookup.hops(), len(at))
+    return Walked(lookup.hops(), len(at), len(tables))
 
 
 def _words(text: str) -> list[int]:

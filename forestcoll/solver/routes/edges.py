@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.schedule.forest import Forest, Path
 from forestcoll.schedule.routes import Loads
 from forestcoll.schedule.routes import Routes as Ways
@@ -25,21 +26,68 @@ Array = np.ndarray[Any, np.dtype[np.int64]]
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Row by row: GPU and GPU (`ends`), the nodes from one's adapter to the other's (`nodes`, -1
-    behind the last), and `weight` of `total`: the share of all data."""
+    behind the last), and `weight` of `total`: the share of all data.
+
+    `group`: of the forest. `images`: how many rows, moved by the group, each of these stands for.
+    """
 
     graph: CapacityGraph
     ends: Array
     nodes: Array
     weight: Array
     total: int
+    group: SymmetryGroup | None = None
+    images: int = 1
 
     def __len__(self) -> int:
         return len(self.weight)
 
 
-def edges_of_forest(forest: Forest) -> Edges:
-    """The edges of all trees that leave their box, images included."""
-    return collect(forest.graph, _weigh(forest), forest.total, forest.group)
+def edges_of_forest(forest: Forest, compact: bool = False) -> Edges:
+    """The edges of all trees that leave their box, images included.
+
+    With `compact`, of more than `MOST_EDGES` those from the first GPU, which a group moves.
+    """
+    group, paths = forest.group, _weigh(forest)
+    count = sum(forest.images_of(tree.root) * len(tree.edges) for tree in forest.trees)
+    if not compact or count <= MOST_EDGES or group is None or not moves_all(forest.graph, group):
+        return replace(collect(forest.graph, paths, forest.total, group), group=group)
+    first = collect(
+        forest.graph, ((path, weight, False) for path, weight, _ in paths), forest.total
+    )
+    rows = bring_back(group, np.c_[first.ends, first.nodes])
+    merged = _merge(forest.graph, rows, first.weight, forest.total)
+    return replace(merged, group=group, images=group.size)
+
+
+def moves_all(graph: CapacityGraph, group: SymmetryGroup) -> bool:
+    """Whether the group brings the first GPU to each other one, in one way."""
+    return group.size == len(graph.ranks) and len({group.node[v] for v in graph.ranks}) == 1
+
+
+def images_of(group: SymmetryGroup, node: int) -> Array:
+    """Where each element of the group, in their order, brings a node."""
+    at = np.array([node])
+    for image, order in zip(map(np.array, group.generators), group.orders, strict=True):
+        columns = [at]
+        for _ in range(order - 1):
+            columns.append(image[columns[-1]])
+        at = np.stack(columns, 1).reshape(-1)
+    return at
+
+
+def bring_back(group: SymmetryGroup, rows: Array) -> Array:
+    """Rows of nodes, moved such that the first of each is the least of its orbit."""
+    number = np.empty(len(group.node), np.int64)
+    number[images_of(group, group.node[int(rows[0, 0])])] = np.arange(group.size)
+    element = number[rows[:, 0]]
+    for image, order in zip(group.generators[::-1], group.orders[::-1], strict=True):
+        element, times = np.divmod(element, order)
+        back = np.append(np.argsort(image), -1)
+        while times.any():
+            rows = np.where((times & 1)[:, None] > 0, back[rows], rows)
+            back, times = back[back], times >> 1
+    return rows
 
 
 def edges_of_exchange(routes: Routes) -> Edges:
@@ -81,8 +129,8 @@ def collect(
     count = sum(len(r) * (group.size if moves else 1) for (_, moves), r in rows.items())
     if count > MOST_EDGES:
         raise UnsupportedError(
-            f"{count:,} edges between boxes are more than {MOST_EDGES:,}: routes of fewer GPUs, or "
-            "of the group's representatives"
+            f"{count:,} edges between boxes are more than {MOST_EDGES:,}: take fewer GPUs, or, "
+            "of a compact forest, --spread group"
         )
     moved = np.array([*group.elements()]) if any(moves for _, moves in rows) else None
     longest = max((length for length, _ in rows), default=4)

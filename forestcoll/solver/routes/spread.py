@@ -4,6 +4,12 @@ The planes that a path's nodes stand for share it evenly. In a plane, an edge go
 a whole: spines are colours of the flows from leaf to leaf, so that no leaf has more than the D-th
 part of its flows on one of D spines (Koenig). Or it takes an even share of every spine: then each
 link carries what the solver gave the merged one, exactly.
+
+By group: all images of an edge by a forest's group, which brings every GPU to every other one,
+take the spine of the first edge, moved on by as many places as the port of the source is. The group
+is abelian, so the images that leave one leaf for a link, and those that come to one leaf by a link,
+are those of all GPUs of a leaf; where all leaves have the same ports, all links from leaves and to
+leaves carry alike, place by place. Edges of the first GPU follow each other round the spines.
 """
 
 from __future__ import annotations
@@ -18,10 +24,10 @@ import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.solver.routes.edges import Array, Edges
+from forestcoll.solver.routes.edges import Array, Edges, bring_back, images_of, moves_all
 from forestcoll.solver.routes.fabric import Fabric
 
-Spread = Literal["flows", "shares"]
+Spread = Literal["flows", "shares", "group"]
 MOST_ROWS = 8_000_000
 
 
@@ -31,13 +37,14 @@ class Spreading:
 
     `chosen`: per index of switches in a plane (`spine`) its value in each row, -1 where it has
     none. `parts`: of how many rows that were one each is one: shares of an edge. `pairs`: how many
-    values each row has, of a queue pair each.
+    values each row has, of a queue pair each. `ports`: a leaf's, by places behind the first GPU's.
     """
 
     layout: Layout
     chosen: Mapping[str, Array]
     parts: int = 1
     pairs: int = 1
+    ports: Array | None = None
 
     @property
     def fabric(self) -> Fabric:
@@ -58,8 +65,8 @@ class Spreading:
 def spread(fabric: Fabric, edges: Edges, by: Spread) -> Spreading:
     """The edges on paths. Raises UnsupportedError where shares are too many."""
     layout = Layout.of(fabric, edges)
-    if by == "shares":
-        return _share(layout)
+    if by != "flows":
+        return _share(layout) if by == "shares" else _turn(layout)
     chosen: dict[str, Array] = {}
     for index in layout.indices:
         chosen[index] = np.full(len(edges), -1, np.int64)
@@ -72,6 +79,37 @@ def spread(fabric: Fabric, edges: Edges, by: Spread) -> Spreading:
             )
             chosen[index][rows[order]] = np.array(values)[colour]
     return Spreading(layout, chosen)
+
+
+def _turn(layout: Layout) -> Spreading:
+    """All images of an edge on spines by their sources' ports; see the module."""
+    edges, fabric, group = layout.edges, layout.fabric, layout.edges.group
+    names, listed = edges.graph.names, [*layout.values.items()]
+    if group is None or not moves_all(edges.graph, group) or [len(v) for _, v in listed] != [1]:
+        raise UnsupportedError(
+            "spread by group: needs a compact forest of two tiers whose group moves every GPU to "
+            "every other one, and equal spines; take --spread flows"
+        )
+    [(index, [values])] = listed
+    rows, size = bring_back(group, np.c_[edges.ends, edges.nodes]), len(values)
+    classes, some, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    gpus, adapters, leaves = (images_of(group, v) for v in rows[0, [0, 2, 3]].tolist())
+    ports = np.zeros(len(names), np.int64)
+    ports[gpus] = [
+        fabric.port(fabric.form[names[leaf]][0], names[v], {})
+        for v, leaf in zip(adapters.tolist(), leaves.tolist(), strict=True)
+    ]
+    of = np.unique(leaves, return_inverse=True)[1] * size
+    behind = (ports[gpus] - ports[gpus[0]]) % size
+    each = np.bincount(of + behind, minlength=of.max() + size).reshape(-1, size)
+    if (each != each[0]).any() or (rows[:, 3] != leaves[0]).any():
+        raise UnsupportedError("spread by group: leaves have other ports than each other")
+    over = layout.has[index][classes[:, 2:]].max(1)  # -1 where the leaf is the same
+    turn = np.empty(len(classes), np.int64)
+    turn[np.lexsort((-edges.weight[some], over < 0))] = np.arange(len(classes)) * each[0].sum()
+    place = (turn[which] + ports[edges.ends[:, 0]]) % size
+    chosen = np.where(over[which] < 0, -1, np.array(values)[place])
+    return Spreading(layout, {index: chosen}, ports=each[0])
 
 
 def _share(layout: Layout) -> Spreading:
@@ -148,6 +186,8 @@ class Loads:
 def loads(spreading: Spreading) -> Loads:
     """What every link carries, sorted by its far end and its near one."""
     layout, nodes = spreading.layout, spreading.edges.nodes
+    if spreading.edges.images > 1:
+        return _loads_of_images(spreading)
     rows, at = np.nonzero(nodes[:, 1:] >= 0)
     size = layout.planes.size
     code, pair = np.unique(nodes[rows, at + 1] * size + nodes[rows, at], return_inverse=True)
@@ -179,6 +219,34 @@ def loads(spreading: Spreading) -> Loads:
     sizes = np.array([*map(len, layout.sets), 1], np.int64)
     planes = sizes[layout.planes[ends].max(1)]
     return Loads(spreading, ends, chosen, flows[used], weight[used], planes)
+
+
+def _loads_of_images(spreading: Spreading) -> Loads:
+    """Those of the first GPU's links and its leaf's, as which all others are."""
+    layout, edges, ports = spreading.layout, spreading.edges, spreading.ports
+    assert ports is not None, "images are spread by group"
+    [(index, chosen)], [[values]] = spreading.chosen.items(), layout.values.values()
+    crossing = np.flatnonzero(chosen >= 0)
+    place, weight = np.searchsorted(values, chosen[crossing]), np.zeros(len(values), np.int64)
+    np.add.at(weight, place, edges.weight[crossing])
+    turns = np.arange(len(values))
+    turned = ports[(turns[:, None] - turns) % len(values)]
+    flows = turned @ np.bincount(place, minlength=len(values))
+    gpu, leaf, spine = edges.nodes[crossing[0], :3].tolist()
+    up, lone = [(leaf, spine)] * len(values), np.array([-1])
+    ends = np.array([(gpu, leaf), *up, *[link[::-1] for link in up], (leaf, gpu)])
+    total = np.array([edges.weight.sum()])
+    weights = np.concatenate([total, turned @ weight, turned @ weight, total])
+    count = np.concatenate([[len(edges)], flows, flows, [len(edges)]])
+    planes = np.full(len(ends), len(layout.sets[layout.planes[leaf]]))
+    return Loads(
+        spreading,
+        ends,
+        {index: np.concatenate([lone, values, values, lone])},
+        count,
+        weights,
+        planes,
+    )
 
 
 def hash_flows(spreading: Spreading, pairs: int, seed: int) -> Spreading:

@@ -150,9 +150,10 @@ def routes(
     ),
     output: str = output_option("DIR", "The directory of all files.", None),
     by: Spread = option(
-        ("flows", "shares"),
+        ("flows", "shares", "group"),
         "flows: an edge takes one spine of each plane, by edge colouring. shares: even shares of "
-        "all spines, as sprayed packets do.",
+        "all spines, as sprayed packets do. group: one spine, turned by the symmetry of a compact "
+        "forest; of millions of edges the file is templates.",
         "flows",
         names="--spread",
     ),
@@ -191,16 +192,20 @@ def routes(
     with show_progress(f"reading {file}"):
         text = read_text(file)
         with guard(file, len(text)):
-            sent = read(text, file, left)
+            sent = read(text, file, left, by == "group")
     with show_progress("routes"):
         pinned = pin(sent, whole, left, by, seed)
         repaired = mend(pinned, failed)
         book = segments.Book.of(pinned, repaired)
     with show_progress("writing"):
-        wanted = tuple(formats) or ROUTE_FORMATS
-        texts = dict(book.files(tuple({*wanted, "json", "sonic"})))
-        walked, parts = segments.read_back(texts, book.fabric)
-        segments.check_loads(walked, parts, repaired or pinned.loads)
+        wanted = tuple(formats) or (ROUTE_FORMATS[:1] if book.images else ROUTE_FORMATS)
+        if book.images and {"ip", "evs"} & {*wanted}:
+            raise click.UsageError("files of hosts list all paths: too many of templates")
+        some = {} if not book.images or {"sonic", "frr"} & {*wanted} else {"planes": (0,)}
+        texts = dict(book.files(tuple({*wanted, "json", "sonic"}), **some))
+        walked, parts = segments.read_back(texts, book.fabric, sent.edges.graph)
+        if not book.images:
+            segments.check_loads(walked, parts, repaired or pinned.loads)
     kept = {n: text for n, text in texts.items() if segments.format_of(n) in wanted}
     if folder is not None:
         writing.write_all({folder / name: text for name, text in kept.items()}, force)

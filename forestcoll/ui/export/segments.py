@@ -19,15 +19,19 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.common.errors import PlanError
-from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import symmetry_group
+from forestcoll.schedule.forest_file.writing import moves
+from forestcoll.solver.routes.edges import images_of, moves_all
+from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, MOST_PLANES, Fabric
 from forestcoll.solver.routes.repair import Change, Repair
 from forestcoll.solver.routes.segments import Edge, Way
 from forestcoll.verify.segments import (
@@ -42,10 +46,12 @@ from forestcoll.verify.segments import (
 )
 
 if TYPE_CHECKING:
-    from forestcoll.solver.routes.spread import Loads
+    from forestcoll.solver.routes.spread import Loads, Spreading
     from forestcoll.study.routes import Pinned
 
 FORMAT, REPAIR = "forestcoll.routes/1", "forestcoll.repair/1"
+TEMPLATES = "forestcoll.route-templates/1"
+"""The routes of one GPU's edges, and the group that moves them to all others."""
 EVS = 128
 """Entropy values of a connection, a path each, that packets take by turns."""
 
@@ -80,6 +86,7 @@ class Book:
     facts: Mapping[str, str]
 
     changes: Sequence[Change] = ()
+    images: Mapping[str, object] = field(default_factory=dict)  # how edges stand for others
 
     @staticmethod
     def of(pinned: Pinned, repaired: Repair | None = None) -> Book:
@@ -88,7 +95,8 @@ class Book:
         fabric = spreading.fabric if repaired is None else repaired.fabric
         facts = {"topology": fabric.left.name, "schedule": sent.what, "spread": pinned.by}
         if repaired is None:
-            return Book(sent.stem, fabric, pinned.edges, spreading.total, facts)
+            images = _images(spreading) if spreading.edges.images > 1 else {}
+            return Book(sent.stem, fabric, pinned.edges, spreading.total, facts, images=images)
         about = fabric, repaired.edges, repaired.total, facts, repaired.changes
         return Book(sent.stem, *about)
 
@@ -101,11 +109,15 @@ class Book:
                 near[one][other] = None
         return {node: list(others) for node, others in near.items()}
 
-    def files(self, formats: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    def files(
+        self, formats: tuple[str, ...], planes: Container[int] = range(MOST_PLANES)
+    ) -> Iterator[tuple[str, str]]:
         """(name, text) of every file of these formats: json sonic frr ip evs."""
         for node in self.fabric.form if {"sonic", "frr"} & {*formats} else ():
             for values in self.fabric.values(node):
                 form = self.fabric.form[node][0]
+                if self.fabric.plane(form, values) not in planes:
+                    continue
                 name, ports = form.format(**values), list(self.ports(node, values))
                 own = self.fabric.kinds[form].segment(values)
                 locator = address(self.fabric.plane(form, values), (own,))
@@ -127,8 +139,13 @@ class Book:
 
     def json(self) -> str:
         """Every edge on a line; `{plane}` stands for two digits in addresses, a number in names."""
-        head = {"format": FORMAT, **self.facts, "total": self.total, "block": f"{block(0)}::/32"}
-        head["decapsulation"] = DECAPSULATION
+        head = {
+            "format": TEMPLATES if self.images else FORMAT,
+            **self.facts,
+            "total": self.total,
+            "block": f"{block(0)}::/32",
+        }
+        head |= {"decapsulation": DECAPSULATION, **self.images}
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
         edges = ",\n".join(map(self._edge, self.edges))
         return "{\n" + ",\n".join([*lines, f' "edges": [\n{edges}\n ]']) + "\n}\n"
@@ -256,6 +273,68 @@ class Book:
         return out
 
 
+def _images(spreading: Spreading) -> dict[str, object]:
+    """The group, ports, leaves and spines: with them an edge says the paths of all its images."""
+    edges, fabric, group = spreading.edges, spreading.fabric, spreading.edges.group
+    assert group is not None, "images are of a group"
+    [(index, [values])] = spreading.layout.values.items()
+    graph, names = edges.graph, _names(edges.graph, fabric)
+    adapters, leaves = (images_of(group, v).tolist() for v in edges.nodes[0, :2].tolist())
+    form = {leaf: fabric.form[graph.names[leaf]][0] for leaf in leaves}
+    [top] = {form for form, kind in fabric.kinds.items() if index in kind.inner}
+    plane = {name: f"{{{name}}}" for name in fabric.kinds[top].planes}
+    return {
+        "symmetry": [moves(names, image) for image in group.generators],
+        "ports": {
+            names[adapter]: fabric.port(form[leaf], names[adapter], {})
+            for adapter, leaf in zip(adapters, leaves, strict=True)
+        },
+        "leaves": {names[v]: fabric.kinds[each].segment({}) for v, each in form.items()},
+        "spines": {
+            top.format(**plane, **{index: v}): fabric.kinds[top].segment({index: v}) for v in values
+        },
+    }
+
+
+def _names(graph: CapacityGraph, fabric: Fabric) -> list[str]:
+    """The names of nodes, with braces for planes, as paths have them."""
+    return [fabric.form[name][0] if name in fabric.form else name for name in graph.names]
+
+
+def _expand(
+    stated: Mapping[str, Any], ways: list[dict[str, Any]], fabric: Fabric, graph: CapacityGraph
+) -> Iterator[dict[str, Any]]:
+    """The paths of templates, in a plane, and their images by each generator and by all in turn.
+
+    Raises ForestError unless the group is one of the graph's, PlanError where a path is another.
+    """
+    node = {name: v for v, name in enumerate(_names(graph, fabric))}
+    steps = stated["symmetry"]
+    images = [{node[name]: node[to] for name, to in step.items()} for step in steps]
+    moving = [tuple([image.get(v, v) for v in range(graph.n)]) for image in images]
+    if not moves_all(graph, symmetry_group(graph, moving)):
+        raise PlanError("the group of templates does not bring every GPU to every other one")
+    ports, spines, numbers_of = (
+        stated["ports"],
+        [*stated["spines"]],
+        stated["leaves"] | stated["spines"],
+    )
+    place = {name: k for k, name in enumerate(spines)}
+    for word in ([], *([step] for step in steps), steps):
+        for way in ways:
+            nodes = way["nodes"]
+            for step in word:
+                nodes = [step.get(name, name) for name in nodes]
+            turn = ports[nodes[0]] - ports[way["nodes"][0]]
+            nodes = [spines[(place[n] + turn) % len(spines)] if n in place else n for n in nodes]
+            port = LOCAL_SEGMENTS + ports[nodes[-1]]
+            segments = (*(numbers_of[name] for name in nodes[1:-1]), port, stated["decapsulation"])
+            text = address(PLANE, segments)
+            if not word and text != way["address"]:
+                raise PlanError(f"{way['address']}: the path is {text}")
+            yield {**way, "nodes": nodes, "planes": way["planes"][:1], "address": text}
+
+
 def format_of(name: str) -> str:
     """The format of a file that `Book.files` names."""
     ends = {".sonic.json": "sonic", ".frr.conf": "frr", ".sh": "ip", ".evs.json": "evs"}
@@ -297,8 +376,12 @@ _SET = re.compile(
 )
 
 
-def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
+def read_back(
+    files: Mapping[str, str], fabric: Fabric, graph: CapacityGraph | None = None
+) -> tuple[Walked, int]:
     """What was written, walked: (hops with their weights, how many planes' shares a weight is in).
+
+    Of templates, which need the `graph`, a sample is walked; see `_expand`.
 
     Raises PlanError where an address goes astray, a hop is no link of the topology, two files do
     not say the same, or a table is not read as it was meant.
@@ -317,6 +400,8 @@ def read_back(files: Mapping[str, str], fabric: Fabric) -> tuple[Walked, int]:
     [text] = [text for name, text in files.items() if name.endswith(".routes.json")]
     stated = json.loads(text)
     ways = [path for edge in stated["edges"] for path in edge["paths"]]
+    if graph is not None and "symmetry" in stated:
+        ways = [*_expand(stated, ways, fabric, graph)]
     planes = [path["planes"] for path in ways]
     parts = math.lcm(*{*map(len, planes)})
     ends = [path["nodes"][-1] for path in ways]

@@ -177,24 +177,29 @@ def routes_facts(
     reached = min(rate, sent.algbw)
     names = carried.spreading.edges.graph.names
     here, there = (names[v] for v in carried.ends[slowest].tolist())
-    after = fabric if repaired is None else repaired.fabric
-    switches = sum(1 for node in after.form for _ in after.values(node))
+    switches = walked.switches
     planes = len({plane for edge in pinned.edges for way in edge.ways for plane in way.planes})
-    ways = sum(len(way.planes) for edge in pinned.edges for way in edge.ways)
+    images = sent.edges.images
+    ways = images * sum(len(way.planes) for edge in pinned.edges for way in edge.ways)
     lines = [
         f"{pairs} queue pair{'s' * (pairs > 1)}: {words.percent(algbw, sent.algbw)}"
         for pairs, algbw in pinned.hashed.items()
     ]
     hashed = "; ".join(lines) or "not counted: no edge goes over switches that 'alike' has as equal"
+    if images > 1:
+        hashed = "not counted: too many edges"
     size = words.size(sum(map(len, files.values())))
     where = None if folder is None else f"{words.plural(len(files), 'file')} in {folder} ({size})"
-    how = {"flows": "takes one", "shares": "has even shares of all"}
+    how = {"flows": "takes one", "shares": "has even shares of all", "group": "takes one"}
+    proof = "at their targets, loads as meant"
+    if images > 1:
+        proof = f"at their targets: of {len(pinned.edges):,} templates in a plane, and their images"
     text = (
         f"{ways:,} on {words.plural(planes, 'plane')}; of equal switches an edge {how[pinned.by]}"
     )
     return [
         Fact("routes", sent.what, f"{sent.what} on {fabric.left.name}"),
-        Fact("edges", len(pinned.edges), f"{len(pinned.edges):,} between boxes"),
+        Fact("edges", images * len(pinned.edges), f"{images * len(pinned.edges):,} between boxes"),
         Fact("paths", ways, text),
         Fact("flows", carried.most_flows, f"{carried.most_flows:,} at most on a link of switches"),
         Fact("algbw", reached, words.rate(reached)),
@@ -206,8 +211,7 @@ def routes_facts(
             "walked",
             walked.addresses,
             f"{walked.addresses:,} addresses by the tables of {switches:,} "
-            f"switch{'es' * (switches > 1)}: all come off "
-            "at their targets, loads as meant",
+            f"switch{'es' * (switches > 1)}: all come off {proof}",
         ),
         Fact("written", sorted(files) if folder else [], where),
     ]
