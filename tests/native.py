@@ -6,7 +6,9 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nanobind
@@ -17,6 +19,7 @@ from forestcoll.execute import cpu
 
 SOURCES = Path(cpu.__file__).parent / "native"
 CLUSTER = SOURCES.with_name("cluster")
+FAR = CLUSTER / "far.cpp"
 NATIVE = [path for path in SOURCES.parent.rglob("*") if path.suffix in (".cpp", ".hpp")]
 REQUIRED = os.environ.get("FORESTCOLL_SANITIZERS") == "required"
 LIBRARIES = {
@@ -24,6 +27,11 @@ LIBRARIES = {
     "address": ("libasan.so", f"libclang_rt.asan-{platform.machine()}.so"),
 }
 BINDINGS = [Path(nanobind.source_dir()) / "nb_combined.cpp", SOURCES / "module.cpp"]
+OPTIONS = {
+    "TSAN_OPTIONS": "exitcode=66 halt_on_error=1",
+    # Python itself leaves memory behind at its end, and so do extensions.
+    "ASAN_OPTIONS": "exitcode=66 detect_leaks=0 abort_on_error=0",
+}
 FLAGS: list[str | Path] = ["-std=c++20", "-I", SOURCES, "-I", CLUSTER]
 
 
@@ -81,11 +89,47 @@ def object_of(sources: list[Path], target: Path, *flags: str) -> Path:
     return target
 
 
-def bindings(compiled: Artefacts, folder: Path, sources: list[Path] = BINDINGS) -> Path:
-    """An engine's bindings: once for all engines."""
-    name = f"bindings-{len(sources)}.o"
+def engine(compiled: Artefacts, folder: Path, place: Path, sanitizer: str, far: Path = FAR) -> None:
+    """An engine with a sanitizer, `far` in the place of far.cpp; all else is compiled once."""
+    checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
+    nanobind_, module = BINDINGS  # in the module, what only it includes: a GPU's relay
+    rest = [*(path for path in engine_sources() if path != FAR), module]
 
-    def make(target: Path) -> None:
-        object_of(sources, folder / name).rename(target)
+    def kept(name: str, sources: list[Path], *flags: str) -> Path:
+        def make(target: Path) -> None:
+            object_of(sources, folder / name, *flags).rename(target)
 
-    return compiled.once(name, make, *sources, *NATIVE, Path(__file__))
+        return compiled.once(name, make, *sources, *NATIVE, Path(__file__))
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = [
+            pool.submit(kept, f"engine-{sanitizer}.o", rest, *checked),
+            pool.submit(kept, "nanobind.o", [nanobind_]),
+            pool.submit(object_of, [far], folder / "far.o", *checked),
+        ]
+    files = [one.result() for one in objects]
+    compile_("-shared", f"-fsanitize={sanitizer}", *files, "-o", place, "-pthread", "-ldl")
+
+
+def run_sanitized(
+    sanitizer: str, engine: Path, *what: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """`python sanitized.py ENGINE WHAT` with the sanitizer's runtime; `more`: environment."""
+    script = Path(__file__).with_name("sanitized.py")
+    command = [sys.executable, str(script), str(engine), *what]
+    if setarch := shutil.which("setarch"):  # ThreadSanitizer wants addresses where it expects them
+        command = [setarch, platform.machine(), "--addr-no-randomize", *command]
+    kept = {
+        "LD_PRELOAD": str(library(sanitizer)),
+        "PYTHONPATH": str(SOURCES.parents[2]),
+        "PYTHONMALLOC": "malloc",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+        env=os.environ | OPTIONS | kept | more,
+    )

@@ -1,7 +1,7 @@
 """What the tests of sanitizers run in a process of its own: `python sanitized.py ENGINE WHAT`.
 
 ENGINE is a native engine that was built with a sanitizer, WHAT is right, racing or overrunning; or
-one with a mistake, and WHAT is mistaken.
+one with mistakes to choose from, and WHAT is mistakes.
 """
 
 from __future__ import annotations
@@ -101,6 +101,16 @@ def overrunning(engine: Any) -> int:
     return int(made.launch(0)[0])
 
 
+def mistakes(numbers: int) -> int:
+    """Of $MISTAKE from 0 on, a line each: how many of a few plans the unkind wire finds wrong."""
+    import os
+
+    for number in range(numbers):
+        os.environ["MISTAKE"] = str(number)
+        print(f"mistake {number}: {mistaken()}", flush=True)
+    return numbers
+
+
 def mistaken() -> int:
     """How many of a few plans go wrong over the unkind wire, or are seen not to go on."""
     import programs as pg
@@ -154,7 +164,7 @@ if __name__ == "__main__":
         "right-processes": lambda: right(processes=True),
         "racing": racing,
         "overrunning": lambda: overrunning(native),
-        "mistaken": mistaken,
+        "mistakes": lambda: mistakes(int(sys.argv[3])),
         "rings": lambda: rings(sys.argv[3]),
     }[sys.argv[2]]()
     print(f"ended {done}")
