@@ -18,6 +18,7 @@ from random_graphs import random_graph
 
 import forestcoll
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError
+from forestcoll.compile import plan_set
 from forestcoll.execute.cpu import run
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
@@ -27,6 +28,7 @@ from forestcoll.solver.groups.split import split, split_apart
 from forestcoll.study.layout import Layout, lay_out
 from forestcoll.study.layout.costs import Costs
 from forestcoll.study.layout.fabric import survey
+from forestcoll.study.layout.folder import files_of
 from forestcoll.study.layout.search import _Search, search
 from forestcoll.topology import catalog
 
@@ -177,31 +179,52 @@ sizes: {tp: 4, dp: 2}
 order: dp-tp
 traffic:
   - {dim: tp, collective: allreduce, bytes: 64M, times: 8}
-  - {dim: dp, collective: reduce-scatter, bytes: 256M, with: tp}
+  - {dim: dp, collective: reduce-scatter, bytes: 256M, with: "tp:allreduce"}
   - {dim: dp, collective: allgather, bytes: 256M}
+  - {dim: tp, collective: alltoall, bytes: 16M}
 """
 
 
 def together_on_the_engine(out: Path, index: dict[str, Any]) -> None:
-    """Groups of both kinds in threads of their own at the same time, every element compared."""
+    """Groups of all kinds in threads of their own at the same time, every element compared."""
     files = [
-        out / group["files"][form]
-        for row in index["steps"][0]["rows"]
+        [out / file for file in group["files"][form]]
+        for step in (0, 2)
+        for row in index["steps"][step]["rows"]
         for group in row["groups"]
         for form in ("msccl-xml", "mscclpp-json")
     ]
     start = threading.Barrier(len(files))
 
-    def launch(file: Path) -> tuple[str, list[int]]:
-        program = forestcoll.read_plan(file)
+    def launch(plans: list[Path]) -> tuple[str, list[int]]:
+        every = [forestcoll.read_plan(file) for file in plans]
+        serving = [p for p in every if p.min_bytes <= 1 << 16 <= (p.max_bytes or 1 << 16)]
+        (program,) = serving  # of each set the one plan for that size
         start.wait()
         rows = run(program, 1 << 16, threads=1, iterations=3).rows
         return program.collective.value, [row.wrong for row in rows]
 
     with ThreadPoolExecutor(len(files)) as pool:
         done = list(pool.map(launch, files))
-    assert {kind for kind, _ in done} == {"allreduce", "reduce-scatter"}
+    assert {kind for kind, _ in done} == {"allreduce", "reduce-scatter", "alltoall"}
     assert all(wrong and not any(wrong) for _, wrong in done)
+
+
+def test_dlrover_starts_hosts_in_the_order_of_ranks() -> None:
+    """Its master takes strings alone, and starts groups in the order of their names.
+
+    intelligent-machine-learning/dlrover 43f13a4, master/elastic_training/topology_rerank.py, with
+    the strategy ep_dp_pp.
+    """
+    topology = catalog.load("fat-tree", {"leaves": "4", "hosts": "3", "gpus": "1"})
+    job = "sizes: {dp: 12}\nplacement: fixed\n"
+    job += "traffic: [{dim: dp, collective: allgather, bytes: 1M}]"
+    turned = topology.gpus[::-1]
+    done = lay_out(topology, layout_file.loads(HEAD + job), turned)
+    texts, _ = files_of(done, "any", ("forest",))
+    groups = json.loads(texts["dlrover.json"])
+    assert all(isinstance(word, str) for pair in groups.items() for word in pair)
+    assert sorted(groups, key=groups.__getitem__) == [gpu.partition("/")[0] for gpu in turned]
 
 
 def test_files_of_a_layout(call: Run, tmp_path: Path) -> None:
@@ -220,11 +243,12 @@ def test_files_of_a_layout(call: Run, tmp_path: Path) -> None:
     assert joint["algbw"] == joint["bound"]
     for proof in out.glob("*/*.groups.json"):
         assert "optimal" in fine(call("verify", str(proof)))
-    for row in (tp, dp):
-        files = {group["files"]["mscclpp-json"] for group in row["groups"]}
-        assert len(files) < len(row["groups"])  # equal groups share a plan
-        for file in files:
-            assert call("verify", str(out / file))[0] == 0
+    assert "optimal" in fine(call("verify", *map(str, out.glob("*/*.flows.json"))))
+    for row in (tp, dp, index["steps"][2]["rows"][0]):
+        sets = {Path(group["files"]["mscclpp-json"][0]).parents[1] for group in row["groups"]}
+        assert len(sets) < len(row["groups"])  # equal groups share a set
+        for own in sets:
+            assert call("verify", str(out / own))[0] == 0
     together_on_the_engine(out, index)
     page = tmp_path / "page.html"
     for subject in (out, out / "layout.json"):
@@ -252,7 +276,7 @@ def test_ctrl_c_keeps_the_best_so_far(
     monkeypatch.setattr(_Search, "climb", lambda *_: signal.raise_signal(signal.SIGINT))
     monkeypatch.setattr(_Search, "done", False)
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    words = ["layout", str(job), "-t", "fat-tree", "--json", "-o", str(out)]
+    words = ["layout", str(job), "-t", "fat-tree", "--json", "-o", str(out), "--target", "mscclpp"]
     for setting in ("gpus=4", "hosts=1", "leaves=2"):
         words += ["--set", setting]
     job.write_text(JOB)
@@ -261,10 +285,45 @@ def test_ctrl_c_keeps_the_best_so_far(
     index = json.loads((out / "layout.json").read_text())
     assert Fraction(said["step_seconds"]) == Fraction(index["seconds"])
     assert Fraction(index["seconds"]) < Fraction(index["default_seconds"])
-    assert all(
-        (out / file).is_file()
-        for file in index["steps"][0]["rows"][0]["groups"][0]["files"].values()
-    )
+    (plans,) = [index["steps"][0]["rows"][0]["groups"][0]["files"]["mscclpp-json"]]
+    assert all((out / file).is_file() for file in plans)
     monkeypatch.setattr(_Search, "starts", _Search.climb)
     job.write_text(JOB + "keep: {tp: box}\n")
     assert call(*words, "--force") == (130, "", "forestcoll: interrupted\n")
+
+
+def test_ctrl_c_keeps_the_placement_and_the_plans_that_are_there(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal while the second set is made: all files but its plans, which are named."""
+    made = []
+
+    def make(*args: Any, **more: Any) -> Any:
+        if made:
+            signal.raise_signal(signal.SIGINT)
+        made.append(plan_set.make(*args, **more))
+        return made[0]
+
+    monkeypatch.setattr("forestcoll.study.layout.plans.make", make)
+    job, out = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(JOB.replace("tp: 4", "tp: 2"))
+    words = ["layout", str(job), "-t", "star", "--set", "gpus=4", "--json", "-o", str(out)]
+    said = json.loads(fine(call(*words)))
+    step, *later = json.loads((out / "layout.json").read_text())["steps"]
+    served = [[{*group["files"]} for group in row["groups"]] for row in step["rows"]]
+    assert served[0] == [{"forest", "msccl-xml", "mscclpp-json"}] * 2
+    assert not any(group["files"] for s in later for row in s["rows"] for group in row["groups"])
+    missing = [note for note in said["notes"] if "interrupted" in note]
+    assert [note.partition(":")[0] for note in missing] == ["step0-tp-dp", "step1-dp", "step2-tp"]
+    assert (out / "rankfile").is_file()
+    monkeypatch.setattr("forestcoll.study.layout.lay_out", None)  # said before any search
+    for left in (out / "rankfile", next(out.glob("step0*/*.forest.json"))):
+        for file in out.rglob("*"):
+            if file.is_file():
+                file.unlink()
+        left.touch()
+        assert call(*words) == (
+            1,
+            "",
+            f"forestcoll: error: {left}: exists already; --force overwrites it\n",
+        )

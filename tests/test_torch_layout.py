@@ -66,6 +66,7 @@ def test_groups_of_a_layout_are_served_by_their_members(call: Run, tmp_path: Pat
     (tmp_path / "job.yaml").write_text(JOB)
     out = tmp_path / "placed"
     words = ("layout", str(tmp_path / "job.yaml"), "-t", "star", "--set", "gpus=4", "-o", str(out))
+    words += ("--target", "msccl")
     assert call(*words)[0] == 0
     assert (out / "layout.svg").read_text().count("<rect") == 1 + 2 * 2 * 4
     for wrong, served, reasons in run_ranks(4, two_kinds_at_once, out):

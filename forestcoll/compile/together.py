@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph, Relays
     from forestcoll.program import Program
     from forestcoll.program.targets import PlanFormat, Target, TargetName
-    from forestcoll.schedule.forest import Forest
     from forestcoll.schedule.group import Group, Together
     from forestcoll.schedule.latency import Latencies
     from forestcoll.solver.groups.split import Split
@@ -38,7 +37,7 @@ class GroupsProblem:
     """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number.
 
     `collectives`: of each group; `weights`: its algbw / the common one (1). `links`: microseconds
-    over each link of the topology. `planless`: groups that get forests alone.
+    over each link of the topology.
     """
 
     name: str
@@ -49,7 +48,6 @@ class GroupsProblem:
     relays: Relays
     links: Latencies
     weights: list[Fraction] = field(default_factory=list)
-    planless: frozenset[int] = frozenset()
 
     @property
     def collective(self) -> str:
@@ -67,7 +65,6 @@ class Schedules:
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     latencies: tuple[Fraction, ...] = ()  # us a group: the forest's height in its links' latencies
-    files: list[dict[Format, str]] = field(default_factory=list)  # of each group
 
 
 def problem(
@@ -169,7 +166,6 @@ def synthesize(
     formats: Iterable[Format] = tuple(FORMATS),
     progress: Progress | None = None,
     shares: Split | None = None,
-    alike: bool = False,
 ) -> Schedules:
     """Forests of all groups that reach the same algbw at once, and the plans made from them.
 
@@ -178,7 +174,7 @@ def synthesize(
     many as keep the links that a group has busy. Groups run at the same time, so those of a GPU
     share its multiprocessors. Every forest is checked, all of them together against the machine,
     every plan is read back and run symbolically. `shares`: how the links are split, where that is
-    known. `alike`: groups whose trees differ in the names of GPUs alone share a plan.
+    known.
 
     Raises InfeasibleError, PlanError, UnsupportedError like `synthesize` of one group.
     """
@@ -194,7 +190,7 @@ def synthesize(
         targets, why = seat(targets, group.graph, asked.name, target == "any")
         left_out += why
     formats = tuple(form for form in formats if form == "forest" or form in targets)
-    done, programs, notes = _choose(asked, trees, instances, targets, clock, shares, alike)
+    done, programs, notes = _choose(asked, trees, instances, targets, clock, shares)
     notes = [*left_out, *notes]
     if instances == "auto":
         notes += _fill(done, programs, targets, asked.links, clock)
@@ -202,25 +198,23 @@ def synthesize(
         for forest in done.forests:
             certificate.check(forest)
     texts: dict[str, str] = {}
-    files: list[dict[Format, str]] = []
-    plans: dict[int, dict[Format, str]] = {}
+    files = []
     for forest, of_group in zip(done.forests, programs, strict=True):
         stem = f"{forest.name}.{forest.collective}"
+        files.append(f"{stem}{FORMATS['forest']}")
         if "forest" in formats:
-            texts[f"{stem}{FORMATS['forest']}"] = forest_file.dumps(forest)
-        if id(of_group) not in plans:
-            own = plans[id(of_group)] = {form: f"{stem}{FORMATS[form]}" for form in of_group}
-            for form, program in of_group.items():
-                texts[own[form]] = write_plan(program, form, targets[form], forest, clock)
-        files.append({"forest": f"{stem}{FORMATS['forest']}", **plans[id(of_group)]})
+            texts[files[-1]] = forest_file.dumps(forest)
+        for form, program in of_group.items():
+            texts[f"{stem}{FORMATS[form]}"] = write_plan(
+                program, form, targets[form], forest, clock
+            )
     if "forest" in formats:
         whole = f"{asked.name}.{'-'.join(done.collectives)}{groups_file.SUFFIX}"
-        forests = [own["forest"] for own in files]
-        texts[whole] = groups_file.dumps(done, asked.name, forests)
+        texts[whole] = groups_file.dumps(done, asked.name, files)
     if done.note:
         notes.append(done.note)
     waited = tuple(latency(forest, asked.links) for forest in done.forests)
-    return Schedules(asked.name, done, texts, clock.seconds, notes, waited, files)
+    return Schedules(asked.name, done, texts, clock.seconds, notes, waited)
 
 
 Programs = list[dict[PlanFormat, "Program"]]
@@ -233,7 +227,6 @@ def _choose(
     targets: dict[PlanFormat, Target],
     clock: Clock,
     given: Split | None,
-    alike: bool,
 ) -> tuple[Together, Programs, list[str]]:
     """(forests, programs, notes): the best forests, or the best of fewer trees that fit."""
     from forestcoll.lower import lower
@@ -250,19 +243,11 @@ def _choose(
     parts = 1 if instances == "auto" else instances
 
     def lower_all(done: Together) -> Programs:
-        programs: dict[object, dict[PlanFormat, Program]] = {}
-        programs[None] = {}
-        keys = [
-            None if g in asked.planless else _form(forest) if alike else g
-            for g, forest in enumerate(done.forests)
-        ]
         with clock.stage("lower"):
-            for key, forest in zip(keys, done.forests, strict=True):
-                if key not in programs:
-                    programs[key] = {
-                        form: lower(forest, t, instances=parts) for form, t in targets.items()
-                    }
-        return [programs[key] for key in keys]
+            return [
+                {form: lower(forest, t, instances=parts) for form, t in targets.items()}
+                for forest in done.forests
+            ]
 
     best = pack(trees)
     try:
@@ -287,17 +272,6 @@ def _choose(
     raise reason or PlanError("no forest of the groups fits the plans")
 
 
-def _form(forest: Forest) -> object:
-    """The same for forests that differ in the names of nodes alone."""
-    graph, number = forest.graph, dict[int, int]()
-    for v in (*graph.ranks, *(v for tree in forest.trees for path in tree.edges for v in path)):
-        number.setdefault(v, len(number))
-    paths = [[tuple(number[v] for v in path) for path in tree.edges] for tree in forest.trees]
-    trees = [(number[t.root], t.weight, t.phase) for t in forest.trees]
-    links = sorted((number[u], number[v], c) for u, v, c in graph.arcs)
-    return str((forest.collective, forest.root, trees, paths, links, graph.unit))
-
-
 def _fill(
     done: Together,
     programs: Programs,
@@ -309,19 +283,13 @@ def _fill(
     from forestcoll.compile.search import SPREADING, search
 
     notes: dict[str, list[int]] = {}
-    filled = set[int]()
     with clock.stage("lower"):
         for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
-            if id(of_group) in filled or not of_group:
-                continue
-            filled.add(id(of_group))
             for form, target in targets.items():
                 of_group[form], note = search(forest, target, of_group[form], SPREADING, links)
                 if note:
                     notes.setdefault(note, []).append(g)
     return [
-        note
-        if len(groups) >= len({id(p) for p in programs if p})
-        else f"group {', '.join(map(str, groups))}: {note}"
+        note if len(groups) == len(programs) else f"group {', '.join(map(str, groups))}: {note}"
         for note, groups in notes.items()
     ]

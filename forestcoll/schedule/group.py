@@ -18,13 +18,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import ForestError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
-from forestcoll.graph.symmetry.group import DisjointSets, symmetry_images
+from forestcoll.graph.symmetry.group import least_in_orbits, symmetry_images
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Phase, Symmetry, check
+
+if TYPE_CHECKING:
+    from forestcoll.graph.symmetry.group import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +232,10 @@ class Orbits:
     all flows. `side[f][v]`: of (flow, node) as f * nodes + v. `part[g][v]`: of (group, node).
     """
 
-    link: list[int]
-    flow: list[list[int]]
-    side: list[list[int]]
-    part: list[list[int]]
+    link: Sequence[int]
+    flow: Sequence[Sequence[int]]
+    side: Sequence[Sequence[int]]
+    part: Sequence[Sequence[int]]
 
 
 def family(machine: CapacityGraph, groups: Sequence[Group]) -> CapacityGraph:
@@ -273,43 +278,45 @@ def find_orbits(
     machine: CapacityGraph, groups: Sequence[Group], given: Iterable[Symmetry]
 ) -> Orbits:
     """What the symmetries make alike; ForestError where one is none."""
-    keys = flow_keys(groups)
+    import numpy as np
+
+    keys, maps = flow_keys(groups), tuple(given)
+    base = list(accumulate((len(groups[g].links) for g, _ in keys), initial=0))
+    n, count, forward = machine.n, len(machine.tail), _one_way(groups)
+    ends, many = [*pairwise(base)], len(groups)
+    if not maps:
+        return Orbits(
+            range(count),
+            [range(a, b) for a, b in ends],
+            [range(f * n, f * n + n) for f in range(len(keys))],
+            [range(g * n, g * n + n) for g in range(many)],
+        )
     number = {key: f for f, key in enumerate(keys)}
-    local = [{e: i for i, e in enumerate(group.links)} for group in groups]
-    base = [0]
-    for g, _ in keys:
-        base.append(base[-1] + len(groups[g].links))
-    n = machine.n
-    links, flows = DisjointSets(len(machine.tail)), DisjointSets(base[-1])
-    sides, parts = DisjointSets(len(keys) * n), DisjointSets(len(groups) * n)
-    maps = tuple(given)
-    whole = family(machine, groups) if maps else machine
-    forward = _one_way(groups)
+    own = [np.array(group.links) for group in groups]  # ascending
+    whole = family(machine, groups)
     places = whole.numbers
+    on: list[list[Array]] = [[], [], [], []]
     for index, symmetry in enumerate(maps):
         where = f"bound: symmetry {index}"
         if symmetry.turned and forward is not None:
             raise ForestError(f"{where} turns links round, which {forward} does not allow")
-        image = symmetry.image
-        moved = symmetry_images(whole, symmetry, where, places)[: len(machine.tail)]
-        for e, to_link in enumerate(moved):
-            links.join(e, to_link)
-        for f, (g, phase) in enumerate(keys):
-            to_group = image[n + g] - n
-            turned: Phase = "broadcast" if phase == "reduce" else "reduce"
-            to = number[to_group, turned if symmetry.turned else phase]
-            for i, e in enumerate(groups[g].links):
-                flows.join(base[f] + i, base[to] + local[to_group][moved[e]])
-            for v in range(n):
-                sides.join(f * n + v, to * n + image[v])
-                parts.join(g * n + v, to_group * n + image[v])
-    roots = flows.roots()
-    return Orbits(
-        link=links.roots(),
-        flow=[roots[base[f] : base[f + 1]] for f in range(len(keys))],
-        side=_rows(sides.roots(), n),
-        part=_rows(parts.roots(), n),
+        moved = np.array(symmetry_images(whole, symmetry, where, places)[:count])
+        nodes, group = np.array(symmetry.image[:n]), [to - n for to in symmetry.image[n:]]
+        turned: dict[Phase, Phase] = {"broadcast": "reduce", "reduce": "broadcast"}
+        to = [number[group[g], turned[of] if symmetry.turned else of] for g, of in keys]
+        flows = [
+            base[f] + np.searchsorted(own[group[g]], moved[own[g]])
+            for f, (g, _) in zip(to, keys, strict=True)
+        ]
+        on[0].append(moved)
+        on[1].append(np.concatenate(flows))
+        on[2].append((np.array(to)[:, None] * n + nodes).ravel())
+        on[3].append((np.array(group)[:, None] * n + nodes).ravel())
+    sizes = count, base[-1], len(keys) * n, many * n
+    link, flow, side, part = (
+        least_in_orbits(size, own_maps).tolist() for size, own_maps in zip(sizes, on, strict=True)
     )
+    return Orbits(link, [flow[a:b] for a, b in ends], _rows(side, n), _rows(part, n))
 
 
 def _rows(flat: list[int], length: int) -> list[list[int]]:

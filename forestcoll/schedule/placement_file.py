@@ -7,11 +7,13 @@ gpus           ids by rank; default_gpus: the same in the order that was to be b
 seconds        of all steps; default_seconds of that order (null: not served), bound_seconds of none
 steps          what runs together: its figures, and a row for each row of traffic, with its groups
 
-Rates are exact, GB/s, as strings; sizes in bytes; names of files are relative to the folder.
+Rates are exact, GB/s, as strings; sizes in bytes; names of files are relative to the folder. A
+group's files by format: its forest, and the plans of its set, from the least bytes to the most.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, TypeVar
 
@@ -31,7 +33,7 @@ Some = Annotated[list[T], Field(min_length=1)]
 class GroupModel(Model):
     ranks: Some[int]
     gpus: list[str]
-    files: dict[str, str]
+    files: dict[str, list[str]]
 
 
 class RowModel(Model):
@@ -87,7 +89,7 @@ def loads(text: str, source: str) -> Placement:
         for group in row.groups:
             if [known.get(rank) for rank in group.ranks] != group.gpus:
                 raise ForestError(f"{source}: ranks {group.ranks} are not the GPUs {group.gpus}")
-            for file in map(PurePosixPath, group.files.values()):
+            for file in map(PurePosixPath, chain(*group.files.values())):
                 if ".." in file.parts or file.is_absolute():
                     raise ForestError(f"{source}: {str(file)!r} leads out of the folder")
     return placement

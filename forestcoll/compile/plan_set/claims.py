@@ -23,6 +23,7 @@ from forestcoll.compile.plan_set.index import (
 )
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.lower import usage
+from forestcoll.lower.layout import layout
 from forestcoll.plans import FORMATS, home_of
 from forestcoll.program.targets import TARGETS
 from forestcoll.solver.alltoall.routes import Routes
@@ -187,7 +188,7 @@ def of_plan_and_source(
 
 def _instances(plan: PlanFile, verified: Verified, forest: Forest) -> int:
     """What is stated, if that can be: every tree's chunks are cut into as many parts."""
-    units = Fraction(verified.chunks, forest.total)
+    units = Fraction(verified.chunks, layout(forest).chunks)  # trees over other switches are one
     possible = plan.instances > 0 and (units / plan.instances).denominator == 1
     return plan.instances if possible else 1
 

@@ -240,7 +240,8 @@ def _of_layout(folder: Path, rank: int, world: int) -> dict[tuple[int, ...], Rul
         raise PlanError(f"{path}: places {count} ranks, and there are {world} processes")
     out: dict[tuple[int, ...], Rules] = {}
     for group in (group for row in placement.rows for group in row.groups if rank in group.ranks):
-        for file in [file for form, file in group.files.items() if form != "forest"][:1]:
+        plans = [files for form, files in group.files.items() if form != "forest"]
+        for file in plans[0] if plans else ():
             own = out.setdefault(tuple(group.ranks), {})
             _add(own, _ready(Rule(folder / file)), len(group.ranks))
     return out

@@ -147,8 +147,8 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
     node = np.arange(graph.n, dtype=np.int64)
     link = np.arange(len(graph.tail), dtype=np.int64)
     for image, link_image in zip(maps, link_maps, strict=True):
-        node = _least_in_orbit(node, image, size)
-        link = _least_in_orbit(link, link_image, size)
+        node = _least_in_orbit(node, image)
+        link = _least_in_orbit(link, link_image)
     ranks = np.asarray(graph.ranks, dtype=np.int64)
     sizes = np.bincount(node[ranks], minlength=graph.n)[node[ranks]]
     if int(sizes.min()) != size:
@@ -303,15 +303,14 @@ def _power(image: Array, exponent: int) -> Array:
     return out
 
 
-def _least_in_orbit(label: Array, image: Array, longest: int) -> Array:
-    """The least label along each cycle of `image`, none of which is longer than `longest`."""
+def _least_in_orbit(label: Array, image: Array) -> Array:
+    """The least label along each cycle of `image`."""
     import numpy as np
 
-    covered = 1  # labels are the least of that many steps from here on
-    while covered < longest:
-        label = np.minimum(label, label[image])
-        image = image[image]
-        covered *= 2
+    far = image
+    while not np.array_equal(label, label[image]):
+        label = np.minimum(label, label[far])  # the least of twice as many steps from here on
+        far = far[far]
     return label
 
 
@@ -421,7 +420,7 @@ def least_in_orbits(count: int, maps: Sequence[Array]) -> Array:
     while True:
         before = label
         for image in maps:
-            label = _least_in_orbit(label, image, count)
+            label = _least_in_orbit(label, image)
         if np.array_equal(before, label):
             return label
 

@@ -114,7 +114,7 @@ def _forest(
         for ends, load in zip(group.graph.ends, whole.loads(), strict=True)
         if load
     }
-    graph, place = _reserve(group.graph, loads, name)
+    graph, place = reserve(group.graph, loads, name)
     moved = tuple(
         replace(
             tree,
@@ -136,10 +136,10 @@ def _forest(
     return forest
 
 
-def _reserve(
+def reserve(
     graph: CapacityGraph, loads: Mapping[tuple[int, int], Fraction], name: str
 ) -> tuple[CapacityGraph, dict[int, int]]:
-    """(the links in use with these bandwidths, the new number of each node that is kept)."""
+    """(the links in use with these bandwidths, GB/s, the new number of each node that is kept)."""
     used = {v for pair in loads for v in pair} | set(graph.ranks)
     place = {v: i for i, v in enumerate(sorted(used))}
     reserved = CapacityGraph.from_bandwidths(

@@ -22,7 +22,7 @@ from forestcoll.program import Collective
 from forestcoll.schedule.group import Group, view_groups
 from forestcoll.schedule.layout_file import Job, Traffic, weights
 from forestcoll.solver.alltoall.demand import Demand
-from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.groups.split import Split, split_apart
 from forestcoll.study.layout.fabric import Fabric, mix, shapes
 
@@ -86,7 +86,8 @@ def rows_of(job: Job, step: Sequence[Traffic]) -> tuple[Row, ...]:
 class StepCost:
     """What a step reaches: the algbw (GB/s) of its largest row, which is at most `bound`.
 
-    `shares`: how links are split; None for an all-to-all. `sides`: node sets whose links limit it.
+    `shares`: how links are split; `exchange`: of an all-to-all, in its place. `sides`: node sets
+    whose links limit it.
     """
 
     algbw: Fraction
@@ -95,6 +96,7 @@ class StepCost:
     sides: tuple[frozenset[int], ...]
     shares: Split | None = None
     note: str = ""
+    exchange: Optimum | None = None
 
 
 Placement = tuple[int, ...]  # per rank the number of its GPU, as a rank of the fabric's graph
@@ -165,7 +167,7 @@ class Costs:
         most = max(row.total for row in self.steps[number])
         if self.steps[number][0].traffic.collective is Collective.ALLTOALL:
             best = solve(self.demand(number, placement))
-            return StepCost(best.algbw, best.bound, most / (best.algbw * GIGA), ())
+            return StepCost(best.algbw, best.bound, most / (best.algbw * GIGA), (), exchange=best)
         shares = split_apart(self.fabric.graph, self.views(number, placement), LINKS)
         cuts = sorted(shares.bound.cuts, key=lambda cut: -cut.weight)
         sides = tuple(dict.fromkeys(cut.side for cut in cuts))

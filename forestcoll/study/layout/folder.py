@@ -1,13 +1,13 @@
 """The files of a layout: who is where, for frameworks and launchers, and the plans of its groups.
 
-layout.json      ranks and their GPUs; steps, rows, groups, what they reach, which plan is whose
-step<i>-<dims>/  forests and plans of groups that run together, and the proof of all of them:
-                 groups whose trees differ in the names of GPUs alone share a plan
+layout.json      ranks and their GPUs; steps, rows, groups, what they reach, which plans are whose
+step<i>-<dims>/  forests of groups that run together, or flows, with the proof of all of them; a
+                 plan set for all groups whose links differ in the names of GPUs alone
 rankfile         Open MPI's: the node of each rank, nodes by number
 slurm-hosts.txt  SLURM_HOSTFILE: the host of each rank (srun --distribution=arbitrary)
 devices.txt      CUDA_VISIBLE_DEVICES of each host: GPUs in the order of its ranks
 hosts.txt        torchrun's --node_rank of each host, where each host has consecutive ranks
-dlrover.json     the same for DLRover: {node: group}
+dlrover.json     the same for DLRover: {node: group}, groups in the order of their names
 mesh.py          a DeviceMesh of ranks that are numbered in the topology's order
 """
 
@@ -15,17 +15,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from forestcoll.common.clock import Progress
 from forestcoll.compile.formats import Format
 from forestcoll.program.rank_placement import Places, places
 from forestcoll.program.targets import TargetName
+from forestcoll.schedule.layout_file import Job
 from forestcoll.schedule.placement_file import FORMAT, INDEX
 from forestcoll.study.layout import Layout, StepResult
+from forestcoll.study.layout.plans import Files, Plans
 
-if TYPE_CHECKING:
-    from forestcoll.compile.together import Schedules
+FILES = (
+    *(INDEX, "layout.svg", "rankfile", "slurm-hosts.txt", "devices.txt", "mesh.py"),
+    *("hosts.txt", "dlrover.json"),
+)
+"""What lies in the folder itself."""
+
+
+def folders_of(job: Job) -> list[str]:
+    """The folder of each step."""
+    dims = [[row.dim for row in step] for step in job.steps]
+    return ["-".join([f"step{number}", *own]) for number, own in enumerate(dims)]
 
 
 def files_of(
@@ -34,22 +44,14 @@ def files_of(
     formats: Iterable[Format],
     progress: Progress | None = None,
 ) -> tuple[dict[str, str], list[str]]:
-    """(text of each file, notes). Raises PlanError where no plan of a step fits the target."""
-    texts: dict[str, str] = {}
-    notes: list[str] = []
-    if layout.costs.relays != "none":
-        formats = ("forest",)
-        notes.append("forests without plans: no runtime passes data on at GPUs of other groups")
-    steps: list[dict[str, object]] = []
-    for number, step in enumerate(layout.steps):
-        folder = "-".join([f"step{number}", *(row.row.traffic.dim for row in step.rows)])
-        plans = _schedules(layout, number, target, tuple(formats), progress)
-        if plans is None:
-            notes.append(f"step {number}: all-to-all is left to the framework, without a plan")
-        else:
-            texts |= {f"{folder}/{name}": text for name, text in plans.texts.items()}
-            notes += [f"step {number}: {text}" for text in plans.notes]
-        steps.append(_step(layout, number, step, folder, plans))
+    """(text of each file, notes). Ctrl-C leaves the plans away that are not made yet."""
+    plans = Plans(layout, target, tuple(formats), progress)
+    steps = [
+        _step(layout, number, step, plans.step(number, folder))
+        for number, (step, folder) in enumerate(
+            zip(layout.steps, folders_of(layout.job), strict=True)
+        )
+    ]
     home = places(layout.names, len(layout.names))
     started, why = _launchers(layout, home)
     index = {
@@ -63,55 +65,27 @@ def files_of(
         "bound_seconds": layout.bound,
         "steps": steps,
     }
-    return {INDEX: json.dumps(index, indent=1) + "\n", **started, **texts}, [*why, *notes]
-
-
-def _schedules(
-    layout: Layout,
-    number: int,
-    target: TargetName,
-    formats: tuple[Format, ...],
-    progress: Progress | None,
-) -> Schedules | None:
-    """Forests and plans of a step; None of an all-to-all."""
-    from forestcoll.compile.together import GroupsProblem, synthesize
-
-    shares = layout.steps[number].cost.shares
-    if shares is None:
-        return None
-    costs, topology = layout.costs, layout.topology
-    views = costs.views(number, layout.placement)
-    asked = GroupsProblem(
-        topology.name,
-        costs.fabric.graph,
-        [list(view.graph.ranks) for view in views],
-        [view.root for view in views],
-        [view.collective for view in views],
-        costs.relays,
-        topology.latencies(),
-        [view.weight for view in views],
-        frozenset(g for g, view in enumerate(views) if view.collective.has_root),
-    )
-    more = {"target": target, "formats": formats, "progress": progress, "shares": shares}
-    return synthesize(asked, alike=True, **more)  # type: ignore[arg-type]
+    return {INDEX: json.dumps(index, indent=1) + "\n", **started, **plans.texts}, [
+        *why,
+        *plans.notes,
+    ]
 
 
 def _step(
-    layout: Layout, number: int, step: StepResult, folder: str, plans: Schedules | None
+    layout: Layout, number: int, step: StepResult, plans: Iterable[Files]
 ) -> dict[str, object]:
     """What layout.json says of a step."""
     graph, cost = layout.costs.fabric.graph, step.cost
-    files = iter(plans.files if plans is not None else ())
+    files = iter(plans)
     rows: list[dict[str, object]] = []
     for result in step.rows:
         row = result.row
         groups: list[dict[str, object]] = []
         for way in row.kinds:
             for unit in row.units:
-                own = {form: f"{folder}/{file}" for form, file in next(files, {}).items()}
                 ranks = list(unit)[:: way[1]]
                 gpus = [layout.names[r] for r in ranks]
-                groups.append({"ranks": ranks, "gpus": gpus, "files": own})
+                groups.append({"ranks": ranks, "gpus": gpus, "files": next(files, {})})
         rows.append(
             {
                 "dim": row.traffic.dim,
@@ -161,7 +135,7 @@ def _launchers(layout: Layout, home: Places) -> tuple[dict[str, str], list[str]]
     texts["hosts.txt"] = "".join(
         f"{called[name]}: torchrun --node_rank={i}\n" for i, name in enumerate(order)
     )
-    nodes = {called[name]: i for i, name in enumerate(order)}
+    nodes = {called[name]: f"{i:04}" for i, name in enumerate(order)}
     texts["dlrover.json"] = json.dumps(nodes, indent=1) + "\n"
     return texts, []
 

@@ -42,8 +42,9 @@ def layout(
     """Place a parallel job: which GPU is which rank.
 
     FILE (forestcoll.layout/1) has the sizes of the dimensions, the order of Megatron-LM or
-    DeviceMesh, and what each dimension sends in a step. Written are plans for every group, proven
-    together, and files for launchers. Ctrl-C ends the search and writes the best so far.
+    DeviceMesh, and what each dimension sends in a step. Written are plan sets for every group,
+    proven together, and files for launchers. Ctrl-C ends the search, or the making of plans, and
+    writes what is there.
     """
     from forestcoll.schedule import layout_file
     from forestcoll.schedule.placement_file import INDEX, loads
@@ -53,14 +54,16 @@ def layout(
     job = layout_file.loads(files.read_text(file), file)
 
     from forestcoll.study.layout import lay_out
-    from forestcoll.study.layout.folder import files_of
+    from forestcoll.study.layout.folder import FILES, files_of, folders_of
     from forestcoll.ui.report import synthesis
     from forestcoll.ui.view import groups
 
     texts: dict[str, str] = {}
     notes = ["nothing is written; --output DIR writes the files"]
     if output is not None:
-        writing.prepare([Path(output, INDEX)], force)
+        files_before = [p for d in folders_of(job) for p in Path(output, d).rglob("*")]
+        own = [*(Path(output, name) for name in FILES), *(p for p in files_before if p.is_file())]
+        writing.prepare(own, force)
     with show_progress("layout") as progress:
         done = lay_out(topology, job, ranks, relays, progress)
         if output is not None:
