@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from fractions import Fraction
 from ipaddress import IPv6Address
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,14 +25,15 @@ from forestcoll.solver.compact.forests import solve_compact
 from forestcoll.solver.routes.edges import Edges, collect
 from forestcoll.solver.routes.fabric import Fabric
 from forestcoll.solver.routes.repair import repair
-from forestcoll.solver.routes.segments import edges_with_ways
+from forestcoll.solver.routes.segments import edges_with_ways, segments_of
 from forestcoll.solver.routes.spread import hash_flows, loads, spread
 from forestcoll.study.routes import Pinned, pin, read
 from forestcoll.topology import Topology
 from forestcoll.topology.catalog import load
 from forestcoll.topology.edit import edit
 from forestcoll.topology.file import loads_topology
-from forestcoll.ui.export.segments import Book, check_loads, read_back
+from forestcoll.ui.export.segments import Book, check_loads, earlier, read_back
+from forestcoll.verify.segments import address, read_sonic, walk
 
 ALL = ("json", "sonic", "frr", "ip", "evs")
 SMALL = {"planes": "2", "leaves": "3", "spines": "3", "hosts": "3", "gpus": "1"}
@@ -150,6 +153,51 @@ def test_every_address_comes_off_where_it_should(
     assert by_hand == walked.hops or parts > 1
     for edge in routes.edges:
         assert sum(way.weight for way in edge.ways) == edge.weight
+
+
+@pytest.mark.parametrize("shape", [{"spines": "4", "gpus": "2"}, {"pods": "2", "hosts": "1"}])
+def test_spare_colourings_serve_whatever_spines_are_gone(shape: dict[str, str]) -> None:
+    whole = load("multi-plane-clos", SMALL | {"planes": "1"} | shape)
+    graph = CapacityGraph.from_topology(whole)
+    forest = solve(graph, Collective.ALLGATHER, name=whole.name)
+    sent = read(forest_file.dumps(forest), "x", whole)
+    pinned = pin(sent, whole, whole, "flows", 1, 2)
+    fabric, book = pinned.loads.spreading.fabric, Book.of(pinned)
+    files = dict(book.files(("json", "sonic")))
+    tables = {n[9:-11]: read_sonic(text) for n, text in files.items() if n.startswith("switches")}
+    stated = json.loads(next(text for name, text in files.items() if name.endswith("routes.json")))
+    ways = [path for edge in stated["edges"] for path in edge["paths"]]
+    spines, switches = int((SMALL | shape)["spines"]), fabric.switches()
+    degree = Counter[tuple[str, str]]()
+    for way in ways:
+        if "spares" in way:
+            degree.update([("up", way["nodes"][1]), ("down", way["nodes"][-2])])
+    for gone in [*combinations(range(spines), 1), *combinations(range(spines), 2)]:
+        left, flows, addresses = [s for s in range(spines) if s not in gone], Counter[Any](), []
+        for way in ways:
+            names = [name.format(plane=0) for name in way["nodes"]]
+            if "spares" in way:
+                values = {"spine": left[way["spares"][0][len(gone) - 1]]}
+                if len(way["spares"]) > 1:
+                    values["core"] = way["spares"][1][len(gone) - 1]
+                forms = [switches.get(name, (name, {})) for name in names]
+                names = [form.format(**(own | values)) for form, own in forms]
+                flows.update(
+                    [
+                        ("up", way["nodes"][1], values["spine"]),
+                        ("down", way["nodes"][-2], values["spine"]),
+                    ]
+                )
+            addresses.append(address(0, segments_of(fabric, switches, names)))
+        count = len(ways)
+        starts, ends = ([way["nodes"][k] for way in ways] for k in (0, -1))
+        texts = [text.replace(":bb00:", ":bb{plane}:") for text in addresses]
+        walked = walk(tables, starts, texts, [(0,)] * count, ends, [1] * count, 0xF000)
+        assert walked.addresses == count
+        passed = {end for hop in walked.hops for end in hop if "spine" in end}
+        assert {switches[name][1]["spine"] for name in passed} <= {*left}
+        for (side, leaf, _), most in flows.items():
+            assert most <= -(-degree[side, leaf] // len(left))
 
 
 COMPACT = [
@@ -322,6 +370,17 @@ def test_a_script_sets_every_route_once() -> None:
             assert len(set_) == len({*set_}) > 4
             assert text.count("End.DT6") == 2
             assert max(map(len, re.findall(r"dev (\S+)", text))) <= 15
+
+
+def test_files_of_an_earlier_run_are_told_from_others(tmp_path: Path) -> None:
+    _, files = pinned()
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "hosts/mine.sh").write_text("echo mine")
+    ours = {tmp_path / name for name in files if not name.endswith("routes.json")}
+    assert earlier(tmp_path, ALL).keys() == ours
+    assert not earlier(tmp_path, ("json",))
 
 
 def test_numbers_stay_when_a_switch_is_gone() -> None:

@@ -42,13 +42,17 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """Routes, and what ECMP reaches instead by queue pairs: GB/s, mean of `DRAWS` draws."""
+    """Routes, and what ECMP reaches instead by queue pairs: GB/s, mean of `DRAWS` draws.
+
+    `spares`: the loads of other colourings, over all spines but the last, but the last two.
+    """
 
     sent: Sent
     edges: list[Edge]
     loads: Loads
     by: Spread
     hashed: Mapping[int, Fraction]
+    spares: Sequence[Loads] = ()
 
 
 def read(text: str, source: str, topology: Topology, compact: bool = False) -> Sent:
@@ -111,8 +115,12 @@ def _check(graph: CapacityGraph, topology: Topology, source: str) -> None:
         )
 
 
-def pin(sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int) -> Pinned:
+def pin(
+    sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int, spares: int = 0
+) -> Pinned:
     """Its routes on `left`, numbered as `whole` is. Raises UnsupportedError without any."""
+    if spares and by != "flows":
+        raise UnsupportedError("spare colourings are of whole flows: --spread flows")
     fabric, edges = Fabric(whole, left), sent.edges
     if not len(edges):
         raise UnsupportedError(f"{sent.what}: nothing goes from box to box: no routes to pin")
@@ -127,7 +135,8 @@ def pin(sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int) -> P
         draws = DRAWS if pairs * len(edges) <= MOST_DRAWN else 1
         rates = [loads(hash_flows(flows, pairs, seed + k)).slowest()[0] for k in range(draws)]
         hashed[pairs] = sum((min(r, sent.algbw) for r in rates), Fraction(0)) / draws
-    return Pinned(sent, edges_with_ways(spreading), carried, by, hashed)
+    others = [loads(spread(fabric, edges, by, 1 + k)) for k in range(spares)]
+    return Pinned(sent, edges_with_ways(spreading), carried, by, hashed, others)
 
 
 def mend(pinned: Pinned, failed: Sequence[str]) -> Repair | None:

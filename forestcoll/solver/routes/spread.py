@@ -62,8 +62,11 @@ class Spreading:
         return self.edges.total * self.parts
 
 
-def spread(fabric: Fabric, edges: Edges, by: Spread) -> Spreading:
-    """The edges on paths. Raises UnsupportedError where shares are too many."""
+def spread(fabric: Fabric, edges: Edges, by: Spread, spared: int = 0) -> Spreading:
+    """The edges on paths; flows over all spines but the last `spared`, where there are more.
+
+    Raises UnsupportedError where shares are too many.
+    """
     layout = Layout.of(fabric, edges)
     if by != "flows":
         return _share(layout) if by == "shares" else _turn(layout)
@@ -71,6 +74,8 @@ def spread(fabric: Fabric, edges: Edges, by: Spread) -> Spreading:
     for index in layout.indices:
         chosen[index] = np.full(len(edges), -1, np.int64)
         for rows, values, left, right in layout.groups(index, chosen):
+            if index == layout.indices[0] and len(values) > spared:
+                values = values[: len(values) - spared]
             order = np.argsort(-edges.weight[rows], kind="stable")
             ends = np.unique(np.r_[left[order], right[order] + layout.far], return_inverse=True)[1]
             half, count = len(rows), int(ends.max()) + 1

@@ -169,6 +169,9 @@ def routes(
         "their place, and a file says which. Repeatable.",
         "NODE|LINK",
     ),
+    spares: int = option(
+        range(3), "Also spines for when one, or one or two, are gone: in the JSON.", 0, "N"
+    ),
     seed: int = option(range(2**31), "Of the chances of ECMP.", 1, "N"),
     force: bool = FORCE_FILES,
     as_json: bool = JSON,
@@ -180,10 +183,13 @@ def routes(
     tables, and the load of each link recomputed. The report has the most flows on a link, the
     slowest link, and what ECMP would lose. docs/routes.md has formats and addresses.
     """
+    from forestcoll.solver.routes.segments import edges_with_ways
     from forestcoll.study.routes import mend, pin, read
     from forestcoll.ui.export import segments
     from forestcoll.ui.report.topologies import routes_facts
 
+    if output in ("", "-"):
+        raise click.UsageError("routes are several files: name a directory with --output")
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory")
@@ -194,7 +200,7 @@ def routes(
         with guard(file, len(text)):
             sent = read(text, file, left, by == "group")
     with show_progress("routes"):
-        pinned = pin(sent, whole, left, by, seed)
+        pinned = pin(sent, whole, left, by, seed, spares)
         repaired = mend(pinned, failed)
         book = segments.Book.of(pinned, repaired)
     with show_progress("writing"):
@@ -206,9 +212,17 @@ def routes(
         walked, parts = segments.read_back(texts, book.fabric, sent.edges.graph)
         if not book.images:
             segments.check_loads(walked, parts, repaired or pinned.loads)
+        tables = {n: text for n, text in texts.items() if segments.format_of(n) == "sonic"}
+        for spare in pinned.spares if repaired is None else ():
+            other = replace(book, edges=edges_with_ways(spare.spreading), spares=())
+            walks = segments.read_back(tables | dict(other.files(("json",))), book.fabric)
+            segments.check_loads(*walks, spare)
     kept = {n: text for n, text in texts.items() if segments.format_of(n) in wanted}
     if folder is not None:
-        writing.write_all({folder / name: text for name, text in kept.items()}, force)
+        paths = {folder / name: text for name, text in kept.items()}
+        writing.write_all(
+            paths, force, partial(segments.earlier, folder, wanted) if force else None
+        )
     facts = routes_facts(pinned, repaired, walked, folder, kept)
     answer(as_json, facts, draw if folder is None else report)
 

@@ -19,12 +19,16 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from itertools import chain
 from json.encoder import encode_basestring_ascii
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -87,6 +91,7 @@ class Book:
 
     changes: Sequence[Change] = ()
     images: Mapping[str, object] = field(default_factory=dict)  # how edges stand for others
+    spares: Sequence[str] = ()  # what stands behind each path
 
     @staticmethod
     def of(pinned: Pinned, repaired: Repair | None = None) -> Book:
@@ -96,7 +101,10 @@ class Book:
         facts = {"topology": fabric.left.name, "schedule": sent.what, "spread": pinned.by}
         if repaired is None:
             images = _images(spreading) if spreading.edges.images > 1 else {}
-            return Book(sent.stem, fabric, pinned.edges, spreading.total, facts, images=images)
+            chosen = np.array([[*each.spreading.chosen.values()] for each in pinned.spares])
+            rows = chosen.transpose().tolist() if chosen.size else ()
+            spares = [f', "spares": {row}' if max(max(row)) >= 0 else "" for row in rows]
+            return Book(sent.stem, fabric, pinned.edges, spreading.total, facts, (), images, spares)
         about = fabric, repaired.edges, repaired.total, facts, repaired.changes
         return Book(sent.stem, *about)
 
@@ -147,7 +155,8 @@ class Book:
         }
         head |= {"decapsulation": DECAPSULATION, **self.images}
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-        edges = ",\n".join(map(self._edge, self.edges))
+        spares = iter(self.spares)
+        edges = ",\n".join([self._edge(edge, spares) for edge in self.edges])
         return "{\n" + ",\n".join([*lines, f' "edges": [\n{edges}\n ]']) + "\n}\n"
 
     def _repair(self) -> str:
@@ -166,11 +175,12 @@ class Book:
         head = f' "format": "{REPAIR}",\n "topology": {json.dumps(self.fabric.left.name)}'
         return "{\n" + head + ',\n "changes": [\n' + ",\n".join(lines) + "\n ]\n}\n"
 
-    def _edge(self, edge: Edge) -> str:
+    def _edge(self, edge: Edge, spares: Iterator[str]) -> str:
         ways = [
             f'{{"planes": {_quote(way.planes)}, "nodes": [{", ".join(map(_quote, way.nodes))}], '
             f'"segments": {_hex(way.segments)}, '
-            f'"address": "{address(PLANE, way.segments)}", "weight": {way.weight}, "evs": {count}}}'
+            f'"address": "{address(PLANE, way.segments)}", "weight": {way.weight}, '
+            f'"evs": {count}{next(spares, "")}}}'
             for way, count in zip(edge.ways, slots(edge.ways), strict=True)
         ]
         return (
@@ -335,10 +345,29 @@ def _expand(
             yield {**way, "nodes": nodes, "planes": way["planes"][:1], "address": text}
 
 
+_ENDS = {
+    ".sonic.json": ("sonic", '{\n "INTERFACE": '),
+    ".frr.conf": ("frr", "segment-routing\n srv6\n"),
+    ".sh": ("ip", "#!/bin/sh -e\nip -6 route replace "),
+    ".evs.json": ("evs", "{"),
+    ".repair.json": ("json", f'{{\n "format": "{REPAIR}"'),
+}
+"""Of files: how a name ends -> (the format, how the text begins)."""
+
+
 def format_of(name: str) -> str:
     """The format of a file that `Book.files` names."""
-    ends = {".sonic.json": "sonic", ".frr.conf": "frr", ".sh": "ip", ".evs.json": "evs"}
-    return next((form for end, form in ends.items() if name.endswith(end)), "json")
+    return next((form for end, (form, _) in _ENDS.items() if name.endswith(end)), "json")
+
+
+def earlier(folder: Path, formats: Collection[str]) -> dict[Path, str]:
+    """The files of these formats that an earlier run has left, with their SHA-256."""
+    return {
+        path: sha256(text).hexdigest()
+        for end, (form, start) in _ENDS.items()
+        for path in (*folder.glob(f"*/*{end}"), *folder.glob(f"*{end}"))
+        if form in formats and (text := path.read_bytes()).startswith(start.encode())
+    }
 
 
 def _indent(value: Any, pad: str) -> str:

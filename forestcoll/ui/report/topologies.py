@@ -206,6 +206,7 @@ def routes_facts(
         Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
         Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
         Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, hashed, "by ECMP"),
+        *_spare_facts(pinned),
         *_repair_facts(repaired, reached),
         Fact(
             "walked",
@@ -215,6 +216,12 @@ def routes_facts(
         ),
         Fact("written", sorted(files) if folder else [], where),
     ]
+
+
+def _spare_facts(pinned: Pinned) -> list[Fact]:
+    flows = [spare.most_flows for spare in pinned.spares]
+    lines = [f"{k} gone: {most:,} flows at most on a link" for k, most in enumerate(flows, 1)]
+    return [Fact("spares", flows, "; ".join(lines))] if flows else []
 
 
 def _repair_facts(repaired: Repair | None, before: Fraction) -> list[Fact]:
