@@ -191,7 +191,7 @@ BUDGETS: dict[str, int] = {
     "topology": 59_824,  # 32: 2,469 for alike nodes
     "graph": 82_465,  # 30; 32: 1,655 for routes
     "schedule": 18_664,  # 31: files of layouts, orbits by arrays; 30: 41 for shares of sums
-    "solver": 101_131,  # 30: 153 for shares of sums; 31: rates, groups apart; 32: 9,888 for routes
+    "solver": 100_719,  # 30: 153 for shares of sums; 31: rates, groups apart; 32: 9,476 for routes
     "verify": 63_152,  # 30: 320 epilogues; 32: 2,438 for routes
     "plans": 38_809,  # 30
     "lower": 27_286,  # ways of routes by turns at neighbours, slices, counts over columns; 30

@@ -32,7 +32,7 @@ def permutation(**more: str) -> tuple[Fabric, list[Edge], int]:
         j = (i + half) % (2 * half)
         leaves = [f"plane0..1.leaf{k // int(SHAPE['hosts'])}" for k in (i, j)]
         names = [f"box{i}/gpu0", leaves[0], "plane0..1.spine0..1", leaves[1], f"box{j}/gpu0"]
-        paths.append((tuple(number[name] for name in names), 1, False))
+        paths.append(((tuple(number[name] for name in names),), 1, False))
     fabric = Fabric(whole, whole)
     spreading = spread(fabric, collect(graph, paths, 1), "flows")
     return fabric, edges_with_ways(spreading), spreading.total

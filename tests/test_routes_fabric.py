@@ -89,7 +89,7 @@ def permutation(topology: Topology, seed: int) -> Edges:
     rng.shuffle(targets)
     spine = number["plane0.spine0.." + str(len(targets) // 8 - 1)]
     paths = [
-        ((u, leaf[u], spine, leaf[v], v), 1, False)
+        (((u, leaf[u], spine, leaf[v], v),), 1, False)
         for u, v in zip(graph.ranks, targets, strict=True)
         if leaf[u] != leaf[v]
     ]
@@ -455,7 +455,7 @@ links:
     number = graph.node_of
     path = tuple(number[n] for n in ("gpu0", "leaf0", "spine0", "leaf1", "gpu1"))
     fabric = Fabric(whole, whole)
-    edges = edges_with_ways(spread(fabric, collect(graph, [(path, 1, False)], 1), "flows"))
+    edges = edges_with_ways(spread(fabric, collect(graph, [((path,), 1, False)], 1), "flows"))
     repaired = repair(Fabric(whole, edit(whole, ["spine0"])), edges, 1)
     [change] = repaired.changes
     assert change.replaced is not None
@@ -495,7 +495,7 @@ def test_a_path_of_three_tiers_fits_an_address() -> None:
     back = ("plane0..1.pod1.spine0..2", "plane0..1.leaf3", "box3/gpu0")
     path = tuple(graph.node_of[name] for name in (*nodes, *back))
     fabric = Fabric(topology, topology)
-    edges = collect(graph, [(path, 1, False)], 1)
+    edges = collect(graph, [((path,), 1, False)], 1)
     [edge] = edges_with_ways(spread(fabric, edges, "flows"))
     [way] = edge.ways
     assert len(way.segments) == 6

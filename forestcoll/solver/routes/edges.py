@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -48,16 +48,19 @@ def edges_of_forest(forest: Forest, compact: bool = False) -> Edges:
 
     With `compact`, of more than `MOST_EDGES` those from the first GPU, which a group moves.
     """
-    group, paths = forest.group, _weigh(forest)
+    group, graph, total = forest.group, forest.graph, forest.total
+    moves = [forest.images_of(tree.root) > 1 for tree in forest.trees]
     count = sum(forest.images_of(tree.root) * len(tree.edges) for tree in forest.trees)
-    if not compact or count <= MOST_EDGES or group is None or not moves_all(forest.graph, group):
-        return replace(collect(forest.graph, paths, forest.total, group), group=group)
-    first = collect(
-        forest.graph, ((path, weight, False) for path, weight, _ in paths), forest.total
-    )
-    rows = bring_back(group, np.c_[first.ends, first.nodes])
-    merged = _merge(forest.graph, rows, first.weight, forest.total)
-    return replace(merged, group=group, images=group.size)
+    few = not compact or count <= MOST_EDGES or group is None or not moves_all(graph, group)
+    sent = [
+        (tree.edges, tree.weight, few and moved)
+        for tree, moved in zip(forest.trees, moves, strict=True)
+    ]
+    edges = replace(collect(graph, sent, total, group), group=group)
+    if few or group is None:
+        return edges
+    rows = bring_back(group, np.c_[edges.ends, edges.nodes])
+    return replace(_merge(graph, rows, edges.weight, total), group=group, images=group.size)
 
 
 def moves_all(graph: CapacityGraph, group: SymmetryGroup) -> bool:
@@ -92,40 +95,33 @@ def bring_back(group: SymmetryGroup, rows: Array) -> Array:
 
 def edges_of_exchange(routes: Routes) -> Edges:
     """Those of an all-to-all's routes, all images."""
-    paths = ((route.path, route.units, False) for route in routes.expand())
+    paths = (((route.path,), route.units, False) for route in routes.expand())
     return collect(routes.graph, paths, routes.units * len(routes.graph.ranks))
 
 
 def edges_of_loads(ways: Ways, loads: Loads) -> Edges:
     """Those of shares between ranks, each pair's on its way."""
     total = math.lcm(*(load.denominator for load in loads.values()))
-    paths = ((ways.ways[pair], int(load * total), False) for pair, load in loads.items())
+    paths = (((ways.ways[pair],), int(load * total), False) for pair, load in loads.items())
     return collect(ways.graph, paths, total)
-
-
-def _weigh(forest: Forest) -> Iterator[tuple[Path, int, bool]]:
-    for tree in forest.trees:
-        moves = forest.group is not None and forest.images_of(tree.root) > 1
-        for path in tree.edges:
-            yield path, tree.weight, moves
 
 
 def collect(
     graph: CapacityGraph,
-    paths: Iterable[tuple[Path, int, bool]],
+    sent: Iterable[tuple[Sequence[Path], int, bool]],
     total: int,
     group: Any = None,
 ) -> Edges:
-    """The same of (path, weight, whether the group moves it). Raises UnsupportedError."""
+    """The same of (paths, weight, whether the group moves them). Raises UnsupportedError."""
     outside = [not graph.gpu[v] and "/" not in name for v, name in enumerate(graph.names)]
-    counted: dict[bool, dict[Path, int]] = {False: defaultdict(int), True: defaultdict(int)}
-    for path, weight, moves in paths:
-        counted[moves][path] += weight
+    counted: dict[tuple[int, bool], Counter[Path]] = defaultdict(Counter)
+    for paths, weight, moves in sent:
+        counted[weight, moves].update(paths)
     rows: dict[tuple[int, bool], list[tuple[Path, int]]] = defaultdict(list)
-    for moves, amount in counted.items():
-        for path, weight in amount.items():
+    for (weight, moves), times in counted.items():
+        for path, count in times.items():
             for hop in _hops(graph, path, outside):
-                rows[len(hop), moves].append((hop, weight))
+                rows[len(hop), moves].append((hop, weight * count))
     count = sum(len(r) * (group.size if moves else 1) for (_, moves), r in rows.items())
     if count > MOST_EDGES:
         raise UnsupportedError(
@@ -149,16 +145,10 @@ def collect(
 def _merge(graph: CapacityGraph, rows: Array, weight: Array, total: int) -> Edges:
     """Equal rows as one."""
     if len(rows):
-        order, first = runs(rows)
+        order = np.lexsort(rows.T[::-1])  # the first column first
+        first = np.flatnonzero(np.r_[True, (rows[order[1:]] != rows[order[:-1]]).any(1)])
         rows, weight = rows[order[first]], np.add.reduceat(weight[order], first)
     return Edges(graph, rows[:, :2], rows[:, 2:], weight, total)
-
-
-def runs(rows: Array) -> tuple[Array, Array]:
-    """(the order of rows, the first column first; where in it each run of equal ones begins)."""
-    order = np.lexsort(rows.T[::-1])
-    ranked = rows[order]
-    return order, np.flatnonzero(np.r_[True, (ranked[1:] != ranked[:-1]).any(1)])
 
 
 def _hops(graph: CapacityGraph, path: Path, outside: list[bool]) -> Iterator[Path]:

@@ -16,7 +16,6 @@ from operator import itemgetter
 import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
-from forestcoll.solver.routes.edges import Array
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
 from forestcoll.solver.routes.spread import Spreading
 
@@ -64,10 +63,15 @@ def edges_with_ways(spreading: Spreading) -> list[Edge]:
     names, (count, width) = edges.graph.names, edges.nodes.shape
     keys = [layout.keys(edges.nodes[:, k], chosen, slice(None)) for k in range(width)]
     _, some, which = np.unique(np.stack(keys, 1), return_index=True, return_inverse=True)
-    said = [
-        _name(spreading.fabric, names[edges.nodes[row, k]], {n: c[row] for n, c in chosen.items()})
-        for row, k in zip(*divmod(some, width), strict=True)
-    ]
+    said, numbers = zip(
+        *(
+            _say(
+                spreading.fabric, names[edges.nodes[row, k]], {n: c[row] for n, c in chosen.items()}
+            )
+            for row, k in zip(*divmod(some, width), strict=True)
+        ),
+        strict=True,
+    )
     texts = np.array(said, object)[which.reshape(count, width)].tolist()
     sets, planes = [*map(tuple, layout.sets)], layout.planes[edges.nodes].max(1).tolist()
     lengths = (edges.nodes >= 0).sum(1)
@@ -76,10 +80,22 @@ def edges_with_ways(spreading: Spreading) -> list[Edge]:
         raise UnsupportedError(
             f"{' -> '.join(texts[row])}: {lengths[row]} segments; an address holds {CARRIED}"
         )
-    columns = planes, texts, lengths.tolist(), _segments(spreading).tolist(), edges.weight.tolist()
+    rows = np.arange(count)
+    last = np.stack([edges.nodes[rows, lengths - 2], edges.nodes[rows, lengths - 1]], 1)
+    pairs, of = np.unique(last, axis=0, return_inverse=True)
+    ports = [
+        spreading.fabric.port(spreading.fabric.form[names[v]][0], names[w], {})
+        for v, w in pairs.tolist()
+    ]
+    if max(ports, default=0) >= DECAPSULATION - LOCAL_SEGMENTS:
+        raise UnsupportedError(f"{max(ports) + 1:,} ports of a leaf: too many local segments")
+    segments = np.pad(np.array(numbers)[which.reshape(count, width)], ((0, 0), (0, 1)))
+    segments[rows, lengths - 1] = LOCAL_SEGMENTS + np.array(ports)[of.reshape(-1)]
+    segments[rows, lengths] = DECAPSULATION
+    columns = planes, texts, lengths.tolist(), segments.tolist(), edges.weight.tolist()
     ways = (
-        Way(sets[p], tuple(nodes[:n]), tuple(numbers[max(1, n + 1 - CARRIED) : n + 1]), weight)
-        for p, nodes, n, numbers, weight in zip(*columns, strict=True)
+        Way(sets[p], tuple(nodes[:n]), tuple(carried[max(1, n + 1 - CARRIED) : n + 1]), weight)
+        for p, nodes, n, carried, weight in zip(*columns, strict=True)
     )
     ends = ((names[i], names[j]) for i, j in edges.ends.tolist())
     return [
@@ -88,42 +104,12 @@ def edges_with_ways(spreading: Spreading) -> list[Edge]:
     ]
 
 
-def _name(fabric: Fabric, node: str, values: dict[str, int]) -> str:
+def _say(fabric: Fabric, node: str, values: dict[str, int]) -> tuple[str, int]:
+    """The name of a switch, and its number; 0 of what is none."""
     if node not in fabric.form:
-        return node
+        return node, 0
     form, own = fabric.form[node]
     kind = fabric.kinds[form]
     fixed = {n: str(a.values[0]) if a.size == 1 else f"{{{n}}}" for n, a in own.items()}
-    return form.format(**fixed | {name: str(values[name]) for name in kind.inner})
-
-
-def _segments(spreading: Spreading) -> Array:
-    """Row by row the numbers, 0 where there is none."""
-    edges, fabric, names = spreading.edges, spreading.fabric, spreading.edges.graph.names
-    first = np.zeros(len(names) + 1, np.int64)
-    stride = {name: np.zeros(len(names) + 1, np.int64) for name in spreading.chosen}
-    for v, name in enumerate(names):
-        if name not in fabric.form:
-            continue
-        kind = fabric.kinds[fabric.form[name][0]]
-        start = {index: kind.span[index].start for index in kind.inner}
-        first[v] = kind.segment(start)
-        for index in kind.inner:
-            more = kind.segment({**start, index: start[index] + 1})
-            if kind.span[index].stop > start[index] + 1:
-                stride[index][v] = more - first[v]
-                first[v] -= start[index] * stride[index][v]
-    number: Array = first[edges.nodes]
-    for name, column in spreading.chosen.items():
-        number += stride[name][edges.nodes] * column[:, None]
-    last = (edges.nodes >= 0).sum(1) - 1
-    rows = np.arange(len(edges))
-    ends = np.c_[edges.nodes[rows, last - 1], edges.nodes[rows, last]]
-    pairs, which = np.unique(ends, axis=0, return_inverse=True)
-    ports = [fabric.port(fabric.form[names[v]][0], names[w], {}) for v, w in pairs.tolist()]
-    if max(ports, default=0) >= DECAPSULATION - LOCAL_SEGMENTS:
-        raise UnsupportedError(f"{max(ports) + 1:,} ports of a leaf: too many local segments")
-    number = np.pad(number, ((0, 0), (0, 1)))
-    number[rows, last] = LOCAL_SEGMENTS + np.array(ports, np.int64)[which.reshape(-1)]
-    number[rows, last + 1] = DECAPSULATION
-    return number
+    inner = {name: int(values[name]) for name in kind.inner}
+    return form.format(**fixed | inner), kind.segment(inner)

@@ -37,14 +37,15 @@ class Spreading:
 
     `chosen`: per index of switches in a plane (`spine`) its value in each row, -1 where it has
     none. `parts`: of how many rows that were one each is one: shares of an edge. `pairs`: how many
-    values each row has, of a queue pair each. `ports`: a leaf's, by places behind the first GPU's.
+    values each row has, of a queue pair each. `leaf`: by group, the adapters of the first leaf and
+    how far their ports are behind the first one's.
     """
 
     layout: Layout
     chosen: Mapping[str, Array]
     parts: int = 1
     pairs: int = 1
-    ports: Array | None = None
+    leaf: Sequence[Array] = ()
 
     @property
     def fabric(self) -> Fabric:
@@ -114,7 +115,8 @@ def _turn(layout: Layout) -> Spreading:
     turn[np.lexsort((-edges.weight[some], over < 0))] = np.arange(len(classes)) * each[0].sum()
     place = (turn[which] + ports[edges.ends[:, 0]]) % size
     chosen = np.where(over[which] < 0, -1, np.array(values)[place])
-    return Spreading(layout, {index: chosen}, ports=each[0])
+    here = leaves == leaves[0]
+    return Spreading(layout, {index: chosen}, leaf=(adapters[here], behind[here]))
 
 
 def _share(layout: Layout) -> Spreading:
@@ -190,9 +192,10 @@ class Loads:
 
 def loads(spreading: Spreading) -> Loads:
     """What every link carries, sorted by its far end and its near one."""
-    layout, nodes = spreading.layout, spreading.edges.nodes
+    given = spreading
     if spreading.edges.images > 1:
-        return _loads_of_images(spreading)
+        spreading = _take_leaf(spreading)
+    layout, nodes = spreading.layout, spreading.edges.nodes
     rows, at = np.nonzero(nodes[:, 1:] >= 0)
     size = layout.planes.size
     code, pair = np.unique(nodes[rows, at + 1] * size + nodes[rows, at], return_inverse=True)
@@ -223,35 +226,20 @@ def loads(spreading: Spreading) -> Loads:
     ends = pairs[pair]
     sizes = np.array([*map(len, layout.sets), 1], np.int64)
     planes = sizes[layout.planes[ends].max(1)]
-    return Loads(spreading, ends, chosen, flows[used], weight[used], planes)
+    return Loads(given, ends, chosen, flows[used], weight[used], planes)
 
 
-def _loads_of_images(spreading: Spreading) -> Loads:
-    """Those of the first GPU's links and its leaf's, as which all others are."""
-    layout, edges, ports = spreading.layout, spreading.edges, spreading.ports
-    assert ports is not None, "images are spread by group"
+def _take_leaf(spreading: Spreading) -> Spreading:
+    """What the adapters of the first one's leaf send up; as much comes down, at every leaf."""
+    layout, edges, count = spreading.layout, spreading.edges, len(spreading.leaf[0])
+    adapters, behind = (np.tile(column, len(edges)) for column in spreading.leaf)
     [(index, chosen)], [[values]] = spreading.chosen.items(), layout.values.values()
-    crossing = np.flatnonzero(chosen >= 0)
-    place, weight = np.searchsorted(values, chosen[crossing]), np.zeros(len(values), np.int64)
-    np.add.at(weight, place, edges.weight[crossing])
-    turns = np.arange(len(values))
-    turned = ports[(turns[:, None] - turns) % len(values)]
-    flows = turned @ np.bincount(place, minlength=len(values))
-    gpu, leaf, spine = edges.nodes[crossing[0], :3].tolist()
-    up, lone = [(leaf, spine)] * len(values), np.array([-1])
-    ends = np.array([(gpu, leaf), *up, *[link[::-1] for link in up], (leaf, gpu)])
-    total = np.array([edges.weight.sum()])
-    weights = np.concatenate([total, turned @ weight, turned @ weight, total])
-    count = np.concatenate([[len(edges)], flows, flows, [len(edges)]])
-    planes = np.full(len(ends), len(layout.sets[layout.planes[leaf]]))
-    return Loads(
-        spreading,
-        ends,
-        {index: np.concatenate([lone, values, values, lone])},
-        count,
-        weights,
-        planes,
-    )
+    chosen, nodes = np.repeat(chosen, count), np.repeat(edges.nodes[:, :3], count, 0)
+    nodes[:, 0], nodes[chosen < 0, 2] = adapters, -1
+    place = (np.searchsorted(values, chosen) + behind) % len(values)
+    turned = {index: np.where(chosen < 0, -1, np.array(values)[place])}
+    some = replace(edges, nodes=nodes, weight=np.repeat(edges.weight, count), images=1)
+    return replace(spreading, layout=replace(layout, edges=some), chosen=turned)
 
 
 def hash_flows(spreading: Spreading, pairs: int, seed: int) -> Spreading:
