@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from apart import run_apart
 from artefacts import Artefacts
 from stored_schedules import SCHEDULES
 from test_order import decode, encode
+from torch_ranks import needs_gloo, run_ranks
 
 from forestcoll.common.errors import ArgumentError, UnsupportedError
 from forestcoll.execute import contents, cpu
@@ -233,6 +235,44 @@ def test_ranks_of_several_processes_agree(compiled: Artefacts, style: str) -> No
             program, 50_002, 2, dtype="bfloat16", wire_dtype=wire, accumulate=accumulate
         )
         assert result.wrong == 0, result.mismatches
+
+
+def by_torch(rank: int, plan: Any, cases: Sequence[Any], op: str) -> list[Any]:
+    import forestcoll.torch as ft
+    import torch
+
+    found = []
+    for dtype, wire, accumulate, given in cases:
+        tensor = torch.from_numpy(given[rank].copy()).to(getattr(torch, dtype))
+        types = {"wire": wire and getattr(torch, wire), "accumulate": accumulate and torch.float32}
+        ft.all_reduce(tensor, plan, op=op, **types)
+        found.append(tensor.float().numpy())
+    return found
+
+
+ROUNDED = {"float32": lambda own: own, "bfloat16": in_bfloat16}
+ROUNDED["float16"] = lambda own: decode(encode(own, "float16"), "float16")
+
+
+@needs_gloo
+@pytest.mark.parametrize("form", ["msccl-xml", "mscclpp-json"])
+def test_torch_gives_the_bits_of_a_replay(compiled: Artefacts, form: str) -> None:
+    """Sums and averages over gloo: of the wire's type, or float32 at ranks."""
+    from forestcoll.execute.torch import Plan
+
+    program = compiled("ring gpus=4", "allreduce").programs[form]
+    flow, count = dataflow(program), 1 << 12
+    cases = []
+    for dtype, wire, accumulate in product(ROUNDED, (None, *ROUNDED), (None, "float32")):
+        random = np.random.default_rng(len(cases))
+        given = [random.uniform(-1, 1, count).astype(np.float32) for _ in range(4)]
+        cases.append((dtype, wire, accumulate, [ROUNDED[dtype](own) for own in given]))
+    for op, n in (("sum", 1), ("avg", 4)):
+        for outputs in run_ranks(4, by_torch, Plan(program), cases, op):
+            for case, got in zip(cases, outputs, strict=True):
+                dtype, wire, accumulate, given = case
+                want = replay(flow, given, ROUNDED[wire or dtype], accumulate is not None)[0]
+                assert (got == ROUNDED[dtype](ROUNDED[dtype](want) / n)).all(), case[:3]
 
 
 def test_sixteen_dies_of_mi250(trial: Trial) -> None:

@@ -352,7 +352,7 @@ def _tell_order(program: Program, flow: Dataflow, figures: dict[str, object]) ->
         )
     figures["reduction_order"] = {
         "sha256": order.digest,
-        "additions_in_a_row": order.steps,
+        "additions_in_a_row": steps.steps,
         "same_at_every_rank": order.is_alike,
         "sums": [
             {"from": str(s.start), "to": str(s.end), "sum": s.expression, "ranks": list(s.ranks)}
@@ -361,11 +361,10 @@ def _tell_order(program: Program, flow: Dataflow, figures: dict[str, object]) ->
     }
     figures["rounding_steps"], figures["rounding_steps_at_ranks"] = steps
     figures["error_bounds"] = {t: error_bound(steps, t, t, False).share for t in UNITS}
-    alike = "the same" if order.is_alike else "not the same"
     units = ", ".join(f"2^-{UNITS[t]} of {t}" for t in ("bfloat16", "float16", "float32"))
     return [
-        f"order of sums {order.digest[:16]}: at most {order.steps} additions in a row, {alike} at "
-        "every rank",
+        f"order of sums {order.digest[:16]}: at most {steps.steps} additions in a row, "
+        f"{'' if order.is_alike else 'not '}the same at every rank",
         f"rounding steps: {steps.steps} ({steps.at_ranks} where ranks add up in float32); error at "
         f"most {steps.steps} u of the sum of magnitudes, u {units}",
     ]

@@ -37,19 +37,19 @@ def optimum(
 
 def _allreduce(graph: CapacityGraph, patient: bool) -> Optimum:
     chosen = plan(graph, patient)
-    notes = [chosen.note] if chosen.note else []
+    note = chosen.note
     if graph.shares:
         free = max(plan(replace(graph, shares=()), patient).algbw, chosen.algbw)
-        notes.append(
-            f"these shares of the sums leave {percent(chosen.algbw / free)} of {float(free):.6g} "
-            f"GB/s ({free}), which the best reach"
+        note = (
+            f"{note}{note and '; '}these shares of the sums leave {percent(chosen.algbw / free)} "
+            f"of {float(free):.6g} GB/s ({free}), which the best reach"
         )
     return Optimum(
         algbw=chosen.algbw,
         rate=chosen.algbw / sum(graph.parts),
         trees_per_root=chosen.trees_per_root,
         bound=chosen.bound,
-        note="; ".join(notes),
+        note=note,
     )
 
 

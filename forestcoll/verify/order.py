@@ -33,13 +33,12 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The sums of a result, by their start; `steps`: additions one after the other, at most.
+    """The sums of a result, by their start.
 
     `digest`: SHA-256 of all, the same for all plans that add up alike, however they are cut.
     """
 
     sums: tuple[Sum, ...]
-    steps: int
     digest: str
 
     @property
@@ -63,15 +62,15 @@ def reduction_order(flow: Dataflow) -> Order:
     two orders, and the flow, which takes them for one value, has only one of them.
     """
     check_told(flow)
-    expressions: list[tuple[str, int, int]] = []  # text, its smallest rank, additions in a row
+    expressions: list[tuple[str, int]] = []  # text, its smallest rank
     for value in flow.values:
         if not value.made_from:
-            expressions.append((str(value.rank), value.rank, 0))
+            expressions.append((str(value.rank), value.rank))
         elif len(value.made_from) == 1:
             expressions.append(expressions[value.made_from[0]])
         else:
             one, other = sorted((expressions[k] for k in value.made_from), key=lambda e: e[1])
-            expressions.append((f"({one[0]}+{other[0]})", one[1], 1 + max(one[2], other[2])))
+            expressions.append((f"({one[0]}+{other[0]})", one[1]))
     holders: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for rank, output in enumerate(flow.outputs):
         for k in output:
@@ -85,17 +84,18 @@ def reduction_order(flow: Dataflow) -> Order:
             begin = sums.pop().start
         sums.append(Sum(begin, Fraction(end, flow.units), text, ranks))
     sums.sort()
-    steps = max((expressions[k][2] for output in flow.outputs for k in output), default=0)
-    return Order(tuple(sums), steps, _digest(sums))
+    return Order(tuple(sums), _digest(sums))
 
 
 def digest_of(forest: Forest) -> str:
     """The digest of the order of any plan of a forest that prescribes its sums."""
-    n, collective = forest.n, forest.collective
-    everyone = (forest.root,) if collective.has_root else tuple(range(n))
-    if not collective.output_is_part:
-        return _digest([Sum(Fraction(0), Fraction(1), forest.sums, everyone)])
-    return _digest([Sum(Fraction(r, n), Fraction(r + 1, n), forest.sums, (r,)) for r in range(n)])
+    collective = forest.collective
+    everyone = (forest.root,) if collective.has_root else tuple(range(forest.n))
+    holders = [(rank,) for rank in everyone] if collective.output_is_part else [everyone]
+    n = len(holders)
+    return _digest(
+        Sum(Fraction(k, n), Fraction(k + 1, n), forest.sums, own) for k, own in enumerate(holders)
+    )
 
 
 def _digest(sums: Iterable[Sum]) -> str:

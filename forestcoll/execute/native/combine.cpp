@@ -102,11 +102,6 @@ struct Lanes<BFloat16> {
   }
 };
 
-constexpr bool has_lanes(Reduction op) {
-  return op == Reduction::sum || op == Reduction::prod || op == Reduction::min ||
-         op == Reduction::max;
-}
-
 // In the order of operands that gives combine_elements' answer for NaNs and zeros.
 template <Reduction op>
 FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
@@ -130,7 +125,7 @@ struct Avx2 {
   template <Reduction op, class T>
   __attribute__((target("avx2,f16c"))) static void combine(byte* target, const byte* a,
                                                            const byte* b, Amount bytes) {
-    if constexpr (has_lanes(op) && (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)) {
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
       constexpr Amount step = 16;  // bytes of eight
       for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
         const __m256 x = Lanes<T>::load(reinterpret_cast<const T*>(a));
@@ -157,17 +152,6 @@ auto with_set(Function function) {
   return function(Plain{});
 }
 
-// function(T{}) for the types that a wire may have.
-template <class Function>
-auto with_wire(Type type, Function function) {
-  switch (type) {
-    case Type::float16: return function(Half{});
-    case Type::bfloat16: return function(BFloat16{});
-    case Type::fp8: return function(Fp8{});
-    default: return function(float{});
-  }
-}
-
 template <class Function>
 auto with_any(Type type, Function function) {
   return type == Type::fp8 ? function(Fp8{}) : with_type(type, function);
@@ -183,7 +167,7 @@ Amount wire_values(Type type) { return type == Type::fp8 ? block_values : 1; }
 
 Convert widen_function(Type type) {
   return with_set([&](auto set) {
-    return with_wire(type, [](auto zero) -> Convert {
+    return with_any(type, [](auto zero) -> Convert {
       return decltype(set)::template widen<decltype(zero)>;
     });
   });
@@ -191,7 +175,7 @@ Convert widen_function(Type type) {
 
 Convert narrow_function(Type type) {
   return with_set([&](auto set) {
-    return with_wire(type, [](auto zero) -> Convert {
+    return with_any(type, [](auto zero) -> Convert {
       return decltype(set)::template narrow<decltype(zero)>;
     });
   });

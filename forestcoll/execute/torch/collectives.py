@@ -45,6 +45,8 @@ def all_reduce(
     on_chunk: OnChunk | None = None,
     ready: Ready | None = None,
     epilogue: OnChunk | None = None,
+    wire: torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
 ) -> Work | None:
     """Leave the sum (or `op`) over all ranks in `tensor`, or in `out`, at every rank.
 
@@ -59,6 +61,9 @@ def all_reduce(
     (offset, elements) of the flat input as they are finished, or these and something to `wait()`
     on; nothing is read earlier, and what it leaves out is taken as finished at its end. What either
     raises comes out of `wait`, once all transfers are over. Both take contiguous tensors.
+    `wire`: the type in which data travel and are added, float32, float16 or bfloat16, where it is
+    not the tensor's. `accumulate`: torch.float32, in which a rank adds up all that comes to it,
+    and rounds what leaves it. Both as `forestcoll run` has them, and without the three above.
     Returns a Work if `async_op`. Raises PlanError (the plan is not one for this), UnsupportedError
     (type or operation) and ExecutionError (a peer failed or did not answer in time).
     """
@@ -67,7 +72,7 @@ def all_reduce(
     watch = None if given == (None, None, None) else Watch(*given)
     return start(
         plan, Collective.ALLREDUCE, tensor, output, group, async_op,
-        op=op, layers=layers, watch=watch,
+        op=op, layers=layers, watch=watch, types=(wire, accumulate),
     )  # fmt: skip
 
 
@@ -238,11 +243,13 @@ def start(
     results: tuple[list[torch.Tensor], Callable[[], None]] | None = None,
     layers: Sequence[int] | None = None,
     watch: Watch | None = None,
+    types: tuple[Any, Any] = (None, None),
 ) -> Work | None:
     """Check what can be checked before anything is sent, then go.
 
     `sizes`: of blocks that differ, given the plan's ranks: elements sent to each rank, then those
-    expected from each. `results`: the tensors that hold them, and what leaves them there.
+    expected from each. `types`: what travels, and what ranks add up in. `results`: the tensors that
+    hold the results, and what leaves them there.
     """
     group = group_of(group)
     try:
@@ -256,13 +263,16 @@ def start(
         whole = input_.is_contiguous() and output.is_contiguous()
         if watch is not None and (watch.on_chunk or watch.producer) and not whole:
             raise UnsupportedError("on_chunk and ready take contiguous tensors")
-        if watch is not None and layers is not None:
+        if (watch is not None) + adasum + any(types) > 1:
             raise UnsupportedError(
-                "on_chunk, ready and epilogue are not for Adasum: layers go whole"
+                "of on_chunk, ready or epilogue, Adasum, and wire or accumulate one goes at a time"
             )
         if watch is not None and watch.epilogue is not None:
             check_once(ready)
             name += f", then {name_of(watch.epilogue)}"
+        if any(types):
+            operator = operator.convert(input_.dtype, *types)
+            name += f" as {types}"
         adds = operator if collective.reduces else None
         check_call(ready, collective, (input_, output), group, adds, root)
         if adasum:
@@ -360,22 +370,30 @@ class _Call:
         if crossed or scale != 1:
             watch.wait_for_all()
             flat_in, in_place = flat_in.clone() if scale == 1 else flat_in * scale, False
-        element = output.element_size()
+        result, op = flat_out, self.op
+        if op.sums is not None:
+            flat_in, in_place = flat_in.to(op.wire).to(op.sums), False
+            flat_out = torch.empty_like(flat_out, dtype=op.sums)
+        element = flat_out.element_size()
         if sizes:
             job = self.plan.alltoallv_job(self.rank, sizes, element)
         else:
             part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
             whole = self.layers is not None  # as one slice
             job = self.plan.job(self.rank, part, element, in_place=in_place, slices=whole)
-        run: Any = Run if sizes else run_of(self.group)
+        run: Any = Run if sizes or op.sums else run_of(self.group)
         if self.layers is not None:
             run = functools.partial(AdasumRun, self.layers)
         buffers = Buffers(flat_in, flat_out)
         watch.begin(job, flat_out, in_place)
         try:
-            run(self.plan, job, buffers, self.op, self.group, self.told.tag, watch)()
+            run(self.plan, job, buffers, op, self.group, self.told.tag, watch)()
         finally:
             watch.end()
+        if op.sums is not None:
+            result.copy_(flat_out.to(op.wire))
+            if op.finish is not None:
+                op.finish(result, self.plan.ranks)
         if output is not self.output:
             self.output.copy_(output)
         if self.leave is not None:

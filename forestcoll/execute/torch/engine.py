@@ -112,7 +112,7 @@ class Watch:
         """Finds out which step is the last with anything to do with each part of `output`."""
         if self.on_chunk is None:
             return
-        self.output, kinds = output, {Memory.OUTPUT} | ({Memory.INPUT} if in_place else set())
+        self.output, kinds = output, (Memory.OUTPUT, Memory.INPUT)[: 1 + in_place]
         touched = [
             (piece.start, piece.start + piece.length, number)
             for number, step in enumerate(job.steps)
@@ -121,12 +121,11 @@ class Watch:
         ]
         borders = sorted({0, output.numel(), *(at for part in touched for at in part[:2])})
         place = {at: k for k, at in enumerate(borders)}
-        last = torch.full((len(borders) - 1,), len(job.steps) - 1)
-        last_touch = torch.full_like(last, -1)
+        last = torch.full((len(borders) - 1,), len(job.steps) - 1)  # of what nothing touches
         for low, high, number in touched:
-            last_touch[place[low] : place[high]] = number
+            last[place[low] : place[high]] = number
         self.final = defaultdict(list)
-        for k, number in enumerate(torch.where(last_touch < 0, last, last_touch).tolist()):
+        for k, number in enumerate(last.tolist()):
             parts = self.final[number]
             low = parts.pop()[0] if parts and parts[-1][1] == borders[k] else borders[k]
             parts.append((low, borders[k + 1]))
@@ -226,6 +225,7 @@ class Run:
         own = job.scratch + job.lead * job.packed
         self.own = _pool.take(max(own, 1), buffers.input)
         self.memories = (buffers.input, buffers.output, self.own)
+        self.wire = None if op.wire is op.sums else op.wire  # of messages, where memory has another
 
     def __call__(self) -> None:
         """Runs all steps. ExecutionError: a peer failed, or did not answer in time."""
@@ -314,17 +314,19 @@ class Run:
         at = self.job.scratch + flight.number % self.job.lead * self.job.packed
         for message in step.receives:
             memory, at = self.place(message, at)
-            if len(message.ranges) > 1:
+            if len(message.ranges) > 1 or self.wire:
                 flight.unpack.append(([self.view(r) for r in message.ranges], memory))
             yield dist.irecv, memory, message.peer
         for message in step.sends:
             memory, at = self.place(message, at)
-            if len(message.ranges) > 1:
+            if len(message.ranges) > 1 or self.wire:
                 torch.cat([self.view(r) for r in message.ranges], out=memory)
             yield dist.isend, memory, message.peer
 
     def place(self, message: Message, at: int) -> tuple[torch.Tensor, int]:
         """Where a message lies in one piece, and what is left to pack into."""
+        if self.wire is not None:
+            return torch.empty(message.length, dtype=self.wire, device=self.own.device), at
         if len(message.ranges) == 1:
             return self.view(message.ranges[0]), at
         return self.own[at : at + message.length], at + message.length
@@ -336,7 +338,7 @@ class Run:
             return
         self.op.combine(first, self.view(each.second), out=target)
         if each.last:
-            if self.op.finish is not None:
+            if self.op.finish is not None and self.op.sums is None:
                 self.op.finish(target, self.plan.ranks)
             self.watch.complete(target, each.begin)
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from forestcoll.common.errors import UnsupportedError, did_you_mean
 
+FLOATS = {torch.float32, torch.float16, torch.bfloat16}
 Numbers = Callable[[torch.Tensor, int, int], torch.Tensor]
 """(positions, rank, ranks) -> whole numbers whose reduction is exact in every type."""
 
@@ -20,7 +21,8 @@ class Operator:
     """`combine` adds two tensors in the operator's sense.
 
     `finish`: what is done to each complete sum, given how many ranks have added to it. `scale`:
-    what every rank's input is multiplied by first.
+    what every rank's input is multiplied by first. `wire`, `sums`: the types in which data travel
+    and lie where they are added up, None: the tensor's.
     """
 
     torchs: Any  # a ReduceOp
@@ -28,6 +30,18 @@ class Operator:
     numbers: Numbers
     finish: Callable[[torch.Tensor, int], Any] | None = None
     scale: float = 1.0
+    wire: torch.dtype | None = None
+    sums: torch.dtype | None = None
+
+    def convert(self, dtype: torch.dtype, wire: Any, sums: Any) -> Operator:
+        """The same on tensors of `dtype` in other types; UnsupportedError: it does not go."""
+        wire = wire or dtype
+        if not {dtype, wire} <= FLOATS or sums not in (None, torch.float32):
+            raise UnsupportedError(
+                f"wire {wire}, accumulate {sums} of {dtype}: all are torch.float32, float16 or "
+                "bfloat16, accumulate float32 (fp8: 'forestcoll run --engine cpu' has it)"
+            )
+        return replace(self, wire=wire, sums=sums or wire)
 
 
 def _ones_and_twos(k: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:

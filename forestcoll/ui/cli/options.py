@@ -293,7 +293,7 @@ CONFLICTS: Final = (
         "engine!=cpu",
         "wire_dtype accumulate",
         "{option} is for --engine cpu: others, and the runtimes (MSCCL, RCCL, MSCCL++), "
-        "move and add --dtype as it is",
+        "move and add --dtype as it is; in Python forestcoll.torch.all_reduce takes both",
     ),
     Conflict("!low !high", "factor step", "-f and -i say how to go from -b to -e: give those too"),
     Conflict(

@@ -58,10 +58,9 @@ class Rounded(NamedTuple):
     def words(self) -> str:
         """For people."""
         steps, other = self.steps if not self.accumulates else self.steps[::-1]
-        without = "without" if self.accumulates else "with"
         text = (
-            f"{steps} ({other} {without} --accumulate float32); error at most "
-            f"{100 * self.bound.share:.3g} % of the sum of magnitudes"
+            f"{steps} ({other} {'without' if self.accumulates else 'with'} --accumulate float32); "
+            f"error at most {100 * self.bound.share:.3g} % of the sum of magnitudes"
         )
         if self.bound.of_block:
             text += f" and {100 * self.bound.of_block:.2g} % of that of the blocks' largest"
