@@ -168,6 +168,8 @@ def test_spare_colourings_serve_whatever_spines_are_gone(shape: dict[str, str]) 
     stated = json.loads(next(text for name, text in files.items() if name.endswith("routes.json")))
     ways = [path for edge in stated["edges"] for path in edge["paths"]]
     spines, switches = int((SMALL | shape)["spines"]), fabric.switches()
+    with pytest.raises(UnsupportedError, match=f"more than {spines} equal spines"):
+        pin(sent, whole, whole, "flows", 1, spines)
     degree = Counter[tuple[str, str]]()
     for way in ways:
         if "spares" in way:

@@ -119,13 +119,16 @@ def pin(
     sent: Sent, whole: Topology, left: Topology, by: Spread, seed: int, spares: int = 0
 ) -> Pinned:
     """Its routes on `left`, numbered as `whole` is. Raises UnsupportedError without any."""
-    if spares and by != "flows":
-        raise UnsupportedError("spare colourings are of whole flows: --spread flows")
     fabric, edges = Fabric(whole, left), sent.edges
     if not len(edges):
         raise UnsupportedError(f"{sent.what}: nothing goes from box to box: no routes to pin")
     spreading = spread(fabric, edges, by)
-    carried = loads(spreading)
+    carried, layout = loads(spreading), spreading.layout
+    sizes = [len(values) for index in layout.indices[:1] for values in layout.values[index]]
+    if spares and (by != "flows" or min(sizes, default=0) <= spares):
+        raise UnsupportedError(
+            f"spare colourings are of whole flows, over more than {spares} equal spines"
+        )
     hashed = {}
     flows = spread(fabric, edges, "flows") if by == "shares" else spreading
     counted = (

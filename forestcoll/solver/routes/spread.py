@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -64,7 +65,7 @@ class Spreading:
 
 
 def spread(fabric: Fabric, edges: Edges, by: Spread, spared: int = 0) -> Spreading:
-    """The edges on paths; flows over all spines but the last `spared`, where there are more.
+    """The edges on paths; flows over all spines but the last `spared`.
 
     Raises UnsupportedError where shares are too many.
     """
@@ -75,7 +76,7 @@ def spread(fabric: Fabric, edges: Edges, by: Spread, spared: int = 0) -> Spreadi
     for index in layout.indices:
         chosen[index] = np.full(len(edges), -1, np.int64)
         for rows, values, left, right in layout.groups(index, chosen):
-            if index == layout.indices[0] and len(values) > spared:
+            if index == layout.indices[0]:
                 values = values[: len(values) - spared]
             order = np.argsort(-edges.weight[rows], kind="stable")
             ends = np.unique(np.r_[left[order], right[order] + layout.far], return_inverse=True)[1]
@@ -126,18 +127,13 @@ def _share(layout: Layout) -> Spreading:
     rows = np.arange(len(edges))
     for index in layout.indices:
         classes = layout.has[index][edges.nodes[rows]].max(1)
-        sizes = np.array([*map(len, layout.values[index]), 1])
-        table = np.full((len(sizes), sizes.max()), -1, np.int64)
-        for i, values in enumerate(layout.values[index]):
-            table[i, : len(values)] = values
+        listed = [*layout.values[index], [-1]]
+        sizes = np.array([*map(len, listed)])
         if sizes[classes].sum() > MOST_ROWS:
             raise UnsupportedError(f"more than {MOST_ROWS:,} shares of edges: take whole flows")
         again = np.repeat(np.arange(len(rows)), sizes[classes])
-        turn = np.arange(len(again)) - np.repeat(
-            np.cumsum(sizes[classes]) - sizes[classes], sizes[classes]
-        )
         chosen = {name: column[again] for name, column in chosen.items()}
-        chosen[index] = table[classes[again], turn]
+        chosen[index] = np.array([*chain.from_iterable(map(listed.__getitem__, classes.tolist()))])
         ways, rows = ways[again] * sizes[classes][again], rows[again]
     parts = math.lcm(*map(int, np.unique(ways))) if len(ways) else 1
     weight = edges.weight[rows] * (parts // ways)

@@ -190,6 +190,8 @@ def routes_facts(
         hashed = "not counted: too many edges"
     size = words.size(sum(map(len, files.values())))
     where = None if folder is None else f"{words.plural(len(files), 'file')} in {folder} ({size})"
+    spares = [spare.most_flows for spare in pinned.spares]
+    lasts = [f"{k} gone: {most:,} flows at most on a link" for k, most in enumerate(spares, 1)]
     how = {"flows": "takes one", "shares": "has even shares of all", "group": "takes one"}
     proof = "at their targets, loads as meant"
     if images > 1:
@@ -206,7 +208,7 @@ def routes_facts(
         Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
         Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
         Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, hashed, "by ECMP"),
-        *_spare_facts(pinned),
+        Fact("spares", spares, "; ".join(lasts) or None),
         *_repair_facts(repaired, reached),
         Fact(
             "walked",
@@ -216,12 +218,6 @@ def routes_facts(
         ),
         Fact("written", sorted(files) if folder else [], where),
     ]
-
-
-def _spare_facts(pinned: Pinned) -> list[Fact]:
-    flows = [spare.most_flows for spare in pinned.spares]
-    lines = [f"{k} gone: {most:,} flows at most on a link" for k, most in enumerate(flows, 1)]
-    return [Fact("spares", flows, "; ".join(lines))] if flows else []
 
 
 def _repair_facts(repaired: Repair | None, before: Fraction) -> list[Fact]:
