@@ -24,7 +24,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule import layout_file
 from forestcoll.schedule.group import view_groups
-from forestcoll.solver.groups.split import split, split_apart
+from forestcoll.solver.groups.split import split, split_apart, split_equally
 from forestcoll.study.layout import Layout, lay_out
 from forestcoll.study.layout.costs import Costs
 from forestcoll.study.layout.fabric import survey
@@ -142,6 +142,19 @@ def test_components_are_solved_as_all_together() -> None:
         whole, parts = split(machine, views), split_apart(machine, views, 1200)
         assert whole.algbw == parts.algbw == parts.bound.algbw
         assert not parts.note
+
+
+def test_many_groups_that_symmetries_make_alike_are_exact() -> None:
+    """416 groups with 57,344 links on 256 GPUs: data columns beside stages, by one program."""
+    job = "sizes: {tp: 8, pp: 4, dp: 8}\nplacement: fixed\ntraffic:\n"
+    job += "  - {dim: dp, collective: reduce-scatter, bytes: 1G, with: pp}\n"
+    job += "  - {dim: pp, collective: sendrecv, bytes: 128M}"
+    sizes = {"leaves": "8", "hosts": "4", "spines": "8", "oversubscription": "2"}
+    done = placed("fat-tree", job, **sizes)
+    (step,) = done.steps
+    views = done.costs.views(0, done.placement)
+    assert sum(len(view.links) for view in views) > 40_000
+    assert step.cost.algbw == step.cost.bound > split_equally(done.costs.fabric.graph, views)[0]
 
 
 def test_what_is_kept_in_a_box_stays_there() -> None:

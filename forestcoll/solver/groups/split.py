@@ -38,7 +38,7 @@ from forestcoll.schedule.group import (
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.task import Task, analyse
 
-LINKS = 40_000
+LINKS = 400_000
 """Links of all groups' flows up to which the optimum is exact."""
 VARIABLES = 1200
 """The same, alike ones counted once."""
@@ -257,7 +257,9 @@ def split_equally(
             part = replace(task.given, unit=task.given.unit * rate / task.algbw)
             each = algbw * groups[number].weight / task.roots / part.unit
             flows.append(Flow(number, phase, part, tuple(n * each for n in task.supply(1))))
-    return algbw, tuple(flows), min(bounds, key=lambda b: b.algbw)
+    tightest = min(bounds, key=lambda b: b.algbw)
+    proven = check_groups_bound(machine, groups, tightest)
+    return algbw, tuple(flows), replace(tightest, algbw=proven)
 
 
 def plain_bound(
@@ -265,9 +267,11 @@ def plain_bound(
 ) -> GroupsBound:
     """What one cut proves: the data of all groups that has to leave it shares the links that do.
 
-    Of an allreduce, what starts inside leaves as broadcast, what starts outside on reduce trees.
+    Its algbw is what that comes to where parts are equal; it is not counted again from the cuts,
+    as many are looked at. Of an allreduce, what starts inside leaves as broadcast, what starts
+    outside on reduce trees.
     """
-    cuts = []
+    cuts, held = [], Fraction(0)
     for g, group in enumerate(groups):
         ranks, collective = group.graph.ranks, group.collective
         inside = sum(v in side for v in ranks)
@@ -275,11 +279,15 @@ def plain_bound(
             continue
         if collective.has_root and ranks[group.root] not in side:
             continue
+        whole = collective.two_phases or collective.has_root
+        held += group.weight * (1 if whole else Fraction(inside, len(ranks)))
         if collective.two_phases:
             rest = machine.outside(side)
             cuts.append(WeighedCut(g, "broadcast", side, Fraction(1)))
             cuts.append(WeighedCut(g, "reduce", rest, Fraction(1)))
         else:
             cuts.append(WeighedCut(g, collective.phases[0], side, Fraction(1)))
-    loose = GroupsBound(Fraction(0), tuple(cuts))
-    return replace(loose, algbw=check_groups_bound(machine, groups, loose))
+    ways = {cut.phase for cut in cuts if cut.side is side}
+    arcs = ((u in side, v in side, c) for u, v, c in machine.arcs)
+    room = sum(c for u, v, c in arcs if u != v and ("broadcast" if u else "reduce") in ways)
+    return GroupsBound(room * machine.unit / held, tuple(cuts))

@@ -127,6 +127,7 @@ class Costs:
     solved: int = 0
     _alone: dict[object, float] = field(default_factory=dict)
     _exact: dict[object, StepCost | None] = field(default_factory=dict)
+    _solved: dict[tuple[int, Placement], StepCost] = field(default_factory=dict)
     _subsets: dict[object, tuple[Indices, Floats]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -164,6 +165,11 @@ class Costs:
 
     def solve(self, number: int, placement: Placement) -> StepCost:
         """The same for these very GPUs, not for a placement that is alike; or InfeasibleError."""
+        if (number, placement) not in self._solved:
+            self._solved[number, placement] = self._solve(number, placement)
+        return self._solved[number, placement]
+
+    def _solve(self, number: int, placement: Placement) -> StepCost:
         most = max(row.total for row in self.steps[number])
         if self.steps[number][0].traffic.collective is Collective.ALLTOALL:
             best = solve(self.demand(number, placement))
