@@ -196,7 +196,7 @@ BUDGETS: dict[str, int] = {
     "plans": 38_809,  # 30
     "lower": 27_286,  # ways of routes by turns at neighbours, slices, counts over columns; 30
     "compile": 38_045,  # 30: 147 epilogues, 30 shares of sums; 31: plans that groups share
-    "study": 35_337,  # 32: 1,294 for routes, 375 for planes; 31: layouts, 1,752 their sets
+    "study": 35_293,  # 32: 1,294 for routes, 375 for planes; 31: layouts, 1,752 their sets
     "execute": 129_223,  # 30: users' operators, types in torch; 32: 2,963 for routes; 31: layouts
     "ui": 105_429,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,202 for routes
     ".": 400,

@@ -24,11 +24,14 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule import layout_file
 from forestcoll.schedule.group import view_groups
+from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.groups.split import split, split_apart, split_equally
 from forestcoll.study.layout import Layout, lay_out
 from forestcoll.study.layout.costs import Costs
 from forestcoll.study.layout.fabric import survey
 from forestcoll.study.layout.folder import files_of
+from forestcoll.study.layout.plans import links_of_groups
 from forestcoll.study.layout.search import _Search, search
 from forestcoll.topology import catalog
 
@@ -155,6 +158,33 @@ def test_many_groups_that_symmetries_make_alike_are_exact() -> None:
     views = done.costs.views(0, done.placement)
     assert sum(len(view.links) for view in views) > 40_000
     assert step.cost.algbw == step.cost.bound > split_equally(done.costs.fabric.graph, views)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [("mi250", "{tp: 8, dp: 2}"), ("fat-tree gpus=4 hosts=1 leaves=4", "{dp: 4, tp: 4}")],
+)
+def test_groups_of_an_all_to_all_have_links_of_their_own(name: str, job: str) -> None:
+    """They fit the machine together, counted by name; each by itself is as fast as promised."""
+    word, *settings = name.split()
+    text = f"sizes: {job}\norder: dp-tp\nplacement: fixed\n"
+    text += "traffic: [{dim: tp, collective: alltoall, bytes: 1M}]"
+    done = placed(word, text, **dict(each.split("=") for each in settings))
+    (step,) = done.steps
+    machine, best = done.costs.fabric.graph, step.cost.exchange
+    assert best is not None
+    taken: dict[tuple[str, str], Fraction] = {}
+    graphs = links_of_groups(best, word)
+    for graph in graphs:
+        assert solve(Demand(graph)).algbw >= step.cost.algbw
+        for u, v, units in graph.arcs:
+            ends = graph.names[u], graph.names[v]
+            taken[ends] = taken.get(ends, Fraction(0)) + units * graph.unit
+    has = {(machine.names[u], machine.names[v]): c * machine.unit for u, v, c in machine.arcs}
+    assert all(amount <= has[ends] for ends, amount in taken.items())
+    ranks = [graph.rank_names for graph in graphs]
+    units = step.rows[0].row.units
+    assert ranks == [tuple(done.names[r] for r in unit) for unit in units]
 
 
 def test_what_is_kept_in_a_box_stays_there() -> None:

@@ -18,7 +18,8 @@ JOB = """format: forestcoll.layout/1
 sizes: {tp: 2, dp: 2}
 traffic:
   - {dim: tp, collective: allreduce, bytes: 4M, times: 2}
-  - {dim: dp, collective: allreduce, bytes: 4M, with: tp}
+  - {dim: dp, collective: allreduce, bytes: 4M, with: "tp:allreduce"}
+  - {dim: tp, collective: alltoall, bytes: 1M}
 """
 
 
@@ -48,6 +49,11 @@ def two_kinds_at_once(rank: int, folder: Path) -> tuple[list[str], int, list[str
                 work.wait()
                 if not torch.equal(tensor, expected):
                     wrong.append(f"{count} elements")
+        blocks, got = of_rank(rank, 2000), torch.empty(2000)
+        dist.all_to_all_single(got, blocks, group=tp)
+        both = [of_rank(r, 2000).chunk(2)[rank % 2] for r in (rank // 2 * 2, rank // 2 * 2 + 1)]
+        if not torch.equal(got, torch.cat(both)):
+            wrong.append("all-to-all")
         world = of_rank(rank, 10)
         dist.all_reduce(world)
         if not torch.equal(world, sum(of_rank(r, 10) for r in range(4))):
@@ -68,10 +74,10 @@ def test_groups_of_a_layout_are_served_by_their_members(call: Run, tmp_path: Pat
     words = ("layout", str(tmp_path / "job.yaml"), "-t", "star", "--set", "gpus=4", "-o", str(out))
     words += ("--target", "msccl")
     assert call(*words)[0] == 0
-    assert (out / "layout.svg").read_text().count("<rect") == 1 + 2 * 2 * 4
+    assert (out / "layout.svg").read_text().count("<rect") == 1 + 3 * 2 * 4
     for wrong, served, reasons in run_ranks(4, two_kinds_at_once, out):
         assert wrong == []
-        assert served == 6
+        assert served == 7
         assert reasons[0] == "another process group"
         assert reasons[1:] == ["a layout serves the groups that it has: leave group away"] * 2
     index = json.loads((out / "layout.json").read_text())

@@ -47,8 +47,8 @@ class Fabric:
     inside: Floats
     leaving: Floats
 
-    def learn(self, sides: Iterable[frozenset[int]]) -> bool:
-        """Takes more cuts, with what they leave out; whether there were new ones."""
+    def learn(self, sides: Iterable[frozenset[int]]) -> None:
+        """Takes more cuts, with what they leave out."""
         import numpy as np
 
         graph, ranks = self.graph, list(self.graph.ranks)
@@ -56,7 +56,7 @@ class Fabric:
         both = dict.fromkeys(s for side in sides for s in (side, everything - side))
         fresh = [s for s in both if s not in have]
         if not fresh:
-            return False
+            return
         held = np.zeros((len(fresh), graph.n), dtype=bool)
         for row, side in zip(held, fresh, strict=True):
             row[list(side)] = True
@@ -69,7 +69,6 @@ class Fabric:
         self.sides += [fresh[i] for i in kept]
         self.inside = np.vstack([self.inside, held[kept][:, ranks].astype(float)])
         self.leaving = np.concatenate([self.leaving, leaving[kept] * float(graph.unit)])
-        return bool(kept)
 
 
 def survey(graph: CapacityGraph) -> Fabric:

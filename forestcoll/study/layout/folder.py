@@ -26,8 +26,14 @@ from forestcoll.study.layout import Layout, StepResult
 from forestcoll.study.layout.plans import Files, Plans
 
 FILES = (
-    *(INDEX, "layout.svg", "rankfile", "slurm-hosts.txt", "devices.txt", "mesh.py"),
-    *("hosts.txt", "dlrover.json"),
+    INDEX,
+    "layout.svg",
+    "rankfile",
+    "slurm-hosts.txt",
+    "devices.txt",
+    "mesh.py",
+    "hosts.txt",
+    "dlrover.json",
 )
 """What lies in the folder itself."""
 

@@ -106,6 +106,7 @@ class Plans:
     ) -> Files:
         """Plans of every size for a group and those like it; a note says why there are none."""
         formats = tuple(form for form in self.formats if form != "forest")
+        tell = self.progress
         if not formats:
             return {}
         try:
@@ -114,7 +115,13 @@ class Plans:
             )
             name = folder.rpartition("/")[2].removesuffix(f".{kind}")
             machine = _machine(graph, name, self.layout.topology)
-            plans = make(machine, request, 1, LARGEST, progress=self._tell(where))
+            plans = make(
+                machine,
+                request,
+                1,
+                LARGEST,
+                progress=tell and (lambda stage, share: tell(f"{where}: {stage}", share)),
+            )
         except ForestCollError as error:
             relayed = (
                 "no runtime passes data on at GPUs of other groups; without --relays there are"
@@ -134,10 +141,6 @@ class Plans:
             form: [f"{folder}/{file}" for file in texts if file.startswith(f"{form}/")]
             for form in formats
         }
-
-    def _tell(self, where: str) -> Progress | None:
-        tell = self.progress
-        return None if tell is None else lambda stage, share: tell(f"{where}: {stage}", share)
 
 
 def links_of_groups(best: Optimum, name: str) -> list[CapacityGraph]:

@@ -45,7 +45,6 @@ class Best:
     placement: Placement
     seconds: Fraction | None
     interrupted: bool = False
-    tried: int = 0
 
 
 def search(costs: Costs, bound: float, progress: Progress | None = None) -> Best:
@@ -178,7 +177,6 @@ class _Search:
     def consider(self, state: State) -> bool:
         """Costs a placement exactly where it may be the best; whether it is."""
         best = self.best
-        best.tried += 1
         least = math.inf if best.seconds is None else float(best.seconds)
         if state.bound >= min(NEVER, least * (1 - CLOSE)):
             return False
