@@ -55,11 +55,14 @@ def of(program: Program, path: Path, size: int) -> Calendar:
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_every_byte_is_ready_once_and_the_last_at_the_end(path: Path) -> None:
-    """And no byte of a result is ready before all that it is made of was needed."""
+    """And no byte of a result is ready before all that it is made of was needed.
+
+    XML cuts messages of 16 MiB into slices; of the other format a size is as good as another.
+    """
     program = plans.loads(path.read_text(), str(path))
     prediction = predict.beside(program, path)[0]
     assert prediction is not None
-    for size in (MIB, 16 * MIB):
+    for size in (MIB,) if path.suffix == ".json" else (16 * MIB,):
         found = of(program, path, size)
         site = prediction.site
         assert found.time == simulate.run(program, site.where, size, links=site.links).time
