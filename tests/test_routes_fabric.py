@@ -429,6 +429,30 @@ def test_a_failure_retires_its_own_paths_alone(failed: str, replaced: bool) -> N
     assert 0 < repaired.algbw <= best
 
 
+@pytest.mark.parametrize("failed", ["plane1.spine2", "plane0.leaf0-plane0.spine1", "plane1.*"])
+def test_shares_that_stand_are_not_retired(failed: str) -> None:
+    """An edge has several paths in a plane here: those over other spines are as they were."""
+    routes, _ = pinned("shares")
+    spreading = routes.loads.spreading
+    fabric = Fabric(spreading.fabric.whole, edit(spreading.fabric.left, [failed]))
+    repaired = repair(fabric, routes.edges, spreading.total)
+    walked, parts = read_back(dict(Book.of(routes, repaired).files(ALL)), fabric)
+    check_loads(walked, parts, repaired)
+    paths = [(way, plane) for edge in routes.edges for way in edge.ways for plane in way.planes]
+    gone = [way.segments for way, plane in paths if over_what(way.nodes, plane, failed)]
+    assert [change.retired.segments for change in repaired.changes] == gone != []
+    for old, new in zip(routes.edges, repaired.edges, strict=True):
+        after = Counter[tuple[int, tuple[int, ...]]]()
+        for way in new.ways:
+            assert way.weight % len(way.planes) == 0
+            after.update({(p, way.segments): way.weight // len(way.planes) for p in way.planes})
+        assert sum(after.values()) * spreading.total == old.weight * repaired.total
+        for way in old.ways:
+            for plane in way.planes:
+                over = over_what(way.nodes, plane, failed)
+                assert (after[plane, way.segments] > 0) == (not over)
+
+
 def over_what(nodes: tuple[str, ...], plane: int, failed: str) -> bool:
     """Whether a path goes over a switch or link of that name."""
     names = [node.format(plane=plane) for node in nodes]

@@ -13,11 +13,12 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from threading import Barrier, Thread
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.lab.network import Network, VethPair, batch, inside, scale_of
@@ -242,16 +243,14 @@ class _Lab:
         """Per switch routes to every host: over all neighbours that are nearer to it."""
         lines: dict[str, list[str]] = defaultdict(list)
         for number, host in enumerate(self.hosts):
-            far, layer = {host: 0}, [host]
+            far = layer = {host: 0}
             while layer:
-                reached = [n for here in layer for n in self.near[here] if n in self.switches]
-                layer = [name for name in dict.fromkeys(reached) if name not in far]
-                far |= dict.fromkeys(layer, far[host] + 1 + max(far.values()))
-            for name in far:
-                if name == host:
-                    continue
+                reached = {n: step + 1 for here, step in layer.items() for n in self.near[here]}
+                layer = {n: reached[n] for n in reached.keys() & self.switches.keys() - far.keys()}
+                far = far | layer
+            for name in far.keys() - {host}:
                 plane = self.fabric.plane(*self.switches[name])
-                ways = [n for n in self.near[name] if far.get(n, len(far) ** 2) < far[name]]
+                ways = [n for n in self.near[name] if far.get(n, far[name]) < far[name]]
                 hops = " ".join(f"nexthop {self._via(name, n)}" for n in ways)
                 lines[name].append(f"route replace {HASHED}:{plane:x}:{number:x}::/48 {hops}")
         return lines
@@ -282,64 +281,42 @@ class _Lab:
         self, name: str, block: str, flows: Sequence[Flow], size: float, replaced: float = 0.0
     ) -> Trial:
         """All flows at once; `size`: bits of all data."""
-        errors: list[BaseException] = []
-        ends = [0.0] * len(flows)
         amounts = [max(1, int(size * flow.weight / 8)) for flow in flows]
-        listening, connected = Barrier(2 * len(flows)), Barrier(2 * len(flows) + 1)
-
-        def guard(body: Callable[[int], None], k: int) -> None:
-            try:
-                body(k)
-            except Exception as error:
-                errors.append(error)
-                listening.abort()
-                connected.abort()
-                if not isinstance(error, OSError | RuntimeError):
-                    raise
-
-        def own(k: int, end: int) -> tuple[str, int]:
-            return self._alias(block, flows[k].plane, flows[k].path[end], k), PORT + k
-
-        def receive(k: int) -> None:
-            with self._socket(flows[k].path[-1]) as listener:
-                listener.bind(own(k, -1))
-                listener.listen(1)
-                listening.wait(PATIENCE)
-                with listener.accept()[0] as peer:
-                    connected.wait(PATIENCE)
-                    peer.settimeout(PATIENCE + 10 * size)
-                    while peer.recv(1 << 16):
-                        pass
-                    ends[k] = time.perf_counter()
-
-        def send(k: int) -> None:
-            with self._socket(flows[k].path[0]) as peer:
-                peer.bind((own(k, 0)[0], 0))
-                listening.wait(PATIENCE)
-                peer.connect(own(k, -1))
-                connected.wait(PATIENCE)
-                peer.settimeout(None)
-                left = amounts[k]
-                while left:
-                    left -= peer.send(bytes(min(left, 1 << 16)))
-
-        threads = [
-            Thread(target=guard, args=(body, k), daemon=True)
-            for k in range(len(flows))
-            for body in (receive, send)
-        ]
-        for thread in threads:
-            thread.start()
-        start = 0.0
+        left, ends = [*amounts], [0.0] * len(flows)
         try:
-            connected.wait(2 * PATIENCE)
-            start = time.perf_counter()
-        except RuntimeError as error:
-            errors.append(error)
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise ExecutionError(f"{name}: {errors[0] or type(errors[0]).__name__}")
+            with ExitStack() as stack, DefaultSelector() as selector:
+                for k, flow in enumerate(flows):
+                    near, far = (self._alias(block, flow.plane, flow.path[e], k) for e in (0, -1))
+                    listener, peer = (
+                        stack.enter_context(self._socket(flow.path[e])) for e in (-1, 0)
+                    )
+                    listener.bind((far, PORT + k))
+                    listener.listen(1)
+                    peer.bind((near, 0))
+                    peer.connect((far, PORT + k))
+                    other = stack.enter_context(listener.accept()[0])
+                    for end, event in ((other, EVENT_READ), (peer, EVENT_WRITE)):
+                        end.setblocking(False)
+                        selector.register(end, event, (k, end))
+                start = time.perf_counter()
+                while selector.get_map():
+                    ready = selector.select(PATIENCE)
+                    if not ready:
+                        raise ExecutionError(f"{name}: no flow gets on")
+                    for key, event in ready:
+                        k, end = key.data
+                        if event == EVENT_WRITE:
+                            left[k] -= end.send(bytes(min(left[k], 1 << 16)))
+                            done = not left[k]
+                        else:
+                            done = not end.recv(1 << 16)
+                            ends[k] = time.perf_counter()
+                        if done:
+                            selector.unregister(end)
+                            if event == EVENT_WRITE:
+                                end.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise ExecutionError(f"{name}: {error}") from None
         rates = [8 * n / (end - start) for n, end in zip(amounts, ends, strict=True)]
         return Trial(name, max(ends) - start, tuple(rates), replaced)
 

@@ -50,51 +50,55 @@ def repair(fabric: Fabric, edges: Sequence[Edge], total: int) -> Repair:
     """
     search = _Search(fabric)
     gone = [
-        {p for w in edge.ways for p in w.planes if not search.stands(search.names(w.nodes, p))}
+        [[p for p in w.planes if not search.stands(search.names(w.nodes, p))] for w in edge.ways]
         for edge in edges
     ]
+    hit = [(at, edges[at], lost) for at, lost in enumerate(gone) if any(lost)]
     pieces = {len(way.planes) for edge in edges for way in edge.ways}
-    for edge, lost in zip(edges, gone, strict=True):
-        left = sum(len({*way.planes} - lost) for way in edge.ways)
-        pieces |= {max(1, left + k) for k in range(len(lost) + 1)} if lost else set()
-    scale = math.lcm(*pieces)
-    kept, hit = [], []
-    for edge, lost in zip(edges, gone, strict=True):
-        each = [way.weight * scale // len(way.planes) for way in edge.ways]
-        ways = [
-            replace(way, planes=planes, weight=w * len(planes))
-            for way, w in zip(edge.ways, each, strict=True)
-            if (planes := tuple(p for p in way.planes if p not in lost))
-        ]
-        kept.append(replace(edge, ways=tuple(ways)))
-        if lost:
-            hit.append((len(kept) - 1, edge, each))
-        for way in ways:
-            search.load(way)
-    changes: list[Change] = []
-    for at, edge, each in hit:
-        done, orphaned = list(kept[at].ways), 0
-        for way, weight in zip(edge.ways, each, strict=True):
-            for plane in sorted(gone[at] & {*way.planes}):
-                new = search.replace(way, plane, weight)
-                changes.append(Change(edge, plane, way, new))
-                done += [] if new is None else [new]
-                orphaned += weight if new is None else 0
-        if orphaned and not done:
+    for _, edge, lost in hit:
+        left = sum(
+            plane not in planes or any(search.paths(way.nodes, plane))
+            for way, planes in zip(edge.ways, lost, strict=True)
+            for plane in way.planes
+        )
+        if not left:
             raise InfeasibleError(
                 f"no path is left from {edge.src} to {edge.dst} by adapters that the schedule "
                 "uses; a new one may go around (--without)"
             )
-        if orphaned:
-            share = orphaned // sum(len(way.planes) for way in done)
-            more = [replace(w, weight=w.weight + share * len(w.planes)) for w in done]
-            for before, after in zip(done, more, strict=True):
-                search.load(replace(after, weight=after.weight - before.weight))
-            done = more
-        kept[at] = replace(kept[at], ways=tuple(done))
-    return Repair(
-        fabric, kept, total * scale, changes, dict(search.hops), search.rate(total * scale)
-    )
+        pieces.add(left)
+    scale = math.lcm(*pieces)
+    kept = []
+    for edge, lost in zip(edges, gone, strict=True):
+        ways = [
+            replace(way, planes=stay, weight=way.weight * scale // len(way.planes) * len(stay))
+            for way, planes in zip(edge.ways, lost, strict=True)
+            if (stay := tuple(p for p in way.planes if p not in planes))
+        ]
+        kept.append(replace(edge, ways=tuple(ways)))
+        for way in ways:
+            search.load(way)
+    changes: list[Change] = []
+    for at, edge, lost in hit:
+        done, orphaned = [*kept[at].ways], 0
+        for way, planes in zip(edge.ways, lost, strict=True):
+            weight = way.weight * scale // len(way.planes)
+            for plane in planes:
+                new = search.replace(way, plane, weight)
+                changes.append(Change(edge, plane, way, new))
+                if new is None:
+                    orphaned += weight
+                else:
+                    done.append(new)
+        share = orphaned // sum(len(way.planes) for way in done)
+        more = [replace(way, weight=share * len(way.planes)) for way in done]
+        for way in more:
+            search.load(way)
+        both = zip(done, more, strict=True)
+        ways = [replace(way, weight=way.weight + other.weight) for way, other in both]
+        kept[at] = replace(edge, ways=tuple(ways))
+    total *= scale
+    return Repair(fabric, kept, total, changes, dict(search.hops), search.rate(total))
 
 
 class _Search:
