@@ -42,6 +42,8 @@ class Alike(int):
 
     size: int
     text: str
+    span: range
+    gaps: Sequence[int]
 
     @staticmethod
     def of(values: range, gaps: Sequence[int]) -> Alike:
@@ -52,9 +54,14 @@ class Alike(int):
                 runs.append(f"{start}..{stop - 1}" if stop > start + 1 else str(start))
             start = stop + 1
         alike = Alike(runs[0].partition(".")[0])
-        alike.size = values.stop - values.start - len(gaps)
-        alike.text = "+".join(runs)
+        alike.span, alike.gaps, alike.text = values, gaps, "+".join(runs)
+        alike.size = len(values) - len(gaps)
         return alike
+
+    @property
+    def values(self) -> list[int]:
+        """All of them, in order."""
+        return [v for v in self.span if v not in self.gaps]
 
     @staticmethod
     def blank(name: str) -> Alike:
@@ -62,12 +69,6 @@ class Alike(int):
         alike = Alike(0)
         alike.size, alike.text = 1, f"{{{name}}}"
         return alike
-
-    @property
-    def values(self) -> list[int]:
-        """All of them, in order."""
-        runs = (run.partition("..") for run in self.text.split("+"))
-        return [v for first, _, last in runs for v in range(int(first), int(last or first) + 1)]
 
     def __str__(self) -> str:
         return self.text

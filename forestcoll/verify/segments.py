@@ -54,12 +54,10 @@ def tail(segments: tuple[int, ...]) -> str:
 
 @dataclass(slots=True)
 class Table:
-    """What a switch does: by (plane, number) its own ones, routes to ports, by (plane, number,
-    local number) ports to hosts; `neighbours`: port -> who is there."""
+    """What a switch does by (plane, number, local number or 0): the port that a packet goes out at
+    and the address there, none for its own number; `neighbours`: port -> who is there."""
 
-    own: set[tuple[int, int]] = field(default_factory=set)
-    cross: dict[tuple[int, int, int], tuple[str, str]] = field(default_factory=dict)
-    routes: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+    entries: dict[tuple[int, int, int], tuple[str, str]] = field(default_factory=dict)
     neighbours: dict[str, str] = field(default_factory=dict)
 
     def add(self, prefix: str, action: str, port: str = "", to: str = "") -> None:
@@ -68,14 +66,10 @@ class Table:
         plane, words = numbers(address)
         if any(words[int(length) // 16 - 2 :]) or length not in ("48", "64"):
             raise PlanError(f"{prefix}: no number behind a block of 32 bits")
-        if action == "uN" and length == "48":
-            self.own.add((plane, words[0]))
-        elif action == "uA" and length == "64":
-            self.cross[plane, words[0], words[1]] = port, to
-        elif not action and length == "48":
-            self.routes[plane, words[0]] = port, to
-        else:
+        if (action, length) not in (("uN", "48"), ("uA", "64"), ("", "48")):
             raise PlanError(f"{prefix}: {action or 'a route'} is not followed here")
+        if self.entries.setdefault((plane, words[0], words[1]), (port, to)) != (port, to):
+            raise PlanError(f"{prefix}: stands for two things")
 
 
 def numbers(address: str) -> tuple[int, list[int]]:
@@ -106,9 +100,10 @@ def read_sonic(text: str) -> Table:
         table.add(key.partition("|")[2], "", entry["ifname"], entry["nexthop"])
     table.neighbours = {port: entry["name"] for port, entry in stated["DEVICE_NEIGHBOR"].items()}
     ports = {key.partition("|")[0] for key in stated["INTERFACE"]}
-    used = {port for port, _ in [*table.cross.values(), *table.routes.values()]}
-    if not used <= ports & table.neighbours.keys():
-        raise PlanError(f"{min(used - (ports & table.neighbours.keys()))}: no such interface")
+    lost = {port for port, _ in table.entries.values() if port}
+    lost -= ports & table.neighbours.keys()
+    if lost:
+        raise PlanError(f"{min(lost)}: no such interface")
     return table
 
 
@@ -214,20 +209,18 @@ class _Lookup:
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self.places = {name: i for i, name in enumerate(tables)}
         entries: dict[int, int] = {}
-        local = {key[2] for table in tables.values() for key in table.cross}
+        local = {key[2] for table in tables.values() for key in table.entries} - {0}
         for name, table in tables.items():
             at = self.places[name]
             to = {
                 p: self.places.setdefault(n, len(self.places)) for p, n in table.neighbours.items()
             }
-            for (plane, word), (port, _) in table.routes.items():
-                entries[((at << 8 | plane) << 16 | word) << 16] = to[port]
-            for (plane, word, number), (port, _) in table.cross.items():
-                entries[((at << 8 | plane) << 16 | word) << 16 | number] = to[port]
-            for plane, word in table.own:
-                entries[((at << 8 | plane) << 16 | word) << 16] = at
-                hosts = (host for host in to.values() if host >= len(tables))
-                entries |= {(host << 8 | plane) << 32: at for host in hosts}
+            hosts = [host for host in to.values() if host >= len(tables)]
+            for (plane, word, number), (port, _) in table.entries.items():
+                key = ((at << 8 | plane) << 16 | word) << 16 | number
+                entries[key] = to[port] if port else at
+                if not port:
+                    entries |= {(host << 8 | plane) << 32: at for host in hosts}
         self.least = min(local, default=1 << 16)
         self._keys = np.array(sorted(entries), np.int64)
         self._to = np.array([entries[key] for key in self._keys.tolist()], np.int64)

@@ -49,13 +49,11 @@ def edges_of_forest(forest: Forest, compact: bool = False) -> Edges:
     With `compact`, of more than `MOST_EDGES` those from the first GPU, which a group moves.
     """
     group, graph, total = forest.group, forest.graph, forest.total
-    moves = [forest.images_of(tree.root) > 1 for tree in forest.trees]
-    count = sum(forest.images_of(tree.root) * len(tree.edges) for tree in forest.trees)
+    images = [forest.images_of(tree.root) for tree in forest.trees]
+    each = [*zip(forest.trees, images, strict=True)]
+    count = sum(size * len(tree.edges) for tree, size in each)
     few = not compact or count <= MOST_EDGES or group is None or not moves_all(graph, group)
-    sent = [
-        (tree.edges, tree.weight, few and moved)
-        for tree, moved in zip(forest.trees, moves, strict=True)
-    ]
+    sent = [(tree.edges, tree.weight, few and size > 1) for tree, size in each]
     edges = replace(collect(graph, sent, total, group), group=group)
     if few or group is None:
         return edges
@@ -68,14 +66,14 @@ def moves_all(graph: CapacityGraph, group: SymmetryGroup) -> bool:
     return group.size == len(graph.ranks) and len({group.node[v] for v in graph.ranks}) == 1
 
 
-def images_of(group: SymmetryGroup, node: int) -> Array:
-    """Where each element of the group, in their order, brings a node."""
-    at = np.array([node])
+def images_of(group: SymmetryGroup, nodes: int | Array) -> Array:
+    """Where each element of the group, in their order, brings a node, or some of them."""
+    at = np.array(nodes)[None]
     for image, order in zip(map(np.array, group.generators), group.orders, strict=True):
         columns = [at]
         for _ in range(order - 1):
             columns.append(image[columns[-1]])
-        at = np.stack(columns, 1).reshape(-1)
+        at = np.stack(columns, 1).reshape(-1, *at.shape[1:])
     return at
 
 
@@ -128,14 +126,12 @@ def collect(
             f"{count:,} edges between boxes are more than {MOST_EDGES:,}: take fewer GPUs, or, "
             "of a compact forest, --spread group"
         )
-    moved = np.array([*group.elements()]) if any(moves for _, moves in rows) else None
     longest = max((length for length, _ in rows), default=4)
     parts, weights = [np.empty((0, longest), np.int64)], [np.empty(0, np.int64)]
     for (length, moves), listed in rows.items():
-        own = np.array([hop for hop, _ in listed], np.int64)
-        amounts = np.array([amount for _, amount in listed], np.int64)
-        if moves and moved is not None:
-            own = moved[:, own].reshape(-1, length)
+        own, amounts = (np.array(column, np.int64) for column in zip(*listed, strict=True))
+        if moves:
+            own = images_of(group, own).reshape(-1, length)
             amounts = np.tile(amounts, group.size)
         parts.append(np.pad(own, ((0, 0), (0, longest - length)), constant_values=-1))
         weights.append(amounts)

@@ -29,15 +29,18 @@ Values = Mapping[str, int]
 NONE: Values = {}
 
 
+Forms = Mapping[str, tuple[str, Mapping[str, Alike]]]
+"""Per node of a topology its form and the values that it stands for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Switches of one form. `span`: the values of each index in the whole fabric, planes' first."""
+    """Switches of one form. `span`: the values of each index in the whole fabric."""
 
-    form: str
-    part: int
-    first: int  # segment number of the first of them
+    plane: int  # the number of the first one's plane
+    first: int  # and its segment number
     span: dict[str, range]
-    planes: tuple[str, ...]  # the indices that tell planes apart
+    planes: Sequence[str]  # the indices that tell planes apart
 
     def segment(self, values: Values) -> int:
         """The number of the switch with these values, in its plane."""
@@ -56,63 +59,52 @@ class Fabric:
     whole: Topology
     left: Topology
     kinds: dict[str, Kind] = field(default_factory=dict)  # by form
-    form: dict[str, tuple[str, Mapping[str, Alike]]] = field(default_factory=dict)
-    _first_plane: list[int] = field(default_factory=list)  # of each part
+    form: Forms = field(default_factory=dict)
+    _forms: Forms = field(default_factory=dict)
     _ports: dict[str, dict[str, int]] = field(default_factory=dict)  # form -> other end -> port
     _copies: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        forms = _forms(self.whole)
-        if not forms:
+        self.form, self._forms = _forms(self.left), _forms(self.whole)
+        if not self._forms:
             raise UnsupportedError(
                 f"'{self.whole.name}' has no switch outside of boxes to route over"
             )
-        place = {node: i for i, node in enumerate(forms)}
+        place = {node: i for i, node in enumerate(self._forms)}
         sets = DisjointSets(len(place))
         for link in self.whole.links:
             if link.src in place and link.dst in place:
                 sets.join(place[link.src], place[link.dst])
         parts: dict[int, list[str]] = {}
-        for node, root in zip(forms, sets.roots(), strict=True):
+        for node, root in zip(place, sets.roots(), strict=True):
             parts.setdefault(root, []).append(node)
         planes = 0
-        for number, nodes in enumerate(parts.values()):
-            indices = [{*forms[node][1]} for node in nodes]
-            common = [n for n in forms[nodes[0]][1] if all(n in own for own in indices)]
-            self._first_plane.append(planes)
-            spans = self._number(number, nodes, forms, tuple(common))
-            planes += math.prod(len(spans[n]) for n in common)
+        for nodes in parts.values():
+            planes += self._number(planes, nodes)
         if planes > MOST_PLANES:
             raise UnsupportedError(f"{planes} planes: their blocks of addresses are {MOST_PLANES}")
-        self.form.update(_forms(self.left))
-        self._number_ports(forms)
+        self._number_ports()
 
-    def _number(
-        self,
-        part: int,
-        nodes: Sequence[str],
-        forms: Mapping[str, tuple[str, Mapping[str, Alike]]],
-        planes: tuple[str, ...],
-    ) -> dict[str, range]:
-        """Numbers the switches of a part; the spans of its indices."""
-        merged = self.whole.merged
-        spans = {} if merged is None else dict(merged.spans)
+    def _number(self, plane: int, nodes: Sequence[str]) -> int:
+        """Numbers the switches of a part from `plane` on; how many planes it is."""
+        spans = {} if self.whole.merged is None else self.whole.merged.spans
+        forms = [self._forms[node] for node in nodes]
+        common = [name for name in forms[0][1] if all(name in own for _, own in forms)]
         segment = FIRST_SEGMENT
-        for node in nodes:
-            form, own = forms[node]
-            kind = Kind(form, part, segment, {name: spans[name] for name in own}, planes)
+        for form, own in forms:
+            kind = Kind(plane, segment, {name: spans[name] for name in own}, common)
             self.kinds[form] = kind
-            segment += math.prod(len(kind.span[n]) for n in kind.inner)
+            segment += math.prod(len(kind.span[name]) for name in kind.inner)
         if segment > LOCAL_SEGMENTS:
             raise UnsupportedError(
                 f"{segment - FIRST_SEGMENT:,} switches of a plane: global segments have "
                 f"{LOCAL_SEGMENTS - FIRST_SEGMENT:,} numbers"
             )
-        return spans
+        return math.prod(len(spans[name]) for name in common)
 
-    def _number_ports(self, forms: Mapping[str, tuple[str, Mapping[str, Alike]]]) -> None:
+    def _number_ports(self) -> None:
         """Ports of every form: to hosts first, then to switches, in the order of the links."""
-        switches: list[tuple[str, str]] = []
+        forms, switches = self._forms, list[tuple[str, str]]()
         for link in self.whole.links:
             for near, far in ((link.src, link.dst), (link.dst, link.src)):
                 if near not in forms:
@@ -127,21 +119,23 @@ class Fabric:
         for form, other in switches:
             if other not in self._ports[form]:
                 self._ports[form][other] = count[form]
-                there = self.kinds[other]
-                free = [n for n in there.inner if n not in self.kinds[form].span]
-                count[form] += math.prod(len(there.span[n]) for n in free)
+                count[form] += math.prod(map(len, self._apart(form, other).values()))
+
+    def _apart(self, form: str, other: str) -> dict[str, range]:
+        """What tells switches of form `other` apart that one of `form` has links to."""
+        here, there = self.kinds[form].span, self.kinds[other]
+        return {name: there.span[name] for name in there.inner if name not in here}
 
     def plane(self, form: str, values: Values) -> int:
         """The number of the plane of a switch."""
         kind = self.kinds[form]
-        return self._first_plane[kind.part] + _place(values, {n: kind.span[n] for n in kind.planes})
+        return kind.plane + _place(values, {name: kind.span[name] for name in kind.planes})
 
     def planes_of(self, node: str) -> list[int]:
         """The planes that a node of `left` stands for."""
         form, own = self.form[node]
-        names = self.kinds[form].planes
-        chosen = product(*(own[name].values for name in names))
-        return [self.plane(form, dict(zip(names, each, strict=True))) for each in chosen]
+        listed = {name: own[name].values for name in self.kinds[form].planes}
+        return [self.plane(form, values) for values in _each(listed)]
 
     def values(self, node: str, fixed: Values = NONE) -> Iterator[dict[str, int]]:
         """The values of each switch that a node of `left` stands for, those with `fixed` ones."""
@@ -155,7 +149,7 @@ class Fabric:
         """Form and values of every switch of the whole fabric, by id."""
         return {
             form.format(**values): (form, values)
-            for form, own in _forms(self.whole).values()
+            for form, own in self._forms.values()
             for values in _each({name: alike.values for name, alike in own.items()})
         }
 
@@ -178,9 +172,7 @@ class Fabric:
         """The port of a switch to a host's node, or to the switch of form `other`, `values`."""
         port = self._ports[form][other]
         if other in self.kinds:
-            far = self.kinds[other]
-            here = self.kinds[form].span
-            port += _place(values, {n: far.span[n] for n in far.inner if n not in here})
+            port += _place(values, self._apart(form, other))
         return port
 
     @property
@@ -188,13 +180,11 @@ class Fabric:
         """Per pair of nodes of `left` with a switch among them: of how many links theirs is one."""
         if not self._copies:
             for ends in self.left.rates():
-                if ends[0] in self.form or ends[1] in self.form:
-                    alike = {**self._own(ends[0]), **self._own(ends[1])}
+                owns = [self.form[end][1] for end in ends if end in self.form]
+                if owns:
+                    alike = {**owns[0], **owns[-1]}
                     self._copies[ends] = math.prod(each.size for each in alike.values())
         return self._copies
-
-    def _own(self, node: str) -> Mapping[str, Alike]:
-        return self.form[node][1] if node in self.form else {}
 
 
 def _place(values: Values, span: Mapping[str, range]) -> int:
@@ -211,7 +201,7 @@ def _each(listed: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
         yield dict(zip(listed, chosen, strict=True))
 
 
-def _forms(topology: Topology) -> dict[str, tuple[str, Mapping[str, Alike]]]:
+def _forms(topology: Topology) -> Forms:
     """Per switch outside of boxes its form and the values that it stands for."""
     merged = {} if topology.merged is None else topology.merged.forms()
     return {

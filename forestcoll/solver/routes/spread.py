@@ -30,6 +30,8 @@ from forestcoll.solver.routes.fabric import Fabric
 
 Spread = Literal["flows", "shares", "group"]
 MOST_ROWS = 8_000_000
+FAR = 1 << 60
+"""Larger than every key of a switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,9 @@ def spread(fabric: Fabric, edges: Edges, by: Spread, spared: int = 0) -> Spreadi
             if index == layout.indices[0]:
                 values = values[: len(values) - spared]
             order = np.argsort(-edges.weight[rows], kind="stable")
-            ends = np.unique(np.r_[left[order], right[order] + layout.far], return_inverse=True)[1]
-            half, count = len(rows), int(ends.max()) + 1
-            colour = _kernel.colour_edges(
-                count, ends[:half].tolist(), ends[half:].tolist(), len(values)
-            )
+            ends = np.unique(np.r_[left[order], right[order] + FAR], return_inverse=True)[1]
+            us, vs = (side.tolist() for side in np.split(ends, 2))
+            colour = _kernel.colour_edges(int(ends.max()) + 1, us, vs, len(values))
             chosen[index][rows[order]] = np.array(values)[colour]
     return Spreading(layout, chosen)
 
@@ -159,31 +159,28 @@ class Loads:
     @property
     def most_flows(self) -> int:
         """The most rows on a link between switches."""
-        gpu = np.array([name not in self.spreading.fabric.form for name in self._names])
-        between = ~gpu[self.ends].any(1)
-        return int(self.flows[between].max(initial=0))
-
-    @property
-    def _names(self) -> Sequence[str]:
-        return self.spreading.edges.graph.names
+        form = self.spreading.fabric.form
+        switch = np.array([name in form for name in self.spreading.edges.graph.names])
+        return int(self.flows[switch[self.ends].all(1)].max(initial=0))
 
     def slowest(self) -> tuple[Fraction, int]:
         """(GB/s of all data that the links allow, the number of the link that allows no more)."""
-        names, total = self._names, self.spreading.total
         graph, copies = self.spreading.edges.graph, self.spreading.fabric.copies
-        number = graph.numbers
         first = np.flatnonzero(np.r_[True, (self.ends[1:] != self.ends[:-1]).any(1)])
-        most = np.maximum.reduceat(self.weight, first).tolist()
-        rows = zip(first.tolist(), self.ends[first].tolist(), most, strict=True)
-        planes = self.planes.tolist()
+        most = np.maximum.reduceat(self.weight, first)
+        columns = (each.tolist() for each in (self.ends[first], most, self.planes[first], first))
         terms = [  # units of capacity, over weights
-            (graph.capacity[number[u, v]] * planes[i], copies[names[u], names[v]] * weight, i)
-            for i, (u, v), weight in rows
+            (
+                graph.capacity[graph.numbers[u, v]] * planes,
+                copies[graph.names[u], graph.names[v]] * weight,
+                i,
+            )
+            for (u, v), weight, planes, i in zip(*columns, strict=True)
         ]
         least = min(above / below for above, below, _ in terms) * (1 + 1e-9)
         rates = [(Fraction(a, b), i) for a, b, i in terms if a / b <= least]
         rate, slowest = min(rates)
-        return rate * graph.unit * total, slowest
+        return rate * graph.unit * self.spreading.total, slowest
 
 
 def loads(spreading: Spreading) -> Loads:
@@ -294,11 +291,6 @@ class Layout:
         ordered = tuple(sorted(has, key=lambda index: (first[index], index)))
         return Layout(fabric, edges, ordered, has, values, planes, [*sets])
 
-    @property
-    def far(self) -> int:
-        """Larger than every key of a switch."""
-        return 1 << 60
-
     def keys(self, nodes: Array, chosen: Mapping[str, Array], rows: Array | slice) -> Array:
         """A number for the switch that each of `rows` has at `nodes`; that of all planes is one."""
         key = nodes
@@ -318,11 +310,10 @@ class Layout:
         enter = np.argmax(inside, 1)
         leave = inside.shape[1] - 1 - np.argmax(inside[:, ::-1], 1)
         earlier = {name: values for name, values in chosen.items() if name != index}
-        take = np.arange(len(with_it))
         left = self.keys(nodes[with_it, enter - 1], earlier, with_it)
         right = self.keys(nodes[with_it, leave + 1], earlier, with_it)
         kind = classes[with_it, enter] * len(self.sets) + self.planes[nodes[with_it, enter]]
         for k in np.unique(kind):
-            mine = take[kind == k]
+            mine = kind == k
             values = self.values[index][int(k) // len(self.sets)]
             yield with_it[mine], values, left[mine], right[mine]

@@ -557,14 +557,10 @@ def lab(
 def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_json: bool) -> int:
     """Flows on pinned paths, and hashed ones."""
     from forestcoll.execute.lab import lacking, pinned
-    from forestcoll.study.routes import pin, read
+    from forestcoll.study.routes import pin
     from forestcoll.ui.report import runs
 
-    whole = machine.load_whole()
-    left = machine.change(whole)
-    text = files.read_text(file)
-    with guard(file, len(text)):
-        sent = read(text, file, left)
+    sent, whole, left = files.read_sent(file, machine)
     routes = pin(sent, whole, left, "flows", 1)
     reason = lacking() or pinned.lacking()
     if reason:

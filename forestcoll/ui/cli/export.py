@@ -14,7 +14,7 @@ import click
 from forestcoll.common.errors import OutputError
 from forestcoll.ui import export as exports
 from forestcoll.ui.cli import writing
-from forestcoll.ui.cli.files import SOURCE, Sink, Source, read_text
+from forestcoll.ui.cli.files import SOURCE, Sink, Source, read_sent, read_text
 from forestcoll.ui.cli.messages import answer, draw, put, report, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
@@ -184,7 +184,7 @@ def routes(
     slowest link, and what ECMP would lose. docs/routes.md has formats and addresses.
     """
     from forestcoll.solver.routes.segments import edges_with_ways
-    from forestcoll.study.routes import mend, pin, read
+    from forestcoll.study.routes import mend, pin
     from forestcoll.ui.export import segments
     from forestcoll.ui.report.topologies import routes_facts
 
@@ -193,12 +193,7 @@ def routes(
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory")
-    whole = machine.load_whole()
-    left = machine.change(whole)
-    with show_progress(f"reading {file}"):
-        text = read_text(file)
-        with guard(file, len(text)):
-            sent = read(text, file, left, by == "group")
+    sent, whole, left = read_sent(file, machine, by == "group")
     with show_progress("routes"):
         pinned = pin(sent, whole, left, by, seed, spares)
         repaired = mend(pinned, failed)

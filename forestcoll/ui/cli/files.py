@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from forestcoll.schedule.placement_file import Placement
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.solver.alltoall.routes import Routes
+    from forestcoll.study.routes import Sent
     from forestcoll.topology import Topology
     from forestcoll.ui.report.facts import Result
     from forestcoll.ui.view import Subject
@@ -353,3 +354,17 @@ def _forest_beside(program: Program, plan: Path, topology: Topology | None) -> F
             raise PlanError(f"{error}; {way}") from None
         return None
     return forest if topology is None or has_links_of(forest.graph, topology) else None
+
+
+def read_sent(
+    file: str, machine: Machine, compact: bool = False
+) -> tuple[Sent, Topology, Topology]:
+    """What a schedule's file sends; the whole fabric, and what the machine's edits leave of it."""
+    from forestcoll.study.routes import read
+
+    whole = machine.load_whole()
+    left = machine.change(whole)
+    with messages.show_progress(f"reading {file}"):
+        text = read_text(file)
+        with guard(file, len(text)):
+            return read(text, file, left, compact), whole, left

@@ -60,10 +60,10 @@ EVS = 128
 """Entropy values of a connection, a path each, that packets take by turns."""
 
 
-def slots(ways: tuple[Way, ...], evs: int = EVS) -> list[int]:
+def slots(ways: Sequence[Way]) -> list[int]:
     """EVs of each way, in each of its planes: in proportion to its weight, one at least."""
     total = sum(way.weight for way in ways)
-    return [max(1, evs * way.weight // (total * len(way.planes))) for way in ways]
+    return [max(1, EVS * way.weight // (total * len(way.planes))) for way in ways]
 
 
 @dataclass(frozen=True)
@@ -324,11 +324,8 @@ def _expand(
     moving = [tuple([image.get(v, v) for v in range(graph.n)]) for image in images]
     if not moves_all(graph, symmetry_group(graph, moving)):
         raise PlanError("the group of templates does not bring every GPU to every other one")
-    ports, spines, numbers_of = (
-        stated["ports"],
-        [*stated["spines"]],
-        stated["leaves"] | stated["spines"],
-    )
+    ports, spines = stated["ports"], [*stated["spines"]]
+    numbers_of = stated["leaves"] | stated["spines"]
     place = {name: k for k, name in enumerate(spines)}
     for word in ([], *([step] for step in steps), steps):
         for way in ways:
@@ -422,10 +419,8 @@ def read_back(
             continue
         tables[switch] = table = read_sonic(text)
         other = files.get(f"switches/{switch}.frr.conf")
-        if other is not None:
-            frr = read_frr(other)
-            if (frr.own, frr.cross, frr.routes) != (table.own, table.cross, table.routes):
-                raise PlanError(f"{name}: FRR's file says something else")
+        if other is not None and read_frr(other).entries != table.entries:
+            raise PlanError(f"{name}: FRR's file says something else")
     [text] = [text for name, text in files.items() if name.endswith(".routes.json")]
     stated = json.loads(text)
     ways = [path for edge in stated["edges"] for path in edge["paths"]]
@@ -450,8 +445,19 @@ def read_back(
 def check_loads(walked: Walked, parts: int, loads: Loads | Repair) -> None:
     """PlanError unless the walked addresses load every link as the paths were meant to."""
     if isinstance(loads, Repair):
-        _check_hops(walked, {hop: weight * parts for hop, weight in loads.hops.items()})
-        return
+        meant = {hop: weight * parts for hop, weight in loads.hops.items()}
+    else:
+        meant = _hops(loads, parts)
+    if meant != walked.hops:
+        odd = min(k for k in {*meant, *walked.hops} if meant.get(k) != walked.hops.get(k))
+        raise PlanError(
+            f"{' to '.join(odd)}: addresses load it with {walked.hops.get(odd, 0)}, not "
+            f"{meant.get(odd, 0)}"
+        )
+
+
+def _hops(loads: Loads, parts: int) -> dict[tuple[str, str], int]:
+    """What each link carries in each plane, by ids."""
     fabric, names = loads.spreading.fabric, loads.spreading.edges.graph.names
     chosen = {name: column.tolist() for name, column in loads.chosen.items()}
     meant: dict[tuple[str, str], int] = {}
@@ -466,16 +472,7 @@ def check_loads(walked: Walked, parts: int, loads: Loads | Repair) -> None:
                 for v in ends
             )
             meant[here, there] = weight * parts // planes
-    _check_hops(walked, meant)
-
-
-def _check_hops(walked: Walked, meant: Mapping[tuple[str, str], int]) -> None:
-    if meant != walked.hops:
-        odd = min(k for k in {*meant, *walked.hops} if meant.get(k) != walked.hops.get(k))
-        raise PlanError(
-            f"{' to '.join(odd)}: addresses load it with {walked.hops.get(odd, 0)}, not "
-            f"{meant.get(odd, 0)}"
-        )
+    return meant
 
 
 def _compare(
