@@ -344,6 +344,7 @@ def walk_by_hand(files: dict[str, str]) -> Counter[tuple[str, str]]:
         ("json", '"weight": 1,', '"weight": 2,', "addresses load it with"),
         ("plane0.leaf0.sonic.json", "Ethernet0", "Ethernet99", "FRR's file says something else"),
         ("plane0.leaf0.sonic.json", '"uA"', '"uDT46"', "uDT46 is not followed here"),
+        ("plane0.leaf0.sonic.json", "|fcbb:bb00:103:", "|fcbb:bb00:100:", "stands for two things"),
         ("plane0.leaf0.frr.conf", "behavior uN", "behavior uM", "FRR's file says something else"),
         ("plane0.spine0.frr.conf", "ipv6 route", "ip route", "FRR's file says something else"),
         ("box0.sh", "encap.red segs fcbb:bb00", "encap.red segs fcbb:bb07", "other addresses"),

@@ -89,17 +89,15 @@ def _read_plan(text: str, source: str, topology: Topology) -> Sent:
 
     program = plans.loads(text, source)
     if program.collective.phases:
-        beside = predict.forest_beside(Path(source))
-        if beside is None:
-            raise ForestError(f"{source}: no forest file beside the plan, which tells its paths")
-        forest = predict.forest_of(program, beside)
-        graph, ways = forest.graph, routes(forest.graph, forest)
+        file, kind = predict.forest_beside(Path(source)), "forest file"
+        forest = None if file is None else predict.forest_of(program, file)
+        ways = None if forest is None else routes(forest.graph, forest)
     else:
-        paths = routes_beside(Path(source))
-        if paths is None:
-            raise ForestError(f"{source}: no file of routes beside the plan, which tells its paths")
-        graph, ways = paths.graph, routes(paths.graph, edges=edges_of(paths))
-    _check(graph, topology, source)
+        paths, kind = routes_beside(Path(source)), "file of routes"
+        ways = None if paths is None else routes(paths.graph, edges=edges_of(paths))
+    if ways is None:
+        raise ForestError(f"{source}: no {kind} beside the plan, which tells its paths")
+    _check(ways.graph, topology, source)
     shares = dataflow(program).verified.loads
     word = str(program.collective)
     return Sent(f"{topology.name}.{word}", word, edges_of_loads(ways, shares), ways.algbw(shares))

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import NODES, RANGE_VALUES
@@ -33,6 +33,7 @@ from forestcoll.topology.arithmetic import Expression, Number, Range, Template, 
 from forestcoll.topology.globs import is_glob, matcher
 
 _SEVERAL = re.compile(r"(\d+)(?:(?:\.\.|\+)\d+)+")
+Value = TypeVar("Value", bound=int)
 Apart = Mapping[str, frozenset[int]]
 """Per index the values that stand alone."""
 
@@ -131,7 +132,7 @@ class Merged:
 
     def tell_apart(self, words: Iterable[str]) -> Merged:
         """The same with all apart that node ids and globs among `words` tell apart."""
-        listed = [*self._list()]
+        listed = [*self._expand(self.spans.__getitem__)]
         apart = dict(self.apart)
         for word in dict.fromkeys(words):
             for name, values in self._values_apart(word, listed).items():
@@ -140,29 +141,24 @@ class Merged:
 
     def forms(self) -> dict[str, tuple[str, dict[str, Alike]]]:
         """Per merged node its id with indices in braces, "plane{plane}.leaf3", and their values."""
-        out = {}
-        for text in self.nodes:
-            template = compile_template(text)
-            names = indices_in(template, self.spans)
-            blanks = {**self.values, **{name: Alike.blank(name) for name in names}}
-            forms = [*template.expand(blanks)]
-            for chosen in product(*(merge(self.spans[n], self.apart.get(n, ())) for n in names)):
-                own = dict(zip(names, chosen, strict=True))
-                for node, form in zip(template.expand({**self.values, **own}), forms, strict=True):
-                    out[node] = form, own
-        return out
+        forms = {place: form for form, _, place in self._expand(lambda n: [Alike.blank(n)])}
+        nodes = self._expand(lambda n: merge(self.spans[n], self.apart.get(n, ())))
+        return {node: (forms[place], own) for node, own, place in nodes}
 
     def sizes(self) -> dict[str, int]:
         """Per merged node how many it stands for."""
         return {n: prod(a.size for a in own.values()) for n, (_, own) in self.forms().items()}
 
-    def _list(self) -> Iterator[tuple[str, dict[str, int], tuple[int, int]]]:
-        """(node id, its merged indices, which template it is of and where in it), if expanded."""
+    def _expand(
+        self, values: Callable[[str], Sequence[Value]]
+    ) -> Iterator[tuple[str, dict[str, Value], tuple[int, int]]]:
+        """(node id, its merged indices, which template it is of and where in it), if these have
+        such values."""
         for t, text in enumerate(self.nodes):
             template = compile_template(text)
             names = indices_in(template, self.spans)
             count = 0
-            for chosen in product(*(self.spans[name] for name in names)):
+            for chosen in product(*map(values, names)):
                 own = dict(zip(names, chosen, strict=True))
                 for k, node in enumerate(template.expand({**self.values, **own})):
                     count += 1

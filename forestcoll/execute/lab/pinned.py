@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise, zip_longest
+from itertools import pairwise, permutations, zip_longest
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 
@@ -134,12 +134,10 @@ def measure(
     trials = []
     with Network(graph, scale) as network:
         lab = _Lab(network, fabric, flows)
-        progress("pinned", 0.0)
-        trials.append(lab.run("pinned", SEGMENTS, flows, size))
-        for k in range(DRAWS):
-            progress(f"ECMP {k + 1}", (1 + k) / (DRAWS + 2))
-            trials.append(lab.run(f"ECMP {k + 1}", HASHED, flows, size))
-        progress("bypass", (DRAWS + 1) / (DRAWS + 2))
+        for k, name in enumerate(["pinned", *(f"ECMP {k + 1}" for k in range(DRAWS))]):
+            progress(f"measuring {name}", k / (DRAWS + 2))
+            trials.append(lab.run(name, HASHED if k else SEGMENTS, flows, size))
+        progress("measuring bypass", (DRAWS + 1) / (DRAWS + 2))
         around, mended = lab.bypass(cut, repaired)
         trials.append(lab.run("cut, bypass", SEGMENTS, around, size, mended))
     after = max(float(load) / bits[hop] for hop, load in _loads(around).items())
@@ -163,12 +161,11 @@ class _Lab:
         self.switches, self.number = fabric.switches(), network.graph.node_of
         self.hosts = sorted({flow.path[k] for flow in flows for k in (0, -1)})
         self.wire: dict[tuple[str, str], VethPair] = {}
-        names = self.graph.names
-        for wire in network.wires:
-            self.wire[names[wire.a], names[wire.b]] = self.wire[names[wire.b], names[wire.a]] = wire
         self.near: dict[str, list[str]] = defaultdict(list)
-        for here, there in self.wire:
-            self.near[here].append(there)
+        for wire in network.wires:
+            for ends in permutations((self.graph.names[wire.a], self.graph.names[wire.b]), 2):
+                self.wire[ends] = wire
+                self.near[ends[0]].append(ends[1])
         for name, lines in self._lines().items():
             self._set(name, lines)
         self.flows = flows
@@ -200,8 +197,9 @@ class _Lab:
                 mine += self._switch_lines(name)
             elif name in self.hosts:
                 mine += self._host_lines(name)
-        for name, more in self._ecmp_lines().items():
-            lines[name] += more
+        for number, host in enumerate(self.hosts):
+            for name, line in self._ecmp_lines(number, host):
+                lines[name].append(line)
         return lines
 
     def _switch_lines(self, name: str) -> Iterator[str]:
@@ -239,21 +237,18 @@ class _Lab:
             for block in (SEGMENTS, HASHED):
                 yield f"route replace local {block}:{plane:x}:{number:x}::/48 dev lo"
 
-    def _ecmp_lines(self) -> dict[str, list[str]]:
-        """Per switch routes to every host: over all neighbours that are nearer to it."""
-        lines: dict[str, list[str]] = defaultdict(list)
-        for number, host in enumerate(self.hosts):
-            far = layer = {host: 0}
-            while layer:
-                reached = {n: step + 1 for here, step in layer.items() for n in self.near[here]}
-                layer = {n: reached[n] for n in reached.keys() & self.switches.keys() - far.keys()}
-                far = far | layer
-            for name in far.keys() - {host}:
-                plane = self.fabric.plane(*self.switches[name])
-                ways = [n for n in self.near[name] if far.get(n, far[name]) < far[name]]
-                hops = " ".join(f"nexthop {self._via(name, n)}" for n in ways)
-                lines[name].append(f"route replace {HASHED}:{plane:x}:{number:x}::/48 {hops}")
-        return lines
+    def _ecmp_lines(self, number: int, host: str) -> Iterator[tuple[str, str]]:
+        """Per switch a route to the host: over all neighbours that are nearer to it."""
+        far = layer = {host: 0}
+        while layer:
+            reached = {n: step + 1 for here, step in layer.items() for n in self.near[here]}
+            layer = {n: reached[n] for n in reached.keys() & self.switches.keys() - far.keys()}
+            far = far | layer
+        for name in far.keys() - {host}:
+            plane = self.fabric.plane(*self.switches[name])
+            ways = [n for n in self.near[name] if far.get(n, far[name]) < far[name]]
+            hops = " ".join(f"nexthop {self._via(name, n)}" for n in ways)
+            yield name, f"route replace {HASHED}:{plane:x}:{number:x}::/48 {hops}"
 
     def _pin(self, flows: Mapping[int, Flow]) -> None:
         """The routes of flows by their numbers, there and back."""

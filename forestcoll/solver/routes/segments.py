@@ -81,7 +81,7 @@ def edges_with_ways(spreading: Spreading) -> list[Edge]:
             f"{' -> '.join(texts[row])}: {lengths[row]} segments; an address holds {CARRIED}"
         )
     rows = np.arange(count)
-    last = np.stack([edges.nodes[rows, lengths - 2], edges.nodes[rows, lengths - 1]], 1)
+    last = np.take_along_axis(edges.nodes, lengths[:, None] - [2, 1], 1)
     pairs, of = np.unique(last, axis=0, return_inverse=True)
     ports = [
         spreading.fabric.port(spreading.fabric.form[names[v]][0], names[w], {})

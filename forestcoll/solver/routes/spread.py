@@ -169,17 +169,16 @@ class Loads:
         first = np.flatnonzero(np.r_[True, (self.ends[1:] != self.ends[:-1]).any(1)])
         most = np.maximum.reduceat(self.weight, first)
         columns = (each.tolist() for each in (self.ends[first], most, self.planes[first], first))
-        terms = [  # units of capacity, over weights
+        rate, slowest = min(
             (
-                graph.capacity[graph.numbers[u, v]] * planes,
-                copies[graph.names[u], graph.names[v]] * weight,
+                Fraction(
+                    graph.capacity[graph.numbers[u, v]] * planes,
+                    copies[graph.names[u], graph.names[v]] * weight,
+                ),
                 i,
             )
             for (u, v), weight, planes, i in zip(*columns, strict=True)
-        ]
-        least = min(above / below for above, below, _ in terms) * (1 + 1e-9)
-        rates = [(Fraction(a, b), i) for a, b, i in terms if a / b <= least]
-        rate, slowest = min(rates)
+        )
         return rate * graph.unit * self.spreading.total, slowest
 
 
@@ -273,7 +272,7 @@ class Layout:
         """That of a fabric's edges; indices in the order in which paths come by them."""
         names = edges.graph.names
         has: dict[str, Array] = {}
-        values: dict[str, list[list[int]]] = {}
+        values: dict[str, dict[tuple[int, ...], int]] = {}
         planes = np.full(len(names) + 1, -1, np.int64)
         sets: dict[tuple[int, ...], int] = {}
         for v in np.unique(edges.nodes):
@@ -283,13 +282,12 @@ class Layout:
             planes[v] = sets.setdefault(tuple(fabric.planes_of(names[v])), len(sets))
             for index in fabric.kinds[form].inner:
                 column = has.setdefault(index, np.full(len(names) + 1, -1, np.int64))
-                listed = values.setdefault(index, [])
-                if own[index].values not in listed:
-                    listed.append(own[index].values)
-                column[v] = listed.index(own[index].values)
+                listed = values.setdefault(index, {})
+                column[v] = listed.setdefault(tuple(own[index].values), len(listed))
         first = {i: int(np.argmax(column[edges.nodes] >= 0, 1).max()) for i, column in has.items()}
         ordered = tuple(sorted(has, key=lambda index: (first[index], index)))
-        return Layout(fabric, edges, ordered, has, values, planes, [*sets])
+        classes = {index: [*listed] for index, listed in values.items()}
+        return Layout(fabric, edges, ordered, has, classes, planes, [*sets])
 
     def keys(self, nodes: Array, chosen: Mapping[str, Array], rows: Array | slice) -> Array:
         """A number for the switch that each of `rows` has at `nodes`; that of all planes is one."""

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import takewhile
+from os.path import commonprefix
 from typing import Literal, get_args
 
 from forestcoll.common.errors import TopologyError, UnsupportedError
@@ -109,10 +109,7 @@ def _planes(topology: Topology, bandwidth: Mapping[Arc, Fraction]) -> Iterator[F
     for name, (form, values) in fabric.switches().items():
         switches[fabric.plane(form, values)].append(name)
     for plane, names in switches.items() if len(switches) > 1 else ():
-        alike = takewhile(
-            lambda ends: ends[0] == ends[1], zip(min(names), max(names), strict=False)
-        )
-        glob = "".join(one for one, _ in alike) + "*"
+        glob = commonprefix(names) + "*"  # noqa: RUF071 (character by character is meant)
         others = [n for p, ns in switches.items() if p != plane for n in ns]
         others += topology.nodes.keys() - of.keys()
         alone = len(glob) > 1 and not any(map(matcher(glob), others))

@@ -567,12 +567,8 @@ def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_jso
         raise UnsupportedError(reason)
     spreading = routes.loads.spreading
     with show_progress("building the fabric") as progress:
-
-        def tell(name: str, done: float) -> None:
-            progress(f"measuring {name}", done)
-
         report = pinned.measure(
-            spreading.fabric, routes.edges, spreading.total, rate, seconds, tell
+            spreading.fabric, routes.edges, spreading.total, rate, seconds, progress
         )
     answer(as_json, runs.flow_parts(report, f"{sent.what} on {left.name}"))
     return 0

@@ -23,7 +23,6 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from itertools import chain
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,8 +151,9 @@ class Book:
             **self.facts,
             "total": self.total,
             "block": f"{block(0)}::/32",
+            "decapsulation": DECAPSULATION,
+            **self.images,
         }
-        head |= {"decapsulation": DECAPSULATION, **self.images}
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
         spares = iter(self.spares)
         edges = ",\n".join([self._edge(edge, spares) for edge in self.edges])
@@ -483,14 +483,22 @@ def _compare(
     `rows`: address, planes, target.
     """
     scripts = {name: _read_script(name, text) for name, text in files.items() if name[-3:] == ".sh"}
-    lists = [_read_list(text) for name, text in files.items() if name.endswith(".evs.json")]
+    lists = [json.loads(text) for name, text in files.items() if name.endswith(".evs.json")]
+    listed = [
+        evs[0]
+        for adapters in lists
+        for to in adapters.values()
+        for one in to.values()
+        for evs in one
+    ]
+    carried = [each for routes in scripts.values() for each in routes.values() if each]
     addresses = {
         text.replace(PLANE, f"{plane:02x}")
         for text, planes, _ in (rows if scripts or lists else ())
         for plane in planes
     }
-    for suffix, listed in ((".sh", [r.values() for r in scripts.values()]), (".evs.json", lists)):
-        if listed and {*chain.from_iterable(listed)} - {""} != addresses:
+    for suffix, some, stated in ((".sh", scripts, carried), (".evs.json", lists, listed)):
+        if some and {*stated} != addresses:
             raise PlanError(f"hosts/*{suffix} have other addresses than the JSON")
     ends = {(end, plane) for _, planes, end in (rows if scripts else ()) for plane in planes}
     for name, plane in sorted({(f"hosts/{host_of(end)}.sh", plane) for end, plane in ends}):
@@ -507,9 +515,3 @@ def _read_script(name: str, text: str) -> dict[str, str]:
             raise PlanError(f"{name}: {to} has two routes, and the latter replaces the former")
         routes[to] = carried
     return routes
-
-
-def _read_list(text: str) -> list[str]:
-    return [
-        each for targets in json.loads(text).values() for evs in targets.values() for each, _ in evs
-    ]

@@ -182,7 +182,7 @@ def routes_facts(
     images = sent.edges.images
     ways = images * sum(len(way.planes) for edge in pinned.edges for way in edge.ways)
     lines = [
-        f"{pairs} queue pair{'s' * (pairs > 1)}: {words.percent(algbw, sent.algbw)}"
+        f"{words.plural(pairs, 'queue pair')}: {words.percent(algbw, sent.algbw)}"
         for pairs, algbw in pinned.hashed.items()
     ]
     hashed = "; ".join(lines) or "not counted: no edge goes over switches that 'alike' has as equal"
@@ -192,13 +192,11 @@ def routes_facts(
     where = None if folder is None else f"{words.plural(len(files), 'file')} in {folder} ({size})"
     spares = [spare.most_flows for spare in pinned.spares]
     lasts = [f"{k} gone: {most:,} flows at most on a link" for k, most in enumerate(spares, 1)]
-    how = {"flows": "takes one", "shares": "has even shares of all", "group": "takes one"}
+    how = "has even shares of all" if pinned.by == "shares" else "takes one"
     proof = "at their targets, loads as meant"
     if images > 1:
         proof = f"at their targets: of {len(pinned.edges):,} templates in a plane, and their images"
-    text = (
-        f"{ways:,} on {words.plural(planes, 'plane')}; of equal switches an edge {how[pinned.by]}"
-    )
+    text = f"{ways:,} on {words.plural(planes, 'plane')}; of equal switches an edge {how}"
     return [
         Fact("routes", sent.what, f"{sent.what} on {fabric.left.name}"),
         Fact("edges", images * len(pinned.edges), f"{images * len(pinned.edges):,} between boxes"),
