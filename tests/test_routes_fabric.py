@@ -27,7 +27,7 @@ from forestcoll.solver.routes.fabric import Fabric
 from forestcoll.solver.routes.repair import repair
 from forestcoll.solver.routes.segments import edges_with_ways, segments_of
 from forestcoll.solver.routes.spread import hash_flows, loads, spread
-from forestcoll.study.routes import Pinned, pin, read
+from forestcoll.study.routes import Pinned, mend, pin, read
 from forestcoll.topology import Topology
 from forestcoll.topology.catalog import load
 from forestcoll.topology.edit import edit
@@ -498,6 +498,16 @@ def test_boxes_without_a_path_are_said() -> None:
     left = edit(before.left, ["box0/gpu0-plane*.leaf0"])
     with pytest.raises(InfeasibleError, match="no path is left from box"):
         repair(Fabric(before.whole, left), routes.edges, routes.loads.spreading.total)
+
+
+def test_what_no_other_path_mends_is_said() -> None:
+    routes, _ = pinned(gpus="2")
+    with pytest.raises(UnsupportedError, match="box0/gpu0 to box0/nvswitch is a link inside a box"):
+        mend(routes, ["box0/gpu0->box0/nvswitch"])
+    fabric = routes.loads.spreading.fabric
+    spares = pin(routes.sent, fabric.whole, fabric.left, "flows", 1, 1)
+    with pytest.raises(UnsupportedError, match="spare colourings are of a whole fabric"):
+        mend(spares, ["plane0.spine0"])
 
 
 def test_what_cannot_be_routed_is_said() -> None:

@@ -144,11 +144,21 @@ def mend(pinned: Pinned, failed: Sequence[str]) -> Repair | None:
     """The routes after failures, None without any. Raises ForestCollError, InfeasibleError."""
     if not failed:
         return None
-    if pinned.sent.edges.images > 1:
-        raise UnsupportedError("templates are of a whole fabric: make a schedule of what is left")
+    if pinned.sent.edges.images > 1 or pinned.spares:
+        raise UnsupportedError(
+            "templates and spare colourings are of a whole fabric: make a schedule of what is left"
+        )
     from forestcoll.topology.edit import edit
 
     spreading = pinned.loads.spreading
     fabric = spreading.fabric
     left = Fabric(fabric.whole, edit(fabric.left, failed))
-    return repair(left, pinned.edges, spreading.total)
+    repaired = repair(left, pinned.edges, spreading.total)
+    rates = left.left.rates()
+    for here, there in fabric.left.rates():
+        if not {here, there} & fabric.form.keys() and (here, there) not in rates:
+            raise UnsupportedError(
+                f"{here} to {there} is a link inside a box, and no route goes around it: make a "
+                "schedule of what is left (--without)"
+            )
+    return repaired

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, permutations, zip_longest
 from pathlib import Path
@@ -76,7 +76,7 @@ class Report:
     mended: float
     link: float
     cut: tuple[str, str]
-    trials: tuple[Trial, ...] = field(default=())
+    trials: tuple[Trial, ...]
 
 
 def flows_of(edges: Sequence[Edge], total: int, fabric: Fabric) -> list[Flow]:
@@ -112,8 +112,7 @@ def measure(
     `rate` as in `Wishes`; `seconds`: what the pinned flows should take. Raises UnsupportedError
     where this machine cannot.
     """
-    reason = lacking()
-    if reason:
+    if reason := lacking():
         raise UnsupportedError(reason)
     graph = CapacityGraph.from_topology(take_apart(fabric.left))
     scale = scale_of(graph, rate)

@@ -35,21 +35,17 @@ Forms = Mapping[str, tuple[str, Mapping[str, Alike]]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Switches of one form. `span`: the values of each index in the whole fabric."""
+    """Switches of one form: the values in the whole fabric of the indices that tell planes apart,
+    and of those that tell switches of a plane apart."""
 
     plane: int  # the number of the first one's plane
     first: int  # and its segment number
-    span: dict[str, range]
-    planes: Sequence[str]  # the indices that tell planes apart
+    outer: dict[str, range]
+    inner: dict[str, range]
 
     def segment(self, values: Values) -> int:
         """The number of the switch with these values, in its plane."""
-        return self.first + _place(values, {name: self.span[name] for name in self.inner})
-
-    @property
-    def inner(self) -> list[str]:
-        """The indices that tell switches of a plane apart."""
-        return [name for name in self.span if name not in self.planes]
+        return self.first + _place(values, self.inner)
 
 
 @dataclass(slots=True)
@@ -89,18 +85,18 @@ class Fabric:
         """Numbers the switches of a part from `plane` on; how many planes it is."""
         spans = {} if self.whole.merged is None else self.whole.merged.spans
         forms = [self._forms[node] for node in nodes]
-        common = [name for name in forms[0][1] if all(name in own for _, own in forms)]
+        outer = {n: spans[n] for n in forms[0][1] if all(n in own for _, own in forms)}
         segment = FIRST_SEGMENT
         for form, own in forms:
-            kind = Kind(plane, segment, {name: spans[name] for name in own}, common)
-            self.kinds[form] = kind
-            segment += math.prod(len(kind.span[name]) for name in kind.inner)
+            inner = {name: spans[name] for name in own if name not in outer}
+            self.kinds[form] = Kind(plane, segment, outer, inner)
+            segment += math.prod(map(len, inner.values()))
         if segment > LOCAL_SEGMENTS:
             raise UnsupportedError(
                 f"{segment - FIRST_SEGMENT:,} switches of a plane: global segments have "
                 f"{LOCAL_SEGMENTS - FIRST_SEGMENT:,} numbers"
             )
-        return math.prod(len(spans[name]) for name in common)
+        return math.prod(map(len, outer.values()))
 
     def _number_ports(self) -> None:
         """Ports of every form: to hosts first, then to switches, in the order of the links."""
@@ -123,18 +119,19 @@ class Fabric:
 
     def _apart(self, form: str, other: str) -> dict[str, range]:
         """What tells switches of form `other` apart that one of `form` has links to."""
-        here, there = self.kinds[form].span, self.kinds[other]
-        return {name: there.span[name] for name in there.inner if name not in here}
+        here = self.kinds[form]
+        inner = self.kinds[other].inner.items()
+        return {n: span for n, span in inner if n not in here.inner and n not in here.outer}
 
     def plane(self, form: str, values: Values) -> int:
         """The number of the plane of a switch."""
         kind = self.kinds[form]
-        return kind.plane + _place(values, {name: kind.span[name] for name in kind.planes})
+        return kind.plane + _place(values, kind.outer)
 
     def planes_of(self, node: str) -> list[int]:
         """The planes that a node of `left` stands for."""
         form, own = self.form[node]
-        listed = {name: own[name].values for name in self.kinds[form].planes}
+        listed = {name: own[name].values for name in self.kinds[form].outer}
         return [self.plane(form, values) for values in _each(listed)]
 
     def values(self, node: str, fixed: Values = NONE) -> Iterator[dict[str, int]]:
@@ -164,7 +161,7 @@ class Fabric:
     def plane_values(self) -> dict[int, dict[str, int]]:
         """Of each plane of the whole fabric the values of the indices that tell planes apart."""
         return {
-            self.plane(form, values): {name: values[name] for name in self.kinds[form].planes}
+            self.plane(form, values): {name: values[name] for name in self.kinds[form].outer}
             for form, values in self.switches().values()
         }
 

@@ -562,8 +562,7 @@ def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_jso
 
     sent, whole, left = files.read_sent(file, machine)
     routes = pin(sent, whole, left, "flows", 1)
-    reason = lacking() or pinned.lacking()
-    if reason:
+    if reason := lacking():
         raise UnsupportedError(reason)
     spreading = routes.loads.spreading
     with show_progress("building the fabric") as progress:

@@ -208,7 +208,7 @@ def routes(
         if not book.images:
             segments.check_loads(walked, parts, repaired or pinned.loads)
         tables = {n: text for n, text in texts.items() if segments.format_of(n) == "sonic"}
-        for spare in pinned.spares if repaired is None else ():
+        for spare in pinned.spares:
             other = replace(book, edges=edges_with_ways(spare.spreading), spares=())
             walks = segments.read_back(tables | dict(other.files(("json",))), book.fabric)
             segments.check_loads(*walks, spare)

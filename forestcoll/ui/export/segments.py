@@ -96,7 +96,7 @@ class Book:
     def of(pinned: Pinned, repaired: Repair | None = None) -> Book:
         """What is written of routes, as they are after a repair if there was one."""
         spreading, sent = pinned.loads.spreading, pinned.sent
-        fabric = spreading.fabric if repaired is None else repaired.fabric
+        fabric = (repaired or spreading).fabric
         facts = {"topology": fabric.left.name, "schedule": sent.what, "spread": pinned.by}
         if repaired is None:
             images = _images(spreading) if spreading.edges.images > 1 else {}
@@ -104,8 +104,8 @@ class Book:
             rows = chosen.transpose().tolist() if chosen.size else ()
             spares = [f', "spares": {row}' if max(max(row)) >= 0 else "" for row in rows]
             return Book(sent.stem, fabric, pinned.edges, spreading.total, facts, (), images, spares)
-        about = fabric, repaired.edges, repaired.total, facts, repaired.changes
-        return Book(sent.stem, *about)
+        about = repaired.edges, repaired.total, facts, repaired.changes
+        return Book(sent.stem, repaired.fabric, *about)
 
     @cached_property
     def near(self) -> Mapping[str, list[str]]:
@@ -292,7 +292,7 @@ def _images(spreading: Spreading) -> dict[str, object]:
     adapters, leaves = (images_of(group, v).tolist() for v in edges.nodes[0, :2].tolist())
     form = {leaf: fabric.form[graph.names[leaf]][0] for leaf in leaves}
     [top] = {form for form, kind in fabric.kinds.items() if index in kind.inner}
-    plane = {name: f"{{{name}}}" for name in fabric.kinds[top].planes}
+    plane = {name: f"{{{name}}}" for name in fabric.kinds[top].outer}
     return {
         "symmetry": [moves(names, image) for image in group.generators],
         "ports": {
