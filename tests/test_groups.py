@@ -21,6 +21,7 @@ from forestcoll.schedule import certificate
 from forestcoll.schedule.dual import check_groups_bound
 from forestcoll.schedule.forest import Symmetry
 from forestcoll.schedule.group import GroupsBound, Together, fits, view_groups
+from forestcoll.solver.groups import forests
 from forestcoll.solver.groups import split as shared
 from forestcoll.solver.groups.forests import pack_forests
 from forestcoll.solver.groups.split import split, split_equally
@@ -130,6 +131,21 @@ def cut_up(graph: CapacityGraph, rng: random.Random) -> Groups:
     if rng.random() < 0.3:
         groups[0] = [*groups[0], groups[1][0]]
     return [list(group) for group in groups]
+
+
+def test_alike_groups_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of one GPU of each box: the first's trees are all others', renamed, and proven."""
+    calls, once = [], forests.pack_flow
+
+    def count(*args: Any) -> Any:
+        calls.append(args)
+        return once(*args)
+
+    monkeypatch.setattr(forests, "pack_flow", count)
+    machine = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "3"})).plain
+    groups = [nodes(machine, *(f"box{b}/gpu{g}" for b in range(3))) for g in range(8)]
+    prove(solve_together(machine, groups, Collective.ALLREDUCE))
+    assert len(calls) == 1  # links are alike both ways: reductions and broadcasts
 
 
 @pytest.mark.parametrize("block", range(6))

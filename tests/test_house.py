@@ -190,13 +190,13 @@ BUDGETS: dict[str, int] = {
     "program": 12_485,  # 30: 740 for tiles; 31: 935 for grids of ranks, and sizes read here
     "topology": 59_763,  # 32: 2,408 for alike nodes
     "graph": 82_465,  # 30; 32: 889 for routes
-    "schedule": 18_664,  # 31: files of layouts, orbits by arrays; 30: 41 for shares of sums
-    "solver": 100_388,  # 30: 153 for shares of sums; 31: rates, groups apart; 32: 9,047 for routes
+    "schedule": 18_685,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares
+    "solver": 100_809,  # 30: 153 for shares of sums; 31: rates, groups apart; 32: 9,047 for routes
     "verify": 62_967,  # 30: 320 epilogues; 32: 2,316 for routes
     "plans": 38_809,  # 30
     "lower": 27_286,  # ways of routes by turns at neighbours, slices, counts over columns; 30
     "compile": 38_045,  # 30: 147 epilogues, 30 shares of sums; 31: plans that groups share
-    "study": 35_319,  # 32: 1,320 for routes, 375 for planes; 31: layouts, 1,752 their sets
+    "study": 35_346,  # 32: 1,320 for routes, 375 for planes; 31: layouts, 1,752 their sets
     "execute": 129_067,  # 30: users' operators, types in torch; 32: 2,807 for routes; 31: layouts
     "ui": 105_372,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,145 for routes
     ".": 400,

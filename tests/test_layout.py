@@ -17,6 +17,7 @@ from command_line import Run, fine
 from random_graphs import random_graph
 
 import forestcoll
+from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError
 from forestcoll.compile import plan_set
 from forestcoll.execute.cpu import run
@@ -28,7 +29,7 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.groups.split import split, split_apart, split_equally
 from forestcoll.study.layout import Layout, lay_out
-from forestcoll.study.layout.costs import Costs
+from forestcoll.study.layout.costs import Costs, _lean
 from forestcoll.study.layout.fabric import survey
 from forestcoll.study.layout.folder import files_of
 from forestcoll.study.layout.plans import links_of_groups
@@ -145,6 +146,21 @@ def test_components_are_solved_as_all_together() -> None:
         whole, parts = split(machine, views), split_apart(machine, views, 1200)
         assert whole.algbw == parts.algbw == parts.bound.algbw
         assert not parts.note
+
+
+def test_a_group_alone_reaches_as_much_without_dead_ends() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "4"})
+    job = layout_file.loads(
+        HEAD + "sizes: {tp: 2, dp: 16}\ntraffic: [{dim: tp, collective: allreduce, bytes: 1M}]"
+    )
+    costs = Costs(job, survey(CapacityGraph.from_topology(topology).plain), "none")
+    graph = costs.fabric.graph
+    for pair in ([0, 1], [0, 8], [5, 30]):
+        members = [[graph.ranks[i] for i in pair]]
+        (group,) = view_groups(graph, members, [0], "none", Collective.ALLREDUCE)
+        whole = solver.optimum(group.graph, Collective.ALLREDUCE, None, False).bound.algbw
+        assert costs.alone(costs.steps[0][0], pair) == float(whole)
+        assert _lean(group.graph).n < group.graph.n
 
 
 def test_many_groups_that_symmetries_make_alike_are_exact() -> None:

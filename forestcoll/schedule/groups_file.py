@@ -39,7 +39,6 @@ from forestcoll.schedule.forest import Forest, Phase, Symmetry
 from forestcoll.schedule.forest_file.model import Carried, Exact, Model, TopologyModel
 from forestcoll.schedule.forest_file.reading import (
     check_cost,
-    fraction,
     graph_of,
     node_finder,
     parse_model,
@@ -214,7 +213,7 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
     groups = [[node(name) for name in group.ranks] for group in model.groups]
     kinds = [group.collective or model.collective for group in model.groups]
     roots = [_root(*each, g) for g, each in enumerate(zip(kinds, model.groups, strict=True))]
-    shares = [fraction(group.weight) for group in model.groups]
+    shares = [Fraction(group.weight) for group in model.groups]
     if min(shares) <= 0:
         raise ForestError(f"groups[{shares.index(min(shares))}]: its weight is not above 0")
     common_denominator(shares)
@@ -224,19 +223,19 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
     cuts, potentials = model.bound.cuts, model.bound.potentials
     check_cost(machine, len(cuts), 2 * len(views) * len(model.bound.symmetries), "bound")
     weights = [*(cut.weight for cut in cuts), *(p.potential for p in potentials)]
-    common_denominator(map(fraction, weights))
+    common_denominator(map(Fraction, weights))
     bound = GroupsBound(
-        algbw=fraction(model.bound.algbw),
+        algbw=Fraction(model.bound.algbw),
         cuts=tuple(
-            WeighedCut(c.group, c.phase, frozenset(map(node, c.nodes)), fraction(c.weight))
+            WeighedCut(c.group, c.phase, frozenset(map(node, c.nodes)), Fraction(c.weight))
             for c in model.bound.cuts
         ),
         potentials=tuple(
-            (p.group, p.phase, node(p.node), fraction(p.potential)) for p in model.bound.potentials
+            (p.group, p.phase, node(p.node), Fraction(p.potential)) for p in model.bound.potentials
         ),
         symmetries=tuple(_symmetry(s, machine.n, node) for s in model.bound.symmetries),
     )
-    algbw = fraction(model.algbw)
+    algbw = Fraction(model.algbw)
     return Together(machine, tuple(views), model.relays, algbw, tuple(forests), bound)
 
 

@@ -11,7 +11,15 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Phase
 
 _WHOLE = f"[0-9]{{1,{FOREST_DIGITS}}}"
-Exact = Annotated[str, Field(pattern=f"^-?{_WHOLE}(/{_WHOLE})?$")]
+
+
+def _check_number(text: str) -> str:
+    if not f"{text}/1".split("/")[1].strip("0"):
+        raise ValueError(f"{text}: division by zero")
+    return text
+
+
+Exact = Annotated[str, Field(pattern=f"^-?{_WHOLE}(/{_WHOLE})?$"), AfterValidator(_check_number)]
 
 
 class Model(BaseModel):

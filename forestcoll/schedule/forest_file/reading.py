@@ -47,7 +47,7 @@ def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
         forest = _forest(model)
         if model.bound is not None:
             _check_plain_cut(model.bound, forest)
-        return forest, fraction(model.algbw)
+        return forest, Fraction(model.algbw)
     except (ForestError, TopologyError) as e:
         raise ForestError(f"{source}: {e}") from None
 
@@ -68,7 +68,8 @@ def parse_model(kind: type[M], word: str, text: str, source: str) -> M:
     except ValidationError as e:
         first = e.errors()[0]
         place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
-        raise ForestError(f"{source}: {place.lstrip('.') or 'file'}: {first['msg']}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise ForestError(f"{source}: {place.lstrip('.') or 'file'}: {said}") from None
     except ValueError as e:
         raise ForestError(f"{source}: {e}") from None
 
@@ -89,13 +90,6 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def fraction(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except ZeroDivisionError:
-        raise ForestError(f"{text}: division by zero") from None
-
-
 def node_finder(graph: CapacityGraph) -> Callable[..., int]:
     """Returns what finds a node by its name, for words on where in the file that stands."""
     ids = graph.node_of
@@ -112,7 +106,7 @@ def _forest(model: ForestModel) -> Forest:
     graph = replace(graph_of(model.topology, model.ranks), shares=_shares(model))
     node = node_finder(graph)
     ids = graph.node_of
-    shares = [fraction(t.share) for t in model.trees]
+    shares = [Fraction(t.share) for t in model.trees]
     for number, share in enumerate(shares):
         if share <= 0:
             raise ForestError(f"trees[{number}].share: {share}, must be more than 0")
@@ -176,7 +170,7 @@ def _check_plain_cut(model: BoundModel, forest: Forest) -> None:
     if len(cut) != len(model.cut) or not 0 < inside < forest.n or not forest.graph.parts_in(cut):
         raise ForestError("bound.cut: must part the ranks in two, each node named once")
     value = cut_value(forest, cut)
-    if value != fraction(model.algbw):
+    if value != Fraction(model.algbw):
         raise ForestError(f"bound.algbw: states {model.algbw}, its cut gives {value}")
 
 
@@ -185,7 +179,7 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
         return frozenset(node(v, "bound") for v in ids)
 
     def potentials(given: dict[str, str] | None) -> tuple[tuple[int, Fraction], ...]:
-        return tuple((node(v, "bound"), fraction(p)) for v, p in (given or {}).items())
+        return tuple((node(v, "bound"), Fraction(p)) for v, p in (given or {}).items())
 
     def symmetry(alike: AlikeModel) -> Symmetry:
         image = list(range(graph.n))
@@ -199,15 +193,15 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
     parts = [model.cut] if model.method == "cut" else model.parts
     if parts is None or parts == [None]:
         raise ForestError(f"bound: method {model.method!r} without its node sets")
-    weights = tuple(fraction(w) for w in model.weights or ())
+    weights = tuple(Fraction(w) for w in model.weights or ())
     sets = 1 if model.method == "partition" else len(parts)  # each node is in one of them at most
     check_cost(graph, sets, len(model.symmetries or ()), "bound")
     if model.method == "linear-program" and len(weights) != len(parts):
         raise ForestError(f"bound: {len(parts)} parts but {len(weights)} weights")
     given = (model.potentials or {}), (model.reduce_potentials or {})
-    common_denominator([*weights, *(fraction(p) for side in given for p in side.values())])
+    common_denominator([*weights, *(Fraction(p) for side in given for p in side.values())])
     return Bound(
-        algbw=fraction(model.optimum or model.algbw),
+        algbw=Fraction(model.optimum or model.algbw),
         method=model.method,
         parts=tuple(part(p) for p in parts if p is not None),
         weights=weights,
@@ -246,7 +240,7 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
             raise ForestError(f"{where}: from {link.src!r} to itself")
         value = values.get(link.bandwidth)
         if value is None:
-            value = values[link.bandwidth] = fraction(link.bandwidth)
+            value = values[link.bandwidth] = Fraction(link.bandwidth)
             if value <= 0:
                 raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
             if not Fraction(1, 10**DIGITS) <= value <= 10**DIGITS:

@@ -123,7 +123,7 @@ def loads(text: str, source: str = "alltoall") -> tuple[Optimum | Routes, str, F
 
 
 def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
-    from forestcoll.schedule.forest_file.reading import fraction, generators_of, graph_of
+    from forestcoll.schedule.forest_file.reading import generators_of, graph_of
 
     graph = graph_of(model.topology, model.ranks)
     if len(graph.tail) != len(model.topology.links):
@@ -143,7 +143,7 @@ def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
     if len(lengths) != len(graph.tail):
         raise ForestError(f"bound: {len(lengths)} lengths for {len(graph.tail)} links")
     rate = bound(demand, folding, lengths)
-    stated = fraction(model.theta) / graph.unit
+    stated = Fraction(model.theta) / graph.unit
     exchange: Optimum | Routes
     if (model.flows is None) == (model.routes is None):
         raise ForestError("flows, routes: one of the two has to be there, and not both")
@@ -163,7 +163,7 @@ def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
         ("theta", model.theta, exchange.algbw / demand.scale),
         ("bound.algbw", model.bound.algbw, proven),
     ):
-        if fraction(said) != recomputed:
+        if Fraction(said) != recomputed:
             raise ForestError(f"states {what} {said}, recomputed it is {recomputed}")
     return exchange, proven
 
@@ -209,8 +209,6 @@ def _read_flows(
     given_flows: Sequence[FlowModel], demand: Demand, folding: Folding
 ) -> tuple[Folding, tuple[Flow, ...]]:
     """The flows in the order of the sources of the folding, which are those of the file."""
-    from forestcoll.schedule.forest_file.reading import fraction
-
     graph = demand.graph
     ids = graph.node_of
     by_source: dict[int, tuple[int, Flow]] = {}
@@ -226,7 +224,7 @@ def _read_flows(
         orbit = folding.node[node]
         if orbit in by_source:
             raise ForestError(f"{where}: another flow stands for {given.source!r} already")
-        amounts = (fraction(amount) / graph.unit for amount in given.amounts)
+        amounts = (Fraction(amount) / graph.unit for amount in given.amounts)
         by_source[orbit] = node, dict(zip(given.links, amounts, strict=True))
     for source in folding.sources:
         if source not in by_source:

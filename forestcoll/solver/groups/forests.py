@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -11,7 +11,7 @@ from typing import Literal
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import Collective
-from forestcoll.schedule.forest import Forest, Phase, check
+from forestcoll.schedule.forest import Forest, Phase, Tree, check
 from forestcoll.schedule.group import Flow, Group, Together, check_together
 from forestcoll.solver.fixed_trees import Fit, fit_trees
 from forestcoll.solver.groups.split import Split
@@ -19,6 +19,7 @@ from forestcoll.solver.optimum import optimum
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.phase_packing import pack_part
 from forestcoll.solver.task import Packed, Task, analyse, assemble
+from forestcoll.solver.walks import neighbours
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Trees a root that are tried before as many as the optimum of a group's share takes."""
@@ -40,7 +41,8 @@ def pack_forests(
     """
     weights = [views[flow.group].weight for flow in shares.flows]
     each = list(zip(shares.flows, weights, strict=True))
-    packed = [pack_flow(flow, shares.algbw * weight, trees) for flow, weight in each]
+    alike: dict[object, tuple[list[int], Packed]] = {}
+    packed = [_pack_once(alike, flow, shares.algbw * weight, trees) for flow, weight in each]
     reached = [one.algbw / weight for one, weight in zip(packed, weights, strict=True)]
     algbw = min(shares.algbw, *reached)
     own: list[dict[Phase, Packed]] = [{} for _ in views]
@@ -53,6 +55,50 @@ def pack_forests(
     done = Together(machine, tuple(views), relays, algbw, tuple(forests), shares.bound, shares.note)
     check_together(done)
     return done
+
+
+def form(graph: CapacityGraph) -> tuple[object, list[int]]:
+    """(the same for links that differ in the names of nodes alone, nodes in the order of it).
+
+    Ranks come first, in their order; nodes that data of none reaches are left away.
+    """
+    near, order = neighbours(graph.n, graph.ends), dict.fromkeys(graph.ranks)
+    for v in (todo := list(order)):
+        todo += [w for w in near[v] if w not in order]
+        order |= dict.fromkeys(near[v])
+    number = {v: i for i, v in enumerate(order)}
+    boxes = dict.fromkeys(map(graph.box, order))
+    homes = tuple(map([*boxes].index, map(graph.box, order)))
+    kinds = tuple((graph.gpu[v], graph.multicast[v], graph.aggregation[v]) for v in order)
+    links = sorted((number[u], number[v], c) for u, v, c in graph.arcs if u in number)
+    return (homes, kinds, tuple(links), graph.unit), list(order)
+
+
+def _pack_once(
+    alike: dict[object, tuple[list[int], Packed]],
+    flow: Flow,
+    algbw: Fraction,
+    trees: int | Literal["auto"],
+) -> Packed:
+    """`pack_flow`; of flows that differ in the names of nodes alone, the first one's trees."""
+    links, order = form(flow.graph)
+    key = links, tuple(flow.supply[v] for v in order), algbw
+    if key not in alike:
+        alike[key] = order, pack_flow(flow, algbw, trees)
+    first, packed = alike[key]
+    place = dict(zip(first, order, strict=True))
+    return replace(packed, trees=_rename(packed.trees, place))
+
+
+def _rename(trees: Iterable[Tree], place: Mapping[int, int]) -> tuple[Tree, ...]:
+    return tuple(
+        replace(
+            tree,
+            root=place[tree.root],
+            edges=tuple(tuple(place[v] for v in path) for path in tree.edges),
+        )
+        for tree in trees
+    )
 
 
 def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
@@ -115,21 +161,13 @@ def _forest(
         if load
     }
     graph, place = reserve(group.graph, loads, name)
-    moved = tuple(
-        replace(
-            tree,
-            root=place[tree.root],
-            edges=tuple(tuple(place[v] for v in path) for path in tree.edges),
-        )
-        for tree in whole.trees
-    )
     root = group.root if collective.has_root else None
     if collective is Collective.ALLREDUCE:
         bound = allreduce_bound(graph)
     else:
         bound = optimum(graph, collective, root).bound
     at = -1 if root is None else root
-    forest = replace(whole, graph=graph, trees=moved, bound=bound, root=at)
+    forest = replace(whole, graph=graph, trees=_rename(whole.trees, place), bound=bound, root=at)
     reached = check(forest)
     if reached != algbw:
         raise RuntimeError(f"internal error: {name} reaches {reached} GB/s, not {algbw}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError
-from forestcoll.graph.capacity_graph import Relays
+from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.group import Group, view_groups
@@ -24,6 +24,7 @@ from forestcoll.schedule.layout_file import Job, Traffic, weights
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.groups.split import Split, split_apart
+from forestcoll.solver.walks import neighbours
 from forestcoll.study.layout.fabric import Fabric, mix, shapes
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class Costs:
             for collective, turn in row.kinds:
                 (view,) = view_groups(graph, [nodes[::turn]], [0], self.relays, collective)
                 root = 0 if collective.has_root else None
-                rates.append(solver.optimum(view.graph, collective, root, False).bound.algbw)
+                rates.append(solver.optimum(_lean(view.graph), collective, root, False).bound.algbw)
             return float(min(rates))
         except InfeasibleError:
             return 0.0
@@ -336,3 +337,17 @@ class Costs:
         for number, step in enumerate(self.steps):
             for row in step:
                 yield number, row
+
+
+def _lean(graph: CapacityGraph) -> CapacityGraph:
+    """The graph without dead ends: what no walk from one rank to another passes."""
+    near = [{*own} for own in neighbours(graph.n, graph.ends, both=True)]
+    gone = {v for v in range(graph.n) if v not in graph.rank_of and len(near[v]) < 2}
+    for v in (todo := sorted(gone)):
+        for w in near[v]:
+            near[w].discard(v)
+            if w not in graph.rank_of and w not in gone and len(near[w]) < 2:
+                gone.add(w)
+                todo.append(w)
+    links = {(u, v): c for u, v, c in graph.arcs if u not in gone and v not in gone}
+    return graph.restrict([v for v in range(graph.n) if v not in gone], links)

@@ -19,7 +19,7 @@ from forestcoll.compile.plan_set import LARGEST, files_of, make
 from forestcoll.compile.request import Request
 from forestcoll.program import Collective
 from forestcoll.program.targets import TargetName, sms_of
-from forestcoll.solver.walks import neighbours
+from forestcoll.solver.groups.forests import form, reserve
 from forestcoll.study.layout import Layout
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Plans:
         forests = [f"{stem}{FORMATS['forest']}" for stem in stems]
         files += [{"forest": [file]} if file in self.texts else {} for file in forests]
         sms = sms_of(name) // shared
-        keys = [None if kind.has_root else (_form(graph), kind, sms) for kind, graph in groups]
+        keys = [None if kind.has_root else (form(graph)[0], kind, sms) for kind, graph in groups]
         wanted = list(dict.fromkeys(key for key in keys if key and key not in self._sets))
         for own, key, stem, (kind, graph) in zip(files, keys, stems, groups, strict=True):
             if key in wanted and key not in self._sets:
@@ -152,7 +152,6 @@ def links_of_groups(best: Optimum, name: str) -> list[CapacityGraph]:
     import numpy as np
 
     from forestcoll.graph.symmetry.group import least_in_orbits, link_images
-    from forestcoll.solver.groups.forests import reserve
 
     demand, folding = best.demand, best.folding
     graph, ends = demand.graph, [*demand.graph.ends]
@@ -196,16 +195,3 @@ def _machine(graph: CapacityGraph, name: str, whole: Topology) -> Topology:
         )
     nodes = {v: Node("gpu" if gpu else "switch") for v, gpu in zip(names, graph.gpu, strict=True)}
     return Topology(name[:100], nodes, tuple(links))
-
-
-def _form(graph: CapacityGraph) -> object:
-    """The same for links that differ in the names of nodes alone; ranks in their order."""
-    near, order = neighbours(graph.n, graph.ends), dict.fromkeys(graph.ranks)
-    for v in (todo := list(order)):
-        todo += [w for w in near[v] if w not in order]
-        order |= dict.fromkeys(near[v])
-    number = {v: i for i, v in enumerate(order)}
-    boxes = dict.fromkeys(map(graph.box, order))
-    homes = tuple(map([*boxes].index, map(graph.box, order)))
-    links = sorted((number[u], number[v], c) for u, v, c in graph.arcs)
-    return homes, tuple(graph.gpu[v] for v in order), tuple(links), graph.unit

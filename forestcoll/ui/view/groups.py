@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from xml.sax.saxutils import escape
 
-from forestcoll.schedule.forest_file.reading import fraction
 from forestcoll.schedule.placement_file import Placement, RowModel
 from forestcoll.ui.report import words
 
@@ -51,7 +51,7 @@ def draw(placement: Placement) -> str:
 
 
 def _rate(algbw: str) -> str:
-    return words.rate(fraction(algbw))
+    return words.rate(Fraction(algbw))
 
 
 def _homes(row: RowModel, gpus: Sequence[str]) -> dict[str, tuple[int, int]]:
