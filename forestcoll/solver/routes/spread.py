@@ -166,13 +166,14 @@ class Loads:
     def slowest(self) -> tuple[Fraction, int]:
         """(GB/s of all data that the links allow, the number of the link that allows no more)."""
         graph, copies = self.spreading.edges.graph, self.spreading.fabric.copies
+        number = graph.numbers  # made at each call
         first = np.flatnonzero(np.r_[True, (self.ends[1:] != self.ends[:-1]).any(1)])
         most = np.maximum.reduceat(self.weight, first)
         columns = (each.tolist() for each in (self.ends[first], most, self.planes[first], first))
         rate, slowest = min(
             (
                 Fraction(
-                    graph.capacity[graph.numbers[u, v]] * planes,
+                    graph.capacity[number[u, v]] * planes,
                     copies[graph.names[u], graph.names[v]] * weight,
                 ),
                 i,
