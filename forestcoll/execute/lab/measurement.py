@@ -326,13 +326,11 @@ def _check_paths(
     """
     if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
         raise PlanError(f"the {what} file beside the plan is for another topology")
-    links = set(graph.ends)
-    for tail, head in used:
-        if (tail, head) not in links:
-            raise PlanError(
-                f"the {what} file beside the plan uses a link that this fabric lacks, from "
-                f"{graph.names[tail]} to {graph.names[head]}"
-            )
+    for tail, head in sorted({*used} - {*graph.ends}):
+        raise PlanError(
+            f"the {what} file beside the plan uses a link that this fabric lacks, from "
+            f"{graph.names[tail]} to {graph.names[head]}"
+        )
 
 
 def _steps(forest: Forest) -> Iterator[tuple[int, int]]:

@@ -89,9 +89,8 @@ def scale_of(graph: CapacityGraph, rate: float) -> Fraction:
     Without a rate the default, or up to MORE times that where the slowest link needs it.
     """
     wanted = int((rate or DEFAULT_RATE * len(os.sched_getaffinity(0))) * 1e6)
-    ranks = set(graph.ranks)
-    into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
-    scale, slowest = Fraction(wanted) / into, min(map(graph.bandwidth, range(len(graph.head))))
+    into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in graph.ranks)
+    scale, slowest = Fraction(wanted) / into, graph.unit * min(graph.capacity)
     return scale if rate else max(scale, min(SLOWEST / slowest, MORE * scale))
 
 
