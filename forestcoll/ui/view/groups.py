@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from xml.sax.saxutils import escape
 
+from forestcoll.common.escape import escape_markup as escape
 from forestcoll.schedule.placement_file import Placement, RowModel
 from forestcoll.ui.report import words
 
