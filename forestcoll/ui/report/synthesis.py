@@ -307,8 +307,9 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
     title = f"{shown} on {done.topology.name}, {words.plural(len(done.names), 'rank')}"
     default = "cannot be served"
     if done.default is not None:
-        ratio = float(done.default / done.seconds)
-        default = f"{_of_step(done.default)}; placed {ratio:.3g} times as fast"
+        faster = f"placed {float(done.default / done.seconds):.3g} times as fast"
+        gained = "no slower" if done.default == done.seconds else faster
+        default = f"{_of_step(done.default)}; {gained}"
     notes_of = [step.cost.note for step in done.steps if step.cost.note]
     stopped = ["the search was interrupted: this is the best so far"] if done.stopped else []
     facts = [
