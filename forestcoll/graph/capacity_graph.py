@@ -39,9 +39,7 @@ class CapacityGraph:
     head: tuple[int, ...] = ()
     capacity: tuple[int, ...] = ()
     unit: Fraction = Fraction(1)  # GB/s of one unit of capacity
-    shares: tuple[
-        int, ...
-    ] = ()  # a rank's part of the data, of an allreduce its sums; empty: equal, free
+    shares: tuple[int, ...] = ()  # ranks' parts of data, or an allreduce's sums; (): equal, free
 
     @staticmethod
     def from_topology(

@@ -129,9 +129,8 @@ def pin(
         )
     hashed = {}
     flows = spread(fabric, edges, "flows") if by == "shares" else spreading
-    counted = (
-        flows.chosen and edges.images == 1
-    )  # else no switches are known to be alike, or too many
+    # else no switches are known to be alike, or edges are too many
+    counted = flows.chosen and edges.images == 1
     for pairs in QUEUE_PAIRS if counted else ():
         draws = DRAWS if pairs * len(edges) <= MOST_DRAWN else 1
         rates = [loads(hash_flows(flows, pairs, seed + k)).slowest()[0] for k in range(draws)]

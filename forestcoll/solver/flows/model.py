@@ -42,10 +42,9 @@ class Model:
     """The program of some groups on a machine; `solve` gives its exact optimum.
 
     `equal`: the ranks of an allreduce have equal parts; else these are variables, unless the graph
-    gives the ranks shares. `able`: switches
-    that copy (for reduce trees, add) may send more than they receive: what no forest beats.
-    `spanning`: trees span these switches, and use them. `any_size`: numbers that are too long for
-    the kernel's flows are no reason to give up, but slow.
+    gives the ranks shares. `able`: switches that copy (for reduce trees, add) may send more than
+    they receive: what no forest beats. `spanning`: trees span these switches, and use them.
+    `any_size`: numbers that are too long for the kernel's flows are no reason to give up, but slow.
     An allreduce of one group maximises the sum of its parts, all others a common rate, which times
     `scale` is the common algbw in units of capacity.
     """

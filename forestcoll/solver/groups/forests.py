@@ -85,6 +85,7 @@ def _pack_once(
     key = links, tuple(flow.supply[v] for v in order), algbw
     if key not in alike:
         alike[key] = order, pack_flow(flow, algbw, trees)
+        return alike[key][1]
     first, packed = alike[key]
     place = dict(zip(first, order, strict=True))
     return replace(packed, trees=_rename(packed.trees, place))

@@ -341,12 +341,12 @@ class Costs:
 
 def _lean(graph: CapacityGraph) -> CapacityGraph:
     """The graph without dead ends: what no walk from one rank to another passes."""
-    near = [{*own} for own in neighbours(graph.n, graph.ends, both=True)]
-    gone = {v for v in range(graph.n) if v not in graph.rank_of and len(near[v]) < 2}
+    near, ranks = [{*own} for own in neighbours(graph.n, graph.ends, both=True)], {*graph.ranks}
+    gone = {v for v in range(graph.n) if v not in ranks and len(near[v]) < 2}
     for v in (todo := sorted(gone)):
         for w in near[v]:
             near[w].discard(v)
-            if w not in graph.rank_of and w not in gone and len(near[w]) < 2:
+            if w not in ranks and w not in gone and len(near[w]) < 2:
                 gone.add(w)
                 todo.append(w)
     links = {(u, v): c for u, v, c in graph.arcs if u not in gone and v not in gone}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.topology import Topology
 
+RELAYED = "no runtime passes data on at GPUs of other groups"
 Files = dict[str, list[str]]
 """Of a group, by format: those of a plan set from the least bytes to the most."""
 
@@ -102,18 +103,18 @@ class Plans:
         return [(forest.collective, forest.graph) for forest in joint.done.forests]
 
     def _set(
-        self, folder: str, kind: Collective, graph: CapacityGraph, sms: int, where: str
+        self, stem: str, kind: Collective, graph: CapacityGraph, sms: int, where: str
     ) -> Files:
         """Plans of every size for a group and those like it; a note says why there are none."""
         formats = tuple(form for form in self.formats if form != "forest")
-        tell = self.progress
+        tell, relayed = self.progress, len(graph.ranks) < sum(graph.gpu)
         if not formats:
             return {}
         try:
             request = Request(
                 kind, ranks=graph.rank_names, target=self.target, formats=formats, sms=sms
             )
-            name = folder.rpartition("/")[2].removesuffix(f".{kind}")
+            name = stem.rpartition("/")[2].removesuffix(f".{kind}")
             machine = _machine(graph, name, self.layout.topology)
             plans = make(
                 machine,
@@ -123,22 +124,17 @@ class Plans:
                 progress=tell and (lambda stage, share: tell(f"{where}: {stage}", share)),
             )
         except ForestCollError as error:
-            relayed = (
-                "no runtime passes data on at GPUs of other groups; without --relays there are"
-            )
-            why = relayed if len(graph.ranks) < sum(graph.gpu) else error
-            self.notes.append(f"{folder}: no plans: {why}")
+            why = f"{RELAYED}; without --relays there are" if relayed else error
+            self.notes.append(f"{stem}: no plans: {why}")
             return {}
         texts = files_of(plans)
-        self.texts |= {f"{folder}/{file}": text for file, text in texts.items()}
-        self.notes += [f"{folder}: {text}" for text in plans.notes]
-        if len(graph.ranks) < sum(graph.gpu):
-            self.notes.append(
-                f"{folder}: {float(plans.bound):.4g} GB/s: no runtime passes data on at GPUs of "
-                "other groups, as the forest does"
-            )
+        self.texts |= {f"{stem}/{file}": text for file, text in texts.items()}
+        self.notes += [f"{stem}: {text}" for text in plans.notes]
+        if relayed:
+            rate = f"{float(plans.bound):.4g} GB/s"
+            self.notes.append(f"{stem}: {rate}: {RELAYED}, as the forest does")
         return {
-            form: [f"{folder}/{file}" for file in texts if file.startswith(f"{form}/")]
+            form: [f"{stem}/{file}" for file in texts if file.startswith(f"{form}/")]
             for form in formats
         }
 

@@ -104,8 +104,7 @@ class Book:
             rows = chosen.transpose().tolist() if chosen.size else ()
             spares = [f', "spares": {row}' if max(max(row)) >= 0 else "" for row in rows]
             return Book(sent.stem, fabric, pinned.edges, spreading.total, facts, (), images, spares)
-        about = repaired.edges, repaired.total, facts, repaired.changes
-        return Book(sent.stem, repaired.fabric, *about)
+        return Book(sent.stem, fabric, repaired.edges, repaired.total, facts, repaired.changes)
 
     @cached_property
     def near(self) -> Mapping[str, list[str]]:
