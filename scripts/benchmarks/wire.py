@@ -4,9 +4,9 @@
 
 One stream of iperf3 with writes of 256 KiB; a plan that sends in slices of 256 KiB over sockets;
 `ucx_perftest` with active messages of 256 KiB over TCP, and the plan over UCX, which UCX_TLS=tcp
-keeps on the link. Needs root, iperf3 and, for the last two, UCX's tools (Debian: ucx-utils). The
-exit code is 1 where sockets are below 80 % of iperf3, or UCX below 90 % of its own tool. `--write`
-puts the table into docs/run.md.
+keeps on the link; both with UCX's error handling. Needs root, iperf3 and, for the last two, UCX's
+tools (Debian: ucx-utils). The exit code is 1 where sockets are below 80 % of iperf3, or UCX below
+90 % of its own tool. `--write` puts the table into docs/run.md.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Link:
         return float(told["end"]["sum_received"]["bits_per_second"]) / 8e9
 
     def ucx_perftest(self) -> float:
-        common = ["ucx_perftest", "-p", PORT]
+        common = ["ucx_perftest", "-e", "-p", PORT]
         count = str(max(1, self.size // SLICE))
         words = ["-t", "ucp_am_bw", "-s", str(SLICE), "-n", count, "-w", "50"]
         text = self.pair(common, [*common, address(1), *words], UCX_TLS="tcp")
