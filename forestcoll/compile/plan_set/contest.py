@@ -45,8 +45,8 @@ TUNED: Final = 2
 PLAIN: Final[dict[Style, int]] = {"fifo": SHORT // 4, "onesided": SHORT // 256}
 """Bytes up to which nothing is gained: in chunks that are finer for SHORT messages are tiny. With
 a root chunks are as many times as long as there are ranks."""
-LARGEST_PLAYED: Final = 2**30
-"""Bytes from which on times are lines over the size."""
+LARGEST_PLAYED: Final[dict[Style, int]] = {"fifo": 2**30, "onesided": 2**28}
+"""Bytes from which on calls go on as between half as many and these; each loop is played."""
 
 Lower = Callable[[Candidate, bool], tuple["Program", str]]
 """The program of a candidate, the best or the plain one, and a note where thread blocks do not
@@ -140,8 +140,12 @@ class Contest:
             return [NEVER] * len(self._rules)
         if not self._played:
             return [float(self.candidates[i].line.time(size))] * len(self._rules)
-        played = min(size, LARGEST_PLAYED)
-        return [timing.time * size / played for timing in self.timings(i, played, tuned)]
+        if size <= (most := LARGEST_PLAYED[program.style]):
+            return [timing.time for timing in self.timings(i, size, tuned)]
+        played = (self.timings(i, some, tuned) for some in (most // 2, most))
+        return [
+            b.time + (b.time - a.time) * 2 * (size / most - 1) for a, b in zip(*played, strict=True)
+        ]
 
     def least(self, i: int, size: int) -> float:
         """Microseconds that no plan of the candidate takes less."""

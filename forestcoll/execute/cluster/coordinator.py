@@ -101,10 +101,9 @@ class Coordinator(Thread):
     def _welcome(self) -> None:
         """Somebody calls: a process of this job, or a stranger, who is sent away."""
         try:
-            connection, _ = self.listener.accept()
+            stream = Stream(self.listener.accept()[0])
         except OSError:
             return
-        stream = Stream(connection)
         try:
             process = accept(stream, self.secret, "group", time.monotonic() + BEAT)
         except (OSError, ValueError):

@@ -263,10 +263,8 @@ class Group:
             others: dict[int, int] = {}
             try:
                 for peer, (address, number) in enumerate(places[: self.process]):
-                    connection = socket.create_connection(
-                        (address or self._master, number), SILENCE
-                    )
-                    stream = Stream(connection)
+                    where = address or self._master, number
+                    stream = Stream(socket.create_connection(where, SILENCE))
                     greet(stream, self.secret, self.process, "wire", time.monotonic() + SILENCE)
                     others[peer] = _detach(stream)
                 listener.settimeout(1.0)
@@ -286,10 +284,9 @@ class Group:
 
     def _accept(self, listener: socket.socket, others: dict[int, int]) -> None:
         try:
-            connection, _ = listener.accept()
+            stream = Stream(listener.accept()[0])
         except TimeoutError:
             return
-        stream = Stream(connection)
         process = -1
         with suppress(OSError, ValueError):  # of a stranger
             process = accept(stream, self.secret, "wire", time.monotonic() + SILENCE)
@@ -325,6 +322,5 @@ class Group:
 
 
 def _detach(stream: Stream) -> int:
-    connection = stream.socket
-    connection.setblocking(False)
-    return connection.detach()
+    stream.socket.setblocking(False)
+    return stream.socket.detach()

@@ -41,10 +41,6 @@ class Ucx : public Wire {
     check(ucp_config_read(nullptr, nullptr, &config), "no configuration of UCX");
     // What is read back has to come by the network: not by ways within a machine.
     if (arena_.reads_back && !std::getenv("UCX_TLS")) ucp_config_modify(config, "TLS", "^self,shm");
-    // Over TCP alone nobody has to ask whether a message may come.
-    const char* const ways = std::getenv("UCX_TLS");
-    if (ways && std::string(ways) == "tcp" && !std::getenv("UCX_RNDV_THRESH"))
-      ucp_config_modify(config, "RNDV_THRESH", "inf");
     const ucs_status_t status = ucp_init(&params, config, &context_);
     ucp_config_release(config);
     check(status, "no context of UCX");
@@ -56,8 +52,6 @@ class Ucx : public Wire {
     ucp_worker_params_t own{};
     own.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     own.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    // A slice at a system call, not 8 KiB, unless the user says so. UCX reads it from there alone.
-    for (const char* end : {"UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE"}) setenv(end, "256k", 0);
     check(ucp_worker_create(context_, &own, &worker_), "no worker of UCX");
     ucp_am_handler_param_t handler{};
     handler.field_mask =

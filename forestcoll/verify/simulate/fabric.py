@@ -37,7 +37,7 @@ class Way:
     lead: float = 0.0
 
 
-_routes = lru_cache(4)(routes)
+_routes = lru_cache(16)(routes)
 """Of the forests that are looked at in turn: each is played dozens of times."""
 
 
