@@ -364,7 +364,7 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
 def test_kernel_refuses_what_makes_no_sense() -> None:
     asked = {
         "nodes": 3, "tail": [0, 2], "head": [2, 1], "capacity": [1, 1], "box": [0, 1, -1],
-        "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3, "roots": [0], "height": 1,
+        "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3, "units": [(0, 1)], "height": 1,
         "grow": False, "moves": 9, "seed": 0,
     }  # fmt: skip
     overload, _, paths, trees = _kernel.rehang(**asked)  # type: ignore[arg-type]
@@ -375,13 +375,38 @@ def test_kernel_refuses_what_makes_no_sense() -> None:
         {"spread": [0]},
         {"spread": [0, -1]},
         {"entries": [-1]},
-        {"roots": [2]},
+        {"units": [(2, 1)]},
+        {"units": [(3, 1)]},
+        {"units": [(0, 0)]},
         {"head": [1, 1]},
         {"ranks": []},
     ):
         with pytest.raises(ValueError, match=r"box|entr|root|rank|nodes"):
             _kernel.rehang(**(asked | wrong))  # type: ignore[arg-type]
     assert _kernel.rehang(**(asked | {"tail": [1, 2], "head": [2, 0]}))[0] == -1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("room", "overload"), [(3, 0), (2, 2), (1, 4)])
+def test_equal_trees_that_hang_as_one_take_as_many_times_what_one_takes(
+    room: int, overload: int
+) -> None:
+    """Three trees over two arcs."""
+    found = _kernel.rehang(
+        nodes=3, tail=[0, 2], head=[2, 1], capacity=[room] * 2, box=[0, 1, -1], spread=[0, 0],
+        ranks=[0, 1], entries=[-1] * 3, units=[(0, 3)], height=1, grow=False, moves=9, seed=0,
+    )  # fmt: skip
+    assert found[0] == overload
+
+
+@pytest.mark.parametrize(
+    ("family", "height", "most"),
+    [("fat-tree", 3, 3 * 96), ("dragonfly", 2, 3 * 192), ("two-sockets", 3, 9 * 96 - 1)],
+)
+def test_many_trees_of_a_root_are_hung_as_few(family: str, height: int, most: int) -> None:
+    """As low as one by one; boxes that spread them differently split them again."""
+    trees, lowest = packed(small(family), 9)
+    assert lowest == height
+    assert len(trees) <= most
 
 
 def test_the_bound_of_a_forest_is_that_of_its_collective() -> None:

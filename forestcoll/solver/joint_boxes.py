@@ -174,8 +174,7 @@ class _Machine:
     def _outside(self) -> Iterator[tuple[int, int, int]]:
         """(rank, capacity, its box) of every link that leads out of a box."""
         graph, boxes = self.graph, self.boxes
-        links = zip(graph.tail, graph.head, graph.capacity, boxes.inner, strict=True)
-        for t, h, c, inner in links:
+        for (t, h, c), inner in zip(graph.arcs, boxes.inner, strict=True):
             if inner < 0 and boxes.box[t] >= 0 and boxes.box[h] != boxes.box[t]:
                 yield t, c, boxes.box[t]
 

@@ -119,7 +119,7 @@ def rehang(
     spread: Sequence[int],
     ranks: Sequence[int],
     entries: Sequence[int],
-    roots: Sequence[int],
+    units: Sequence[tuple[int, int]],
     height: int,
     grow: bool,
     moves: int,

@@ -1,6 +1,7 @@
 // The Python face of the kernel: flat arrays of integers in, flat arrays out, the GIL released.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -386,14 +387,16 @@ nb::list path_tuples(const Digraph& graph, const std::vector<Ints>& ways) {
 
 std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
     const Digraph& graph, const Ints& box, const Ints& spread, const Ints& ranks,
-    const Amounts& entries, const Ints& roots, int height, bool grow, long moves, unsigned seed, const Ints& twin) {
+    const Amounts& entries, const std::vector<Unit>& units, int height, bool grow, long moves,
+    unsigned seed, const Ints& twin) {
   const BoxedGraph boxed = boxed_graph(graph, box, spread, ranks, entries, twin);
-  require_nodes(roots, graph.nodes);
-  for (int root : roots) require(boxed.rank[root], "a root is no rank");
+  for (const auto& [root, trees] : units)
+    require(0 <= root && root < graph.nodes && boxed.rank[root] && trees > 0,
+            "a root is no rank, or has no trees");
   Rehung found;
   {
     nb::gil_scoped_release release;
-    found = rehang(boxed, roots, {height, grow, moves, seed});
+    found = rehang(boxed, units, {height, grow, moves, seed});
   }
   return {found.overload, found.moves, path_tuples(boxed.graph, found.ways),
           std::move(found.trees)};
@@ -459,11 +462,11 @@ NB_MODULE(_kernel, m) {
       "weights"_a, "edges"_a,
       "(first tree that does not span or -1, height of those that do, units over each arc): the units "
       "None where they leave 64 bits or a path needs an arc that is not there.");
-  define(m, "rehang", find_low_trees, "box"_a, "spread"_a, "ranks"_a, "entries"_a, "roots"_a,
+  define(m, "rehang", find_low_trees, "box"_a, "spread"_a, "ranks"_a, "entries"_a, "units"_a,
          "height"_a, "grow"_a, "moves"_a, "seed"_a, "twin"_a = Ints{},
          "(overload, moves, paths, trees): where the overload is 0, no arc carries too much, and the "
-         "tree of each unit of `roots` is a list of depth, path, depth, path ... by which its boxes "
-         "hang, from the root outwards. `spread`: per box the hops from where a tree enters it to its "
+         "tree of each unit (its root, how many equal trees it stands for) is a list of depth, path, "
+         "depth, path ... by which its boxes hang, from the root outwards. `spread`: per box the hops from where a tree enters it to its "
          "ranks. Below 0 some box is out of reach within the height. `twin`: "
          "per arc the one with which it shares its capacity, or -1.");
   bind_scheduling(m);

@@ -51,8 +51,7 @@ class Boxes:
     def links_inside(self) -> list[dict[tuple[int, int], int]]:
         """Per box its own links and how many trees each may carry."""
         links: list[dict[tuple[int, int], int]] = [{} for _ in self.members]
-        graph = self.graph
-        for t, h, c, box in zip(graph.tail, graph.head, self.capacity, self.inner, strict=True):
+        for (t, h, box), c in zip(self.graph.along(self.inner), self.capacity, strict=True):
             if box >= 0 and c:
                 links[box][t, h] = c
         return links
@@ -88,7 +87,7 @@ def find_boxes(
     count = sum(map(bool, held_by.values())) + len(ranks.intersection(lone))
     gates = Gates(graph, links.out, links.into, supply, count)
     box, entries = [-1] * graph.n, [-1] * graph.n
-    inner_nodes: dict[int, set[int]] = {}
+    at: dict[int, int] = {}  # the box of a node inside one
     plans: dict[int, Gated] = {}
     members: list[tuple[int, ...]] = []
     boxed: set[int] = set()
@@ -117,7 +116,7 @@ def find_boxes(
                 continue
             for v, most in zip(some, limits, strict=True):
                 box[v], entries[v] = len(members), most
-            inner_nodes[len(members)] = part
+            at |= dict.fromkeys(part, len(members))
             if len(some) == len(held):
                 for v in outward:
                     box[v] = len(members)
@@ -127,7 +126,6 @@ def find_boxes(
         if v not in boxed:
             box[v] = len(members)
             members.append((v,))
-    at = {v: number for number, part in inner_nodes.items() for v in part}
     inner = tuple(at[t] if t in at and at[t] == at.get(h) else -1 for t, h in graph.ends)
     return Boxes(graph, capacity, supply, tuple(box), tuple(members), inner, tuple(entries), plans)
 

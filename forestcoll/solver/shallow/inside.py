@@ -29,7 +29,7 @@ NEARLY = 30
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """Per unit its root and how boxes hang: depth, number of the path, depth, path, ..."""
+    """Per tree its root and how boxes hang: depth, number of the path, depth, path, ..."""
 
     roots: list[int]
     paths: list[Path]
@@ -40,7 +40,7 @@ def hang(
     nodes: int,
     links: Mapping[tuple[int, int], int],
     ranks: Sequence[int],
-    supply: Sequence[int],
+    units: list[tuple[int, int]],
     height: int,
     box: Sequence[int],
     spread: Sequence[int],
@@ -50,9 +50,10 @@ def hang(
 ) -> Hung | None:
     """How the boxes of every tree hang within `height` hops, or None where that is not found.
 
-    `links`: (tail, head) -> how many trees it may carry. `supply[v]` trees are rooted at v.
-    `box`, `spread`, `entries`: as in `Boxes`. `shared`: a link and the one in the other direction,
-    which has to be there and as wide, carry as many trees together.
+    `links`: (tail, head) -> how many trees it may carry. `units`: roots, and how many equal trees
+    hang as one; where these come near, every tree for itself. `box`, `spread`, `entries`: as in
+    `Boxes`. `shared`: a link and the one in the other direction, which has to be there and as wide,
+    carry as many trees together.
     """
     among, more = set(ranks), nodes
     tail: list[int] = []
@@ -76,24 +77,23 @@ def hang(
         for (t, h), e in first.items():
             last = first[h, t] + (t in among and h in among)
             twin[e], twin[last] = last, e
-    roots = [v for v in ranks for _ in range(supply[v])]
-    moves = MOVES * len(spread) * len(roots) + MOVES_MORE
     rest = [-1] * (more - nodes)
     links_given = (more, tail, head, capacity, [*box, *rest], spread, ranks, [*entries, *rest])
+    roots = [v for v, many in units for _ in range(many)]
     for seed in range(ATTEMPTS):
+        moves = MOVES * len(spread) * len(units) + MOVES_MORE
         overload, _, paths, trees = _kernel.rehang(
-            *links_given, roots, height, grow, moves, seed, twin
+            *links_given, units, height, grow, moves, seed, twin
         )
         if overload == 0:
             if rest:
                 paths = [tuple([v for v in path if v < nodes]) for path in paths]
-            return Hung(roots, paths, trees)
-        if not 0 < overload < NEARLY:
+            each = zip(units, trees, strict=True)
+            return Hung(roots, paths, [tree for (_, many), tree in each for _ in range(many)])
+        if not 0 < overload < NEARLY * units[0][1]:
             break
+        units = [(v, 1) for v in roots]
     return None
-
-
-TWO_HOPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Interior:
                 continue
             links = {ends: c for ends, c in room.items() if c}
             rest = {v: units - stars.get(v, 0) for v, units in starts.items()}
-            others = self.hang(rest, links, TWO_HOPS) or self.pack(rest, links)
+            others = self.hang(rest, links, 2) or self.pack(rest, links)
             if others is not None:
                 return {v: [*low.get(v, ()), *others.get(v, ())] for v in self.ranks}
         return None
@@ -218,14 +218,12 @@ class Interior:
         given, wanted = self._problem(starts, links)
         if _kernel.violated(*given.wires, given.capacity, wanted, given.ranks):
             return None  # a cut says that none of any height are there
-        supply = [0] * self._graph.n
-        for v, units in starts.items():
-            supply[v] = units
-        box = [-1] * len(supply)
+        units = [(v, 1) for v in self.ranks for _ in range(starts[v])]
+        box = [-1] * self._graph.n
         for number, v in enumerate(self.ranks):
             box[v] = number
-        alone, free = [0] * len(self.ranks), [-1] * len(supply)
-        hung = hang(len(supply), links, self.ranks, supply, height, box, alone, free)
+        alone, free = [0] * len(self.ranks), [-1] * len(box)
+        hung = hang(len(box), links, self.ranks, units, height, box, alone, free)
         if hung is None:
             return None
         trees = Counter(
@@ -250,9 +248,7 @@ class Interior:
         capacity = trim_to_supply(box, supply)
         if capacity is None:
             return None
-        ends = box.wires
-        group = [0] * box.n
-        logical = _kernel.remove_relays(*ends, capacity, supply, box.ranks, group, True)
+        logical = _kernel.remove_relays(*box.wires, capacity, supply, box.ranks, [0] * box.n, True)
         given = logical, supply, box.ranks
         packed = _kernel.pack(*given, False) or _kernel.pack(*given, True)
         if packed is None:

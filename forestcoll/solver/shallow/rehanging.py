@@ -24,6 +24,8 @@ MOST_EDGES = 4_000_000
 """Units times boxes up to which trees are searched for this way."""
 MORE_THAN = 64
 """Ranks up to which the other packers are quick, and low enough."""
+MANY = 8
+"""Trees of a root from which several are hung as one."""
 HIGHER = 3
 """Heights above the lower bound that are tried."""
 
@@ -108,24 +110,32 @@ def _search(
     graph, supply = boxes.graph, boxes.supply
     if sum(supply) * boxes.count > MOST_EDGES:
         return None
-    ends = graph.ends
-    limits = zip(ends, capacity, boxes.inner, strict=True)
+    limits = zip(graph.ends, capacity, boxes.inner, strict=True)
     links = {pair: c for pair, c, inner in limits if inner < 0}
     for gated in boxes.gated.values():
-        for (t, h), units in gated.loads.items():
-            links[t, h] -= units
+        for (t, h), taken in gated.loads.items():
+            links[t, h] -= taken
             if shared:
-                links[h, t] -= units
-    spread = boxes.spread
-    problem = graph.n, {pair: c for pair, c in links.items() if c > 0}, graph.ranks, supply
+                links[h, t] -= taken
+    units = [(v, many) for v in graph.ranks for many in _portions(supply[v])]
+    problem = graph.n, {pair: c for pair, c in links.items() if c > 0}, graph.ranks, units
     least = max(least, 1 + max((gated.hops for gated in boxes.gated.values()), default=0))
     for height in range(least, least + higher + 1):
-        hung = hang(*problem, height, boxes.box, spread, boxes.entries, boxes.apart, shared)
+        hung = hang(*problem, height, boxes.box, boxes.spread, boxes.entries, boxes.apart, shared)
         if hung is not None:
             trees = _assemble(boxes, hung)
             if trees is not None:
                 return trees
     return None
+
+
+def _portions(trees: int) -> list[int]:
+    """How many trees of a root hang as one: of many most, then most of the rest; few one by one.
+
+    What is equal is searched once, and written once; what is small fills the links.
+    """
+    rest = trees // 4
+    return [1] * trees if trees < MANY else [trees - rest, *_portions(rest)]
 
 
 def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:

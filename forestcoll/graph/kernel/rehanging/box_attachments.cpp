@@ -18,10 +18,13 @@ constexpr double kShallow = 0.3;  // what a hop of depth costs as trees grow: lo
 
 }  // namespace
 
-BoxAttachments::BoxAttachments(const BoxedGraph& boxed, const std::vector<int>& roots, int height, unsigned seed)
-    : boxed_(boxed), roots_(roots), height_(height), ledger_(boxed), router_(boxed, ledger_),
-      random_(seed), hooks_(roots.size() * boxed.boxes), below_(boxed.boxes, 0), noise_(boxed.boxes), sender_(boxed.boxes) {
-  for (int u = 0; u < units(); ++u) hooks_[slot(u, boxed.box[roots[u]])].rank = roots[u];
+BoxAttachments::BoxAttachments(const BoxedGraph& boxed, const std::vector<Unit>& given, int height, unsigned seed)
+    : boxed_(boxed), units_(given), height_(height), ledger_(boxed), router_(boxed, ledger_),
+      random_(seed), hooks_(given.size() * boxed.boxes), below_(boxed.boxes, 0), noise_(boxed.boxes), sender_(boxed.boxes) {
+  for (int u = 0; u < units(); ++u) {
+    hooks_[slot(u, boxed.box[root(u)])].rank = root(u);
+    trees_ += given[u].second;
+  }
 }
 
 std::vector<int> BoxAttachments::way(int unit, int box) const {
@@ -39,7 +42,7 @@ bool BoxAttachments::crowded(int unit, int box) const {
 
 void BoxAttachments::load(int unit, int box) {
   for (int resource : uses(hook(unit, box))) {
-    ledger_.add(resource);
+    ledger_.add(resource, units_[unit].second);
     if (!users_.empty()) users_[ledger_.of(resource)].emplace_back(unit, box);
   }
 }
@@ -88,7 +91,7 @@ void BoxAttachments::attach(int unit, int box, int above, const std::vector<int>
 
 void BoxAttachments::detach(int unit, int box) {
   Hook& hook = hooks_[slot(unit, box)];
-  for (int resource : uses(hook)) ledger_.remove(resource);
+  for (int resource : uses(hook)) ledger_.add(resource, -units_[unit].second);
   --hooks_[slot(unit, hook.up)].hanging;
   live_ -= uses(hook).size() + 1;
   hook.up = hook.way = -1;
@@ -125,7 +128,7 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
 }
 
 bool BoxAttachments::start_star(int unit) {
-  const int root = roots_[unit], home = boxed_.box[root];
+  const int root = this->root(unit), home = boxed_.box[root];
   router_.search_from(root);
   std::vector<int> left;
   for (int b = 0; b < boxes(); ++b) {
@@ -167,7 +170,7 @@ bool BoxAttachments::start_grown(int unit) {
     return !hangs(unit, box[rank]) && !is_root(unit, box[rank]);
   };
   router_.start_growth();
-  place(roots_[unit], 0);
+  place(root(unit), 0);
   for (int left = boxes() - 1; left > 0; --left) {
     const int arc = router_.next_entry(wanted);
     if (arc < 0) {  // what could send there hangs too low: begin anew

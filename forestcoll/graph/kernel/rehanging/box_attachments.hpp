@@ -20,13 +20,13 @@ struct Hook {
 
 class BoxAttachments {
  public:
-  BoxAttachments(const BoxedGraph& boxed, const std::vector<int>& roots, int height, unsigned seed);
+  BoxAttachments(const BoxedGraph& boxed, const std::vector<Unit>& given, int height, unsigned seed);
 
-  int units() const { return static_cast<int>(roots_.size()); }
+  int units() const { return static_cast<int>(units_.size()); }
   int boxes() const { return boxed_.boxes; }
-  Amount edges() const { return static_cast<Amount>(units()) * boxes(); }
+  Amount edges() const { return trees_ * boxes(); }
   const Hook& hook(int unit, int box) const { return hooks_[slot(unit, box)]; }
-  bool is_root(int unit, int box) const { return boxed_.box[roots_[unit]] == box; }
+  bool is_root(int unit, int box) const { return boxed_.box[root(unit)] == box; }
   bool hangs(int unit, int box) const { return hook(unit, box).way >= 0; }
   std::vector<int> way(int unit, int box) const;
   bool crowded(int unit, int box) const;  // whether its way crosses what carries too much
@@ -61,6 +61,7 @@ class BoxAttachments {
   int step(int unit, int above, int sender) const {
     return hook(unit, above).depth + 1 + (hook(unit, above).rank == sender ? 0 : spread(above));
   }
+  int root(int unit) const { return units_[unit].first; }
   int spread(int box) const { return boxed_.spread[box]; }
   bool fits(int depth, int box) const { return depth + spread(box) <= height_; }
 
@@ -80,7 +81,8 @@ class BoxAttachments {
   bool crosses(int unit, int box, int resource) const;
 
   const BoxedGraph& boxed_;
-  const std::vector<int>& roots_;
+  const std::vector<Unit>& units_;
+  Amount trees_ = 0;  // of all units
   int height_;
   Ledger ledger_;
   Router router_;

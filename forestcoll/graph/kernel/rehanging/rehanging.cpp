@@ -130,9 +130,9 @@ void read(const BoxAttachments& hanging, Rehung& result) {
 
 }  // namespace
 
-Rehung rehang(const BoxedGraph& boxed, const std::vector<int>& roots,
+Rehung rehang(const BoxedGraph& boxed, const std::vector<Unit>& units,
               const RehangOptions& options) {
-  BoxAttachments hanging(boxed, roots, options.height, options.seed);
+  BoxAttachments hanging(boxed, units, options.height, options.seed);
   Rehung result;
   if (!start(hanging, options.grow)) {
     result.overload = -1;

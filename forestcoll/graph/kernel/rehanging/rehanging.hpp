@@ -21,13 +21,12 @@ struct Rehung {
   Amount overload = 0;  // units above the capacities, summed over all resources: 0 is a solution
   long moves = 0;
   std::vector<std::vector<int>> ways;  // arcs from a rank of a box to one of another, all different
-  // Per unit, a tree of weight 1: the ways by which all boxes but the root's hang, and before each
-  // way its box's depth: hops from the root to where the tree enters. From the root outwards.
+  // Per unit a tree: the ways by which all boxes but the root's hang, and before each way its
+  // box's depth: hops from the root to where the tree enters. From the root outwards.
   std::vector<std::vector<int>> trees;
 };
 
-// Trees rooted at `roots` (a rank per unit). `overload` < 0 where some box cannot be reached at all
-// within the height.
-Rehung rehang(const BoxedGraph& boxed, const std::vector<int>& roots, const RehangOptions& options);
+// Trees of these units. `overload` < 0 where some box cannot be reached at all within the height.
+Rehung rehang(const BoxedGraph& boxed, const std::vector<Unit>& units, const RehangOptions& options);
 
 }  // namespace forestcoll

@@ -22,6 +22,9 @@ struct BoxedGraph {
   std::vector<int> spread;     // per box: hops at most from where a tree enters to all of its ranks
 };
 
+// What hangs as one: a rank that is the root, and how many equal trees it stands for.
+using Unit = std::pair<int, Amount>;
+
 // How full every resource is and what it costs to use it once more. Resources are the arcs and,
 // behind them, the nodes: a tree that enters a box at a rank takes one of that rank's entries.
 // Arcs that share their capacity are one resource, known by the lesser number.
@@ -33,19 +36,16 @@ class Ledger {
   int of(int resource) const {
     return twin_[resource] < 0 ? resource : std::min(resource, twin_[resource]);
   }
-  void add(int resource) {
+  void add(int resource, Amount trees) {  // takes away those below 0
     resource = of(resource);
-    if (load_[resource] == capacity_[resource]) list(resource);
-    if (load_[resource]++ >= capacity_[resource]) ++overload_;
+    const Amount before = excess(resource);
+    load_[resource] += trees;
+    const Amount after = excess(resource);
+    overload_ += after - before;
+    if (!before != !after) before ? unlist(resource) : list(resource);
     reprice(resource);
   }
-  void remove(int resource) {
-    resource = of(resource);
-    if (--load_[resource] >= capacity_[resource]) --overload_;
-    if (load_[resource] == capacity_[resource]) unlist(resource);
-    reprice(resource);
-  }
-  bool over(int resource) const { return load_[of(resource)] > capacity_[of(resource)]; }
+  bool over(int resource) const { return excess(of(resource)); }
   double cost(int resource) const { return cost_[resource]; }
   Amount overload() const { return overload_; }
   const std::vector<int>& overfull() const { return overfull_; }  // resources, in no order
@@ -54,6 +54,7 @@ class Ledger {
   void raise_prices();  // of what is over its capacity
 
  private:
+  Amount excess(int r) const { return std::max<Amount>(0, load_[r] - capacity_[r]); }
   void reprice(int resource);
   void list(int resource);
   void unlist(int resource);
