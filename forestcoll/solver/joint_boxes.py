@@ -32,8 +32,8 @@ VARIABLES = 6_000
 """Links, flows and boxes, alike ones counted once, up to which the program is solved here."""
 NEAR = Fraction(9995, 10_000)
 """What whole numbers of trees have to leave of the rate; else the best number is taken."""
-SLOWER = tuple(1 + Fraction(p, 1000) for p in (5, 0, 2))
-"""Times that are tried, as multiples of the least: a little room makes low trees possible."""
+SLOWER = tuple(1 + Fraction(p, 1000) for p in (5, 2, 0))
+"""Times tried until one fails, as multiples of the least: some room makes low trees possible."""
 HIGHER = 3
 """Heights above the lower bound that are tried."""
 LEAST = Fraction(97, 100)
@@ -82,10 +82,9 @@ def _search(
             u = least_time * slower
             capacity = [c * u.numerator // u.denominator for c in graph.capacity]
             trees = rehang_mirrored(graph, capacity, supply, height)
-            if trees is not None:
-                solutions.append((scan(graph, trees)[1], u, trees))
-            if not solutions or (slower == 1 and trees is not None):
+            if trees is None:
                 break
+            solutions.append((scan(graph, trees)[1], u, trees))
         if solutions:
             _, u, trees = min(solutions, key=lambda entry: entry[:2])
             return total / u, trees
