@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -261,22 +261,21 @@ def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]
     check can name them.
     """
     near, far = (0, -1) if phase == "broadcast" else (-1, 0)
-    children: dict[int, list[int]] = {}
-    numbers = range(len(edges))
-    for number in numbers if phase == "broadcast" else reversed(numbers):
-        if edges[number]:
-            children.setdefault(edges[number][near], []).append(number)
-    order: list[int] = []
-    queue = deque([root])
-    while queue:
-        for number in children.pop(queue.popleft(), ()):
-            order.append(number)
-            queue.append(edges[number][far])
+    children: dict[int, list[Path]] = defaultdict(list)
+    for path in edges if phase == "broadcast" else reversed(edges):
+        if path:
+            children[path[near]].append(path)
+    order: list[Path] = []
+    reached = [root]
+    for node in reached:
+        if node in children:
+            paths = children.pop(node)
+            order += paths
+            reached += [path[far] for path in paths]
     if phase == "reduce":
         order.reverse()
-    placed = set(order)
-    order += [number for number in numbers if number not in placed]
-    return tuple(edges[number] for number in order)
+    order += [path for path in edges if not path or path[near] in children]
+    return tuple(order)
 
 
 def sum_of(tree: Tree, rank_of: Mapping[int, int]) -> str:

@@ -111,12 +111,13 @@ def _forest(model: ForestModel) -> Forest:
         if share <= 0:
             raise ForestError(f"trees[{number}].share: {share}, must be more than 0")
     total = common_denominator(shares)
+    paths = _Paths(ids)
     out = []
     for number, (tree, share) in enumerate(zip(model.trees, shares, strict=True)):
         what = f"trees[{number}]"
         root = node(tree.root, f"{what}.root")
         try:
-            edges = tuple(tuple([ids[v] for v in path]) for path in tree.edges)
+            edges = [*map(paths.__getitem__, map(tuple, tree.edges))]
         except KeyError:
             for i, path in enumerate(tree.edges):
                 for v in path:
@@ -147,6 +148,17 @@ def _forest(model: ForestModel) -> Forest:
         group=group,
         sums=model.sums or "",
     )
+
+
+class _Paths(dict[tuple[str, ...], Path]):
+    """Paths by the names of their nodes. Trees share most of them: equal ones are one object."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids = ids
+
+    def __missing__(self, names: tuple[str, ...]) -> Path:
+        path = self[names] = tuple([self._ids[name] for name in names])
+        return path
 
 
 _DUAL = {"algbw", "method", "cut", "optimum", "parts", "weights", "potentials"}
