@@ -189,16 +189,16 @@ BUDGETS: dict[str, int] = {
     "common": 4_000,
     "program": 12_485,  # 30: 740 for tiles; 31: 935 for grids of ranks, and sizes read here
     "topology": 59_763,  # 32: 2,408 for alike nodes
-    "graph": 82_540,  # 30; 32: 889 for routes, 75 for equal trees hung as one
-    "schedule": 18_730,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 32: 45, paths
-    "solver": 100_857,  # 30: 153 for shares; 31: rates, groups apart; 32: 9,050 routes, 45 units
-    "verify": 62_967,  # 30: 320 epilogues; 32: 2,316 for routes
+    "graph": 82_540,  # 30; 32: 889 for routes; 27: 75 for equal trees hung as one
+    "schedule": 18_733,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 32: 48, paths
+    "solver": 100_587,  # 30: 153 for shares; 31: rates, groups apart; 32: 8,780 routes; 27: 45
+    "verify": 62_900,  # 30: 320 epilogues; 32: 2,249 for routes
     "plans": 38_809,  # 30
     "lower": 27_286,  # ways of routes by turns at neighbours, slices, counts over columns; 30
     "compile": 38_129,  # 30: 177 epilogues, shares of sums; 31: shared plans, 84 long loops
-    "study": 35_346,  # 32: 1,320 for routes, 375 for planes; 31: layouts, 1,752 their sets
-    "execute": 129_081,  # 29: UCX over TCP; 30: operators, types in torch; 32: 2,807 routes; 31: layouts
-    "ui": 105_372,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,145 for routes
+    "study": 35_344,  # 32: 1,320 for routes, 375 for planes; 31: layouts, 1,752 their sets
+    "execute": 129_009,  # 29: UCX over TCP; 30: operators, types in torch; 32: 2,735; 31: layouts
+    "ui": 105_347,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,120 for routes
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.

@@ -167,7 +167,7 @@ def test_spare_colourings_serve_whatever_spines_are_gone(shape: dict[str, str]) 
     tables = {n[9:-11]: read_sonic(text) for n, text in files.items() if n.startswith("switches")}
     stated = json.loads(next(text for name, text in files.items() if name.endswith("routes.json")))
     ways = [path for edge in stated["edges"] for path in edge["paths"]]
-    spines, switches = int((SMALL | shape)["spines"]), fabric.switches()
+    spines, switches = int((SMALL | shape)["spines"]), fabric.switches
     with pytest.raises(UnsupportedError, match=f"more than {spines} equal spines"):
         pin(sent, whole, whole, "flows", 1, spines)
     degree = Counter[tuple[str, str]]()
@@ -190,11 +190,11 @@ def test_spare_colourings_serve_whatever_spines_are_gone(shape: dict[str, str]) 
                         ("down", way["nodes"][-2], values["spine"]),
                     ]
                 )
-            addresses.append(address(0, segments_of(fabric, switches, names)))
+            addresses.append(address(0, segments_of(fabric, names)))
         count = len(ways)
-        starts, ends = ([way["nodes"][k] for way in ways] for k in (0, -1))
+        paths = [way["nodes"] for way in ways]
         texts = [text.replace(":bb00:", ":bb{plane}:") for text in addresses]
-        walked = walk(tables, starts, texts, [(0,)] * count, ends, [1] * count, 0xF000)
+        walked = walk(tables, paths, texts, [(0,)] * count, [1] * count, 0xF000)
         assert walked.addresses == count
         passed = {end for hop in walked.hops for end in hop if "spine" in end}
         assert {switches[name][1]["spine"] for name in passed} <= {*left}

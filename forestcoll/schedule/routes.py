@@ -22,6 +22,8 @@ Pair = tuple[int, int]  # rank numbers
 Path = tuple[int, ...]  # nodes
 Loads = Mapping[Pair, Fraction]
 
+CARRIED = 6
+"""Segments that the destination of a packet holds, of a way through a fabric of switches."""
 THROUGH_RANK = 1000
 """Hops that passing through a rank counts as."""
 

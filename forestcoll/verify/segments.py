@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from forestcoll.common.errors import PlanError
+from forestcoll.schedule.routes import CARRIED
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 BLOCK = 0xFCBBBB
 """What blocks begin with: 24 bits. Eight more name the plane."""
-CARRIED = 6
-"""Numbers that an address holds behind its block."""
 PLANE = "{plane}"
 STEPS = 16
 
@@ -134,14 +133,13 @@ class Walked:
 
 def walk(
     tables: Mapping[str, Table],
-    starts: Sequence[str],
+    paths: Sequence[Sequence[str]],
     addresses: Sequence[str],
     planes: Sequence[Sequence[int]],
-    ends: Sequence[str],
     weights: Sequence[int],
     last: int,
 ) -> Walked:
-    """Walks every address from the host's node in `starts`; it must come off at that in `ends`.
+    """Walks every address from its path's first node, a host's; it must come off at the last one.
 
     `PLANE` in an address stands for each of its `planes`, in which it has `weights` each. `last`:
     the number at which hosts take the header off. Raises PlanError for the first that goes astray,
@@ -152,23 +150,22 @@ def walk(
     path = np.repeat(np.arange(len(words)), [*map(len, planes)])
     plane = np.array([*chain.from_iterable(planes)], np.int64)
 
-    def astray(rows: Array, why: str) -> PlanError:
-        k = int(path[rows[0]])
-        text = addresses[k].replace(PLANE, f"{plane[rows[0]]:02x}")
-        return PlanError(f"{text} from {starts[k]} to {ends[k]}: {why}")
+    def check(astray: Array, why: str) -> None:
+        if len(astray):
+            k = int(path[astray[0]])
+            text = addresses[k].replace(PLANE, f"{plane[astray[0]]:02x}")
+            raise PlanError(f"{text} from {paths[k][0]} to {paths[k][-1]}: {why}")
 
-    sorted_words = np.sort(words, 1)
-    twice = (sorted_words[:, 1:] == sorted_words[:, :-1]) & (sorted_words[:, 1:] > 0)
-    if twice.any():
-        raise astray(np.flatnonzero(twice.any(1)[path]), "names a segment twice")
+    ordered = np.sort(words, 1)
+    twice = ((np.diff(ordered) == 0) & (ordered[:, 1:] > 0)).any(1)
+    check(np.flatnonzero(twice[path]), "names a segment twice")
     lengths = (words > 0).sum(1)
     words = np.pad(words, ((0, 0), (0, 2)))
-    at = np.array([lookup.places.get(name, -1) for name in starts], np.int64)[path]
-    goal = np.array([lookup.places.get(name, -2) for name in ends], np.int64)[path]
+    at = np.array([lookup.places.get(nodes[0], -1) for nodes in paths], np.int64)[path]
+    goal = np.array([lookup.places.get(nodes[-1], -2) for nodes in paths], np.int64)[path]
     carried, cursor = np.array(weights, np.int64)[path], np.zeros(len(path), np.int64)
     entry = lookup.find(at, plane)
-    if (entry < 0).any():
-        raise astray(np.flatnonzero(entry < 0), "no switch of the plane is linked to it")
+    check(np.flatnonzero(entry < 0), "no switch of the plane is linked to it")
     rows = np.arange(len(path))
     at = lookup.go(entry, carried)
     for _ in range(STEPS):
@@ -182,17 +179,16 @@ def walk(
         entry[crosses] = lookup.find(*own)
         shift, other = np.where(entry >= 0, 2, 0), np.flatnonzero(entry < 0)
         entry[other] = lookup.find(here[other], plane[rows[other]], word[other])
-        if (entry < 0).any():
-            k = int(np.flatnonzero(entry < 0)[0])
-            name = [*lookup.places][here[k]]
-            raise astray(rows[[k]], f"{name} has no entry for {word[k]:x}")
+        lost = int(entry.argmin())
+        if entry[lost] < 0:
+            name = [*lookup.places][here[lost]]
+            check(rows[[lost]], f"{name} has no entry for {word[lost]:x}")
         to = lookup.go(entry, carried[rows])
         shift[to == here] = 1
         at[rows], cursor[rows] = to, cursor[rows] + shift
     wrong = (at != goal) | (cursor != lengths[path] - 1)
     wrong |= words[path, np.minimum(cursor, CARRIED)] != last
-    if wrong.any():
-        raise astray(np.flatnonzero(wrong), "does not come off there")
+    check(np.flatnonzero(wrong), "does not come off there")
     return Walked(lookup.hops(), len(at), len(tables))
 
 
@@ -208,7 +204,7 @@ class _Lookup:
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self.places = {name: i for i, name in enumerate(tables)}
-        entries: dict[int, int] = {}
+        entries = {1 << 62: -1}  # behind all that is looked for
         local = {key[2] for table in tables.values() for key in table.entries} - {0}
         for name, table in tables.items():
             at = self.places[name]
@@ -228,10 +224,8 @@ class _Lookup:
 
     def find(self, at: Array, plane: Array, word: Array | int = 0, local: Array | int = 0) -> Array:
         """The entry for each, -1 where there is none."""
-        if not len(self._keys):
-            return np.full(len(at), -1)
         code = ((at << 8 | plane) << 16 | word) << 16 | local
-        entry = np.minimum(np.searchsorted(self._keys, code), len(self._keys) - 1)
+        entry = np.searchsorted(self._keys, code)
         return np.where(self._keys[entry] == code, entry, -1)
 
     def go(self, entry: Array, weight: Array) -> Array:

@@ -81,7 +81,7 @@ class Report:
 
 def flows_of(edges: Sequence[Edge], total: int, fabric: Fabric) -> list[Flow]:
     """Every path in each of its planes. Raises UnsupportedError where they are too many."""
-    values, flows = fabric.plane_values(), []
+    values, flows = fabric.plane_values, []
     for edge in edges:
         ways = [(plane, way) for way in edge.ways for plane in way.planes]
         for plane, way in sorted(ways, key=lambda each: each[0]):
@@ -114,22 +114,18 @@ def measure(
     """
     if reason := lacking():
         raise UnsupportedError(reason)
-    graph = CapacityGraph.from_topology(take_apart(fabric.left))
+    left = take_apart(fabric.left)
+    graph = CapacityGraph.from_topology(left)
     scale = scale_of(graph, rate)
     flows = flows_of(edges, total, fabric)
-    loads, switches = _loads(flows), fabric.switches().keys()
+    loads, switches = _loads(flows), fabric.switches.keys()
     between = {hop: load for hop, load in loads.items() if {*hop} <= switches}
     if not between:
         raise UnsupportedError("no edge goes from leaf to leaf: nothing to pin")
     cut = max(between, key=lambda hop: (between[hop], hop))
     repaired = repair(Fabric(fabric.whole, edit(fabric.left, ["<->".join(cut)])), edges, total)
-    names = graph.names
-    bits = {
-        (names[u], names[v]): float(graph.bandwidth(e) * scale)
-        for e, (u, v) in enumerate(graph.ends)
-    }
-    whole = max(float(load) / bits[hop] for hop, load in loads.items())
-    size = seconds / whole
+    bits = {ends: float(bandwidth * scale) for ends, bandwidth in left.rates().items()}
+    size = seconds / max(float(load) / bits[hop] for hop, load in loads.items())
     trials = []
     with Network(graph, scale) as network:
         lab = _Lab(network, fabric, flows)
@@ -156,13 +152,13 @@ class _Lab:
     """Addresses and routes of a network that is up."""
 
     def __init__(self, network: Network, fabric: Fabric, flows: Sequence[Flow]) -> None:
-        self.network, self.fabric, self.graph = network, fabric, network.graph
-        self.switches, self.number = fabric.switches(), network.graph.node_of
+        self.network, self.fabric, names = network, fabric, network.graph.names
+        self.switches, self.number = fabric.switches, network.graph.node_of
         self.hosts = sorted({flow.path[k] for flow in flows for k in (0, -1)})
         self.wire: dict[tuple[str, str], VethPair] = {}
         self.near: dict[str, list[str]] = defaultdict(list)
         for wire in network.wires:
-            for ends in permutations((self.graph.names[wire.a], self.graph.names[wire.b]), 2):
+            for ends in permutations((names[wire.a], names[wire.b]), 2):
                 self.wire[ends] = wire
                 self.near[ends[0]].append(ends[1])
         for name, lines in self._lines().items():
@@ -190,8 +186,10 @@ class _Lab:
             mine = lines[name] = []
             for other in self.near[name]:
                 wire = self.wire[name, other]
-                peer = wire.mac(self.number[other])
-                mine.append(f"neigh replace {_NEAR} lladdr {peer} dev {wire.name} nud permanent")
+                mine.append(
+                    f"neigh replace {_NEAR} lladdr {wire.mac(self.number[other])} "
+                    f"dev {wire.name} nud permanent"
+                )
             if name in self.switches:
                 mine += self._switch_lines(name)
             elif name in self.hosts:
@@ -203,20 +201,20 @@ class _Lab:
 
     def _switch_lines(self, name: str) -> Iterator[str]:
         form, values = self.switches[name]
-        plane, kind = self.fabric.plane(form, values), self.fabric.kinds[form]
+        plane = self.fabric.plane(form, values)
         any_wire = self.wire[name, self.near[name][0]].name
-        own = address(plane, (kind.segment(values),))
+        own = address(plane, (self.fabric.segment(form, values),))
         local = "encap seg6local action"
         yield f"route replace {own}/48 {local} End flavors next-csid dev {any_wire}"
         for other in self.near[name]:
             if other in self.switches:
                 far, theirs = self.switches[other]
-                segment = address(plane, (self.fabric.kinds[far].segment(theirs),))
+                segment = address(plane, (self.fabric.segment(far, theirs),))
                 yield f"route replace {segment}/48 {self._via(name, other)}"
             elif other in self.hosts:
                 host = f"fd02::{self.hosts.index(other) + 1:x}"
                 path = (other, name, other)
-                port = address(plane, segments_of(self.fabric, self.switches, path)[1:2])
+                port = address(plane, segments_of(self.fabric, path)[1:2])
                 yield f"route replace {host}/128 {self._via(name, other)}"
                 end = f"{local} End.X nh6 {host} flavors next-csid"
                 yield f"route replace {port}/48 {end} dev {self.wire[name, other].name}"
@@ -229,8 +227,7 @@ class _Lab:
                 continue
             plane, wire = self.fabric.plane(*self.switches[other]), self.wire[name, other].name
             off = address(plane, (DECAPSULATION,))
-            end = f"encap seg6local action End.DT6 table 255 dev {wire}"
-            yield f"route replace {off}/48 {end}"
+            yield f"route replace {off}/48 encap seg6local action End.DT6 table 255 dev {wire}"
             yield f"route replace {address(plane, (0,))}/32 {self._via(name, other)}"
             yield f"route replace {HASHED}:{plane:x}::/32 {self._via(name, other)}"
             for block in (SEGMENTS, HASHED):
@@ -255,7 +252,7 @@ class _Lab:
         for number, flow in flows.items():
             for path in (flow.path, flow.path[::-1]):
                 to = self._alias(SEGMENTS, flow.plane, path[-1], number)
-                segments = address(flow.plane, segments_of(self.fabric, self.switches, path))
+                segments = address(flow.plane, segments_of(self.fabric, path))
                 wire = self.wire[path[0], path[1]].name
                 via = f"encap seg6 mode encap.red segs {segments} dev {wire}"
                 lines[path[0]].append(f"route replace {to}/128 {via}")
@@ -301,14 +298,12 @@ class _Lab:
                         k, end = key.data
                         if event == EVENT_WRITE:
                             left[k] -= end.send(bytes(min(left[k], 1 << 16)))
-                            done = not left[k]
-                        else:
-                            done = not end.recv(1 << 16)
-                            ends[k] = time.perf_counter()
-                        if done:
-                            selector.unregister(end)
-                            if event == EVENT_WRITE:
+                            if not left[k]:
+                                selector.unregister(end)
                                 end.shutdown(socket.SHUT_WR)
+                        elif not end.recv(1 << 16):
+                            selector.unregister(end)
+                            ends[k] = time.perf_counter()
         except OSError as error:
             raise ExecutionError(f"{name}: {error}") from None
         rates = [8 * n / (end - start) for n, end in zip(amounts, ends, strict=True)]

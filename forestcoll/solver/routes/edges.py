@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -49,16 +49,15 @@ def edges_of_forest(forest: Forest, compact: bool = False) -> Edges:
     With `compact`, of more than `MOST_EDGES` those from the first GPU, which a group moves.
     """
     group, graph, total = forest.group, forest.graph, forest.total
-    images = [forest.images_of(tree.root) for tree in forest.trees]
-    each = [*zip(forest.trees, images, strict=True)]
+    each = [(tree, forest.images_of(tree.root)) for tree in forest.trees]
     count = sum(size * len(tree.edges) for tree, size in each)
     few = not compact or count <= MOST_EDGES or group is None or not moves_all(graph, group)
     sent = [(tree.edges, tree.weight, few and size > 1) for tree, size in each]
-    edges = replace(collect(graph, sent, total, group), group=group)
+    edges = collect(graph, sent, total, group)
     if few or group is None:
         return edges
     rows = bring_back(group, np.c_[edges.ends, edges.nodes])
-    return replace(_merge(graph, rows, edges.weight, total), group=group, images=group.size)
+    return replace(_merge(graph, rows, edges.weight, total, group), images=group.size)
 
 
 def moves_all(graph: CapacityGraph, group: SymmetryGroup) -> bool:
@@ -67,13 +66,13 @@ def moves_all(graph: CapacityGraph, group: SymmetryGroup) -> bool:
 
 
 def images_of(group: SymmetryGroup, nodes: int | Array) -> Array:
-    """Where each element of the group, in their order, brings a node, or some of them."""
+    """Where each element of the group, in their order, brings a node, or some; -1 stays."""
     at = np.array(nodes)[None]
-    for image, order in zip(map(np.array, group.generators), group.orders, strict=True):
-        columns = [at]
+    for image, order in zip(group.generators, group.orders, strict=True):
+        step, columns = np.append(image, -1), [at]
         for _ in range(order - 1):
-            columns.append(image[columns[-1]])
-        at = np.stack(columns, 1).reshape(-1, *at.shape[1:])
+            columns.append(step[columns[-1]])
+        at = np.stack(columns, 1).reshape(order * len(at), *at.shape[1:])
     return at
 
 
@@ -108,43 +107,44 @@ def collect(
     graph: CapacityGraph,
     sent: Iterable[tuple[Sequence[Path], int, bool]],
     total: int,
-    group: Any = None,
+    group: SymmetryGroup | None = None,
 ) -> Edges:
     """The same of (paths, weight, whether the group moves them). Raises UnsupportedError."""
     outside = [not graph.gpu[v] and "/" not in name for v, name in enumerate(graph.names)]
     counted: dict[tuple[int, bool], Counter[Path]] = defaultdict(Counter)
     for paths, weight, moves in sent:
         counted[weight, moves].update(paths)
-    rows: dict[tuple[int, bool], list[tuple[Path, int]]] = defaultdict(list)
-    for (weight, moves), times in counted.items():
-        for path, count in times.items():
-            for hop in _hops(graph, path, outside):
-                rows[len(hop), moves].append((hop, weight * count))
-    count = sum(len(r) * (group.size if moves else 1) for (_, moves), r in rows.items())
+    rows = [
+        (weight * count, moves, *hop)
+        for (weight, moves), times in counted.items()
+        for path, count in times.items()
+        for hop in _hops(graph, path, outside)
+    ]
+    size = 1 if group is None else group.size
+    count = sum(size if moves else 1 for _, moves, *_ in rows)
     if count > MOST_EDGES:
         raise UnsupportedError(
             f"{count:,} edges between boxes are more than {MOST_EDGES:,}: take fewer GPUs, or, "
             "of a compact forest, --spread group"
         )
-    longest = max((length for length, _ in rows), default=4)
-    parts, weights = [np.empty((0, longest), np.int64)], [np.empty(0, np.int64)]
-    for (length, moves), listed in rows.items():
-        own, amounts = (np.array(column, np.int64) for column in zip(*listed, strict=True))
-        if moves:
-            own = images_of(group, own).reshape(-1, length)
-            amounts = np.tile(amounts, group.size)
-        parts.append(np.pad(own, ((0, 0), (0, longest - length)), constant_values=-1))
-        weights.append(amounts)
-    return _merge(graph, np.concatenate(parts), np.concatenate(weights), total)
+    columns = [*zip_longest(*rows, fillvalue=-1)] or [()] * 6
+    (amounts, moved), nodes = np.array(columns[:2], np.int64), np.array(columns[2:], np.int64).T
+    if group is not None:
+        images = images_of(group, nodes[moved > 0]).reshape(-1, nodes.shape[1])
+        nodes = np.concatenate([nodes[moved == 0], images])
+        amounts = np.r_[amounts[moved == 0], np.tile(amounts[moved > 0], size)]
+    return _merge(graph, nodes, amounts, total, group)
 
 
-def _merge(graph: CapacityGraph, rows: Array, weight: Array, total: int) -> Edges:
+def _merge(
+    graph: CapacityGraph, rows: Array, weight: Array, total: int, group: SymmetryGroup | None
+) -> Edges:
     """Equal rows as one."""
     if len(rows):
         order = np.lexsort(rows.T[::-1])  # the first column first
         first = np.flatnonzero(np.r_[True, (rows[order[1:]] != rows[order[:-1]]).any(1)])
         rows, weight = rows[order[first]], np.add.reduceat(weight[order], first)
-    return Edges(graph, rows[:, :2], rows[:, 2:], weight, total)
+    return Edges(graph, rows[:, :2], rows[:, 2:], weight, total, group)
 
 
 def _hops(graph: CapacityGraph, path: Path, outside: list[bool]) -> Iterator[Path]:

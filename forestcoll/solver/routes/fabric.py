@@ -10,9 +10,12 @@ Numbers come from the whole fabric, before anything fails, so that they stay whe
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from fractions import Fraction
+from functools import cached_property
+from itertools import permutations, product
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.symmetry.group import DisjointSets
@@ -29,7 +32,7 @@ Values = Mapping[str, int]
 NONE: Values = {}
 
 
-Forms = Mapping[str, tuple[str, Mapping[str, Alike]]]
+Forms = Mapping[str, tuple[str, dict[str, Alike]]]
 """Per node of a topology its form and the values that it stands for."""
 
 
@@ -43,12 +46,8 @@ class Kind:
     outer: dict[str, range]
     inner: dict[str, range]
 
-    def segment(self, values: Values) -> int:
-        """The number of the switch with these values, in its plane."""
-        return self.first + _place(values, self.inner)
 
-
-@dataclass(slots=True)
+@dataclass
 class Fabric:
     """The fabric of `whole`, of which `left` is left; both unexpanded. See the module."""
 
@@ -58,7 +57,6 @@ class Fabric:
     form: Forms = field(default_factory=dict)
     _forms: Forms = field(default_factory=dict)
     _ports: dict[str, dict[str, int]] = field(default_factory=dict)  # form -> other end -> port
-    _copies: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.form, self._forms = _forms(self.left), _forms(self.whole)
@@ -71,9 +69,9 @@ class Fabric:
         for link in self.whole.links:
             if link.src in place and link.dst in place:
                 sets.join(place[link.src], place[link.dst])
-        parts: dict[int, list[str]] = {}
+        parts = defaultdict[int, list[str]](list)
         for node, root in zip(place, sets.roots(), strict=True):
-            parts.setdefault(root, []).append(node)
+            parts[root].append(node)
         planes = 0
         for nodes in parts.values():
             planes += self._number(planes, nodes)
@@ -100,56 +98,54 @@ class Fabric:
 
     def _number_ports(self) -> None:
         """Ports of every form: to hosts first, then to switches, in the order of the links."""
-        forms, switches = self._forms, list[tuple[str, str]]()
-        for link in self.whole.links:
-            for near, far in ((link.src, link.dst), (link.dst, link.src)):
-                if near not in forms:
-                    continue
-                form = forms[near][0]
+        forms, count = self._forms, Counter[str]()
+        links = [
+            ends for link in self.whole.links for ends in permutations((link.src, link.dst), 2)
+        ]
+        for near, far in sorted(links, key=lambda ends: ends[1] in forms):
+            if near in forms:
+                form, other = forms[near][0], forms[far][0] if far in forms else far
                 ports = self._ports.setdefault(form, {})
-                if far in forms:
-                    switches.append((form, forms[far][0]))
-                else:
-                    ports.setdefault(far, len(ports))
-        count = {form: len(ports) for form, ports in self._ports.items()}
-        for form, other in switches:
-            if other not in self._ports[form]:
-                self._ports[form][other] = count[form]
-                count[form] += math.prod(map(len, self._apart(form, other).values()))
+                if other not in ports:
+                    ports[other] = count[form]
+                    count[form] += math.prod(map(len, self._apart(form, other).values()))
 
     def _apart(self, form: str, other: str) -> dict[str, range]:
-        """What tells switches of form `other` apart that one of `form` has links to."""
-        here = self.kinds[form]
-        inner = self.kinds[other].inner.items()
-        return {n: span for n, span in inner if n not in here.inner and n not in here.outer}
+        """What tells nodes of form `other` apart that a switch of `form` has links to: no hosts."""
+        if other not in self.kinds:
+            return {}
+        here, inner = self.kinds[form], self.kinds[other].inner
+        return {n: s for n, s in inner.items() if n not in here.inner and n not in here.outer}
 
     def plane(self, form: str, values: Values) -> int:
         """The number of the plane of a switch."""
         kind = self.kinds[form]
         return kind.plane + _place(values, kind.outer)
 
+    def segment(self, form: str, values: Values) -> int:
+        """The number of a switch in its plane."""
+        kind = self.kinds[form]
+        return kind.first + _place(values, kind.inner)
+
     def planes_of(self, node: str) -> list[int]:
         """The planes that a node of `left` stands for."""
-        form, own = self.form[node]
-        listed = {name: own[name].values for name in self.kinds[form].outer}
-        return [self.plane(form, values) for values in _each(listed)]
+        form, _ = self.form[node]
+        return sorted({self.plane(form, values) for values in self.values(node)})
 
     def values(self, node: str, fixed: Values = NONE) -> Iterator[dict[str, int]]:
         """The values of each switch that a node of `left` stands for, those with `fixed` ones."""
-        own = self.form[node][1]
-        listed = {name: alike.values for name, alike in own.items()}
-        for name in fixed.keys() & own.keys():
-            listed[name] = [fixed[name]] if fixed[name] in listed[name] else []
-        return _each(listed)
+        return _each(self.form[node][1], fixed)
 
+    @cached_property
     def switches(self) -> dict[str, tuple[str, dict[str, int]]]:
         """Form and values of every switch of the whole fabric, by id."""
         return {
             form.format(**values): (form, values)
             for form, own in self._forms.values()
-            for values in _each({name: alike.values for name, alike in own.items()})
+            for values in _each(own)
         }
 
+    @cached_property
     def nodes(self) -> dict[str, str]:
         """The node of `left` that stands for each switch, by the switch's id."""
         return {
@@ -158,30 +154,27 @@ class Fabric:
             for values in self.values(node)
         }
 
+    @cached_property
     def plane_values(self) -> dict[int, dict[str, int]]:
         """Of each plane of the whole fabric the values of the indices that tell planes apart."""
         return {
             self.plane(form, values): {name: values[name] for name in self.kinds[form].outer}
-            for form, values in self.switches().values()
+            for form, values in self.switches.values()
         }
 
     def port(self, form: str, other: str, values: Values) -> int:
         """The port of a switch to a host's node, or to the switch of form `other`, `values`."""
-        port = self._ports[form][other]
-        if other in self.kinds:
-            port += _place(values, self._apart(form, other))
-        return port
+        return self._ports[form][other] + _place(values, self._apart(form, other))
 
-    @property
-    def copies(self) -> dict[tuple[str, str], int]:
-        """Per pair of nodes of `left` with a switch among them: of how many links theirs is one."""
-        if not self._copies:
-            for ends in self.left.rates():
-                owns = [self.form[end][1] for end in ends if end in self.form]
-                if owns:
-                    alike = {**owns[0], **owns[-1]}
-                    self._copies[ends] = math.prod(each.size for each in alike.values())
-        return self._copies
+    @cached_property
+    def links(self) -> dict[tuple[str, str], Fraction]:
+        """Per pair of nodes of `left` with a switch among them GB/s of one of their links."""
+        links = {}
+        for ends, rate in self.left.rates().items():
+            owns = [self.form[end][1] for end in ends if end in self.form]
+            if owns:
+                links[ends] = rate / math.prod(a.size for a in (owns[0] | owns[-1]).values())
+        return links
 
 
 def _place(values: Values, span: Mapping[str, range]) -> int:
@@ -192,10 +185,11 @@ def _place(values: Values, span: Mapping[str, range]) -> int:
     return place
 
 
-def _each(listed: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
-    """All combinations of the values of these indices."""
-    for chosen in product(*listed.values()):
-        yield dict(zip(listed, chosen, strict=True))
+def _each(own: Mapping[str, Alike], fixed: Values = NONE) -> Iterator[dict[str, int]]:
+    """All combinations of the values of these indices, those with `fixed` ones."""
+    listed = [[v for v in alike.values if v == fixed.get(n, v)] for n, alike in own.items()]
+    for chosen in product(*listed):
+        yield dict(zip(own, chosen, strict=True))
 
 
 def _forms(topology: Topology) -> Forms:

@@ -105,16 +105,13 @@ class _Search:
     """Paths on what is left, by the ids of switches, and what their links carry."""
 
     def __init__(self, fabric: Fabric) -> None:
-        self.fabric, self.hops = fabric, Counter[Hop]()
-        rates = fabric.left.rates()
-        self.links = {ends: rates[ends] / copies for ends, copies in fabric.copies.items()}
-        self.switches = fabric.switches()  # of the whole: also those that are gone
+        self.fabric, self.links, self.hops = fabric, fabric.links, Counter[Hop]()
         self.near: dict[str, list[str]] = defaultdict(list)
         for here, there in self.links:
             if here in fabric.form and there in fabric.form:
                 self.near[here].append(there)
         self._tried: dict[tuple[str, str, int], list[tuple[str, ...]]] = {}
-        self.node, self.planes = fabric.nodes(), fabric.plane_values()
+        self.node, self.planes = fabric.nodes, fabric.plane_values
 
     def names(self, nodes: Sequence[str], plane: int) -> list[str]:
         """The ids of a path's nodes in that plane."""
@@ -135,7 +132,8 @@ class _Search:
         names = self.names(nodes, plane)
         if not self.stands(names[:2]) or not self.stands(names[-2:]):
             return
-        fixed = self.switches[names[1]][1] | self.switches[names[-2]][1]
+        switches = self.fabric.switches  # of the whole: also those that are gone
+        fixed = switches[names[1]][1] | switches[names[-2]][1]
         for route in self._routes(self.node[names[1]], self.node[names[-2]], len(names) - 2):
             forms = [self.fabric.form[node] for node in route]
             span = {n: a.values for _, own in forms for n, a in own.items() if n not in fixed}
@@ -170,8 +168,7 @@ class _Search:
         path = min(self.paths(way.nodes, plane), key=fullest, default=None)
         if path is None:
             return None
-        segments = segments_of(self.fabric, self.switches, path)
-        new = Way((plane,), tuple(path), segments, weight)
+        new = Way((plane,), tuple(path), segments_of(self.fabric, path), weight)
         self.load(new)
         return new
 

@@ -8,7 +8,7 @@ and the number at which a host takes the outer header off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -16,11 +16,9 @@ from operator import itemgetter
 import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.schedule.routes import CARRIED
 from forestcoll.solver.routes.fabric import DECAPSULATION, LOCAL_SEGMENTS, Fabric
 from forestcoll.solver.routes.spread import Spreading
-
-CARRIED = 6
-"""Numbers that an address holds behind its block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +45,10 @@ class Edge:
         return sum(way.weight for way in self.ways)
 
 
-def segments_of(
-    fabric: Fabric, switches: Mapping[str, tuple[str, dict[str, int]]], path: Sequence[str]
-) -> tuple[int, ...]:
-    """What an address carries for a path of ids; `switches`: `Fabric.switches()`."""
-    inner = [switches[name] for name in path[1:-1]]
-    numbers = [fabric.kinds[form].segment(values) for form, values in inner]
+def segments_of(fabric: Fabric, path: Sequence[str]) -> tuple[int, ...]:
+    """What an address carries for a path of ids."""
+    inner = [fabric.switches[name] for name in path[1:-1]]
+    numbers = [fabric.segment(form, values) for form, values in inner]
     port = fabric.port(inner[-1][0], path[-1], {})
     return (*numbers, LOCAL_SEGMENTS + port, DECAPSULATION)[-CARRIED:]
 
@@ -61,8 +57,8 @@ def edges_with_ways(spreading: Spreading) -> list[Edge]:
     """Every edge with its paths. Raises UnsupportedError where a path has too many switches."""
     edges, layout, chosen = spreading.edges, spreading.layout, spreading.chosen
     names, (count, width) = edges.graph.names, edges.nodes.shape
-    keys = [layout.keys(edges.nodes[:, k], chosen, slice(None)) for k in range(width)]
-    _, some, which = np.unique(np.stack(keys, 1), return_index=True, return_inverse=True)
+    keys = layout.keys(edges.nodes, {n: c[:, None] for n, c in chosen.items()}, slice(None))
+    _, some, which = np.unique(keys, return_index=True, return_inverse=True)
     said, numbers = zip(
         *(
             _say(
@@ -109,7 +105,6 @@ def _say(fabric: Fabric, node: str, values: dict[str, int]) -> tuple[str, int]:
     if node not in fabric.form:
         return node, 0
     form, own = fabric.form[node]
-    kind = fabric.kinds[form]
     fixed = {n: str(a.values[0]) if a.size == 1 else f"{{{n}}}" for n, a in own.items()}
-    inner = {name: int(values[name]) for name in kind.inner}
-    return form.format(**fixed | inner), kind.segment(inner)
+    inner = {name: int(values[name]) for name in fabric.kinds[form].inner}
+    return form.format(**fixed | inner), fabric.segment(form, inner)

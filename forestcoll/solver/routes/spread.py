@@ -165,22 +165,15 @@ class Loads:
 
     def slowest(self) -> tuple[Fraction, int]:
         """(GB/s of all data that the links allow, the number of the link that allows no more)."""
-        graph, copies = self.spreading.edges.graph, self.spreading.fabric.copies
-        number = graph.numbers  # made at each call
+        names, links = self.spreading.edges.graph.names, self.spreading.fabric.links
         first = np.flatnonzero(np.r_[True, (self.ends[1:] != self.ends[:-1]).any(1)])
         most = np.maximum.reduceat(self.weight, first)
         columns = (each.tolist() for each in (self.ends[first], most, self.planes[first], first))
         rate, slowest = min(
-            (
-                Fraction(
-                    graph.capacity[number[u, v]] * planes,
-                    copies[graph.names[u], graph.names[v]] * weight,
-                ),
-                i,
-            )
+            (links[names[u], names[v]] * Fraction(planes, weight), i)
             for (u, v), weight, planes, i in zip(*columns, strict=True)
         )
-        return rate * graph.unit * self.spreading.total, slowest
+        return rate * self.spreading.total, slowest
 
 
 def loads(spreading: Spreading) -> Loads:

@@ -106,7 +106,7 @@ def _planes(topology: Topology, bandwidth: Mapping[Arc, Fraction]) -> Iterator[F
         return
     of = {node: fabric.planes_of(node) for node in fabric.form}
     switches: dict[int, list[str]] = defaultdict(list)
-    for name, (form, values) in fabric.switches().items():
+    for name, (form, values) in fabric.switches.items():
         switches[fabric.plane(form, values)].append(name)
     for plane, names in switches.items() if len(switches) > 1 else ():
         glob = commonprefix(names) + "*"  # noqa: RUF071 (character by character is meant)

@@ -22,7 +22,6 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forestcoll.common.errors import PlanError
+from forestcoll.common.text_file import Block, Rows, digest, dump_block
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import symmetry_group
 from forestcoll.schedule.forest_file.writing import moves
@@ -125,7 +125,7 @@ class Book:
                 if self.fabric.plane(form, values) not in planes:
                     continue
                 name, ports = form.format(**values), list(self.ports(node, values))
-                own = self.fabric.kinds[form].segment(values)
+                own = self.fabric.segment(form, values)
                 locator = address(self.fabric.plane(form, values), (own,))
                 if "sonic" in formats:
                     text = _indent(self.sonic(locator, ports), "\n")
@@ -145,18 +145,17 @@ class Book:
 
     def json(self) -> str:
         """Every edge on a line; `{plane}` stands for two digits in addresses, a number in names."""
-        head = {
-            "format": TEMPLATES if self.images else FORMAT,
-            **self.facts,
-            "total": self.total,
-            "block": f"{block(0)}::/32",
-            "decapsulation": DECAPSULATION,
-            **self.images,
-        }
-        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
         spares = iter(self.spares)
-        edges = ",\n".join([self._edge(edge, spares) for edge in self.edges])
-        return "{\n" + ",\n".join([*lines, f' "edges": [\n{edges}\n ]']) + "\n}\n"
+        routes = Block(
+            format=TEMPLATES if self.images else FORMAT,
+            **self.facts,
+            total=self.total,
+            block=f"{block(0)}::/32",
+            decapsulation=DECAPSULATION,
+            **self.images,
+            edges=Rows((self._edge(edge, spares) for edge in self.edges), 2),
+        )
+        return dump_block(routes) + "\n"
 
     def _repair(self) -> str:
         """The addresses to retire, and those in their place; null: the edge's others do."""
@@ -170,9 +169,9 @@ class Book:
                 "retire": address(change.plane, change.retired.segments),
                 "replace": None if new is None else address(change.plane, new.segments),
             }
-            lines.append(f"  {json.dumps(line)}")
-        head = f' "format": "{REPAIR}",\n "topology": {json.dumps(self.fabric.left.name)}'
-        return "{\n" + head + ',\n "changes": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+            lines.append(json.dumps(line))
+        name, rows = self.fabric.left.name, Rows(lines, 2)
+        return dump_block(Block(format=REPAIR, topology=name, changes=rows)) + "\n"
 
     def _edge(self, edge: Edge, spares: Iterator[str]) -> str:
         ways = [
@@ -183,7 +182,7 @@ class Book:
             for way, count in zip(edge.ways, slots(edge.ways), strict=True)
         ]
         return (
-            f'  {{"src": {_quote(edge.src)}, "dst": {_quote(edge.dst)}, "weight": {edge.weight}, '
+            f'{{"src": {_quote(edge.src)}, "dst": {_quote(edge.dst)}, "weight": {edge.weight}, '
             f'"paths": [{", ".join(ways)}]}}'
         )
 
@@ -191,20 +190,18 @@ class Book:
         """The ports of one of the switches that a node stands for."""
         fabric = self.fabric
         form = fabric.form[node][0]
-        here = fabric.kinds[form]
-        plane = fabric.plane(form, values)
+        plane, number = fabric.plane(form, values), fabric.segment(form, values)
         for other in self.near.get(node, ()):
             if other not in fabric.form:
                 port = fabric.port(form, other, {})
-                net = f"fd01:{plane:x}:{here.segment(values):x}:{port:x}"
-                prefix = f"{address(plane, (here.segment(values), LOCAL_SEGMENTS + port))}/64"
+                net = f"fd01:{plane:x}:{number:x}:{port:x}"
+                prefix = f"{address(plane, (number, LOCAL_SEGMENTS + port))}/64"
                 yield Port(f"Ethernet{port}", other, f"{net}::1", f"{net}::2", prefix, True)
                 continue
             far = fabric.form[other][0]
             for others in fabric.values(other, values):
                 port, back = fabric.port(form, far, others), fabric.port(far, form, values)
-                mine = (here.segment(values), port)
-                theirs = (fabric.kinds[far].segment(others), back)
+                mine, theirs = (number, port), (fabric.segment(far, others), back)
                 first = mine < theirs
                 net = "fd01:{:x}:{:x}:{:x}".format(plane, *min(mine, theirs))
                 ends = (f"{net}::{2 - first}", f"{net}::{1 + first}")
@@ -263,12 +260,12 @@ class Book:
         for edge in self.edges:
             pair = f"{ranks[edge.dst]}:{ranks[edge.src]}"
             for k, way in enumerate(edge.ways):
-                lines, rest = hosts[host_of(way.nodes[0])], tail(way.segments)
-                for plane in way.planes:
-                    lines.append(
-                        f"ip -6 route replace fd00:{pair}:{plane:x}:{k:x}:0/128 encap seg6 mode "
-                        f"encap.red segs {block(plane)}:{rest} dev {interface(way.nodes[0], plane)}"
-                    )
+                first, rest = way.nodes[0], tail(way.segments)
+                hosts[host_of(first)] += [
+                    f"ip -6 route replace fd00:{pair}:{plane:x}:{k:x}:0/128 encap seg6 mode "
+                    f"encap.red segs {block(plane)}:{rest} dev {interface(first, plane)}"
+                    for plane in way.planes
+                ]
         return hosts
 
     def lists(self) -> dict[str, dict[str, dict[str, list[object]]]]:
@@ -276,9 +273,9 @@ class Book:
         out: dict[str, dict[str, dict[str, list[object]]]] = defaultdict(lambda: defaultdict(dict))
         for edge in self.edges:
             for way, count in zip(edge.ways, slots(edge.ways), strict=True):
-                first = way.nodes[0]
+                first, rest = way.nodes[0], tail(way.segments)
                 listed = out[host_of(first)][first].setdefault(edge.dst, [])
-                listed += [[address(plane, way.segments), count] for plane in way.planes]
+                listed += [[f"{block(plane)}:{rest}", count] for plane in way.planes]
         return out
 
 
@@ -298,9 +295,9 @@ def _images(spreading: Spreading) -> dict[str, object]:
             names[adapter]: fabric.port(form[leaf], names[adapter], {})
             for adapter, leaf in zip(adapters, leaves, strict=True)
         },
-        "leaves": {names[v]: fabric.kinds[each].segment({}) for v, each in form.items()},
+        "leaves": {names[v]: fabric.segment(each, {}) for v, each in form.items()},
         "spines": {
-            top.format(**plane, **{index: v}): fabric.kinds[top].segment({index: v}) for v in values
+            top.format(**plane, **{index: v}): fabric.segment(top, {index: v}) for v in values
         },
     }
 
@@ -359,7 +356,7 @@ def format_of(name: str) -> str:
 def earlier(folder: Path, formats: Collection[str]) -> dict[Path, str]:
     """The files of these formats that an earlier run has left, with their SHA-256."""
     return {
-        path: sha256(text).hexdigest()
+        path: digest(text)
         for end, (form, start) in _ENDS.items()
         for path in (*folder.glob(f"*/*{end}"), *folder.glob(f"*{end}"))
         if form in formats and (text := path.read_bytes()).startswith(start.encode())
@@ -425,16 +422,13 @@ def read_back(
     ways = [path for edge in stated["edges"] for path in edge["paths"]]
     if graph is not None and "symmetry" in stated:
         ways = [*_expand(stated, ways, fabric, graph)]
-    planes = [path["planes"] for path in ways]
-    parts = math.lcm(*{*map(len, planes)})
-    ends = [path["nodes"][-1] for path in ways]
-    addresses = [path["address"] for path in ways]
-    off = stated["decapsulation"]
-    _compare(files, [*zip(addresses, planes, ends, strict=True)], address(PLANE, (off,)))
-    weights = [path["weight"] * parts // len(path["planes"]) for path in ways]
-    starts = [path["nodes"][0] for path in ways]
-    walked = walk(tables, starts, addresses, planes, ends, weights, off)
-    node, links = fabric.nodes(), fabric.left.rates()
+    columns = ([way[key] for way in ways] for key in ("nodes", "address", "planes", "weight"))
+    paths, texts, planes, weights = columns
+    off, parts = stated["decapsulation"], math.lcm(*{*map(len, planes)})
+    _compare(files, [*zip(texts, planes, paths, strict=True)], address(PLANE, (off,)))
+    shares = [w * parts // len(among) for w, among in zip(weights, planes, strict=True)]
+    walked = walk(tables, paths, texts, planes, shares, off)
+    node, links = fabric.nodes, fabric.left.rates()
     for here, there in walked.hops:
         if (node.get(here, here), node.get(there, there)) not in links:
             raise PlanError(f"{here} to {there}: no link of {fabric.left.name}")
@@ -475,31 +469,33 @@ def _hops(loads: Loads, parts: int) -> dict[tuple[str, str], int]:
 
 
 def _compare(
-    files: Mapping[str, str], rows: Sequence[tuple[str, Sequence[int], str]], off: str
+    files: Mapping[str, str], rows: Sequence[tuple[str, Sequence[int], Sequence[str]]], off: str
 ) -> None:
     """PlanError unless hosts have the same addresses and take headers off; `off`: where.
 
-    `rows`: address, planes, target.
+    `rows`: address, planes, nodes.
     """
-    scripts = {name: _read_script(name, text) for name, text in files.items() if name[-3:] == ".sh"}
+    scripts = {n: _read_script(n, text) for n, text in files.items() if n.endswith(".sh")}
     lists = [json.loads(text) for name, text in files.items() if name.endswith(".evs.json")]
-    listed = [
+    carried = {text for routes in scripts.values() for text in routes.values() if text}
+    listed = {
         evs[0]
         for adapters in lists
         for to in adapters.values()
         for one in to.values()
         for evs in one
-    ]
-    carried = [each for routes in scripts.values() for each in routes.values() if each]
-    addresses = {
+    }
+    stated = {
         text.replace(PLANE, f"{plane:02x}")
         for text, planes, _ in (rows if scripts or lists else ())
         for plane in planes
     }
-    for suffix, some, stated in ((".sh", scripts, carried), (".evs.json", lists, listed)):
-        if some and {*stated} != addresses:
+    for suffix, some, texts in ((".sh", scripts, carried), (".evs.json", lists, listed)):
+        if some and texts != stated:
             raise PlanError(f"hosts/*{suffix} have other addresses than the JSON")
-    ends = {(end, plane) for _, planes, end in (rows if scripts else ()) for plane in planes}
+    ends = {
+        (nodes[-1], plane) for _, planes, nodes in (rows if scripts else ()) for plane in planes
+    }
     for name, plane in sorted({(f"hosts/{host_of(end)}.sh", plane) for end, plane in ends}):
         prefix = f"{off.replace(PLANE, f'{plane:02x}')}/48"
         if prefix not in scripts.get(name, ()):

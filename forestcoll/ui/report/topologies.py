@@ -177,7 +177,6 @@ def routes_facts(
     reached = min(rate, sent.algbw)
     names = carried.spreading.edges.graph.names
     here, there = (names[v] for v in carried.ends[slowest].tolist())
-    switches = walked.switches
     planes = len({plane for edge in pinned.edges for way in edge.ways for plane in way.planes})
     images = sent.edges.images
     ways = images * sum(len(way.planes) for edge in pinned.edges for way in edge.ways)
@@ -211,8 +210,8 @@ def routes_facts(
         Fact(
             "walked",
             walked.addresses,
-            f"{walked.addresses:,} addresses by the tables of {switches:,} "
-            f"switch{'es' * (switches > 1)}: all come off {proof}",
+            f"{walked.addresses:,} addresses by the tables of {walked.switches:,} "
+            f"switch{'es' * (walked.switches > 1)}: all come off {proof}",
         ),
         Fact("written", sorted(files) if folder else [], where),
     ]
