@@ -63,12 +63,8 @@ def version(library: str) -> str:
 def libraries() -> list[str]:
     """What `_engine.Loaded` loads, in this order; UnsupportedError says what is missing.
 
-    UCX reads how to send over TCP from the environment, where the user may have set it otherwise.
+    UCX reads how to send over TCP from the environment, where this sets what the user has not.
     """
-    for end in ("UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE"):
-        os.environ.setdefault(end, "256k")  # a slice at a system call, not 8 KiB
-    if os.environ.get("UCX_TLS") == "tcp":  # nobody has to ask whether a message may come
-        os.environ.setdefault("UCX_RNDV_THRESH", "inf")
     library = find_library()
     if library is None:
         raise UnsupportedError(
@@ -91,4 +87,8 @@ def libraries() -> list[str]:
         SOURCES,
         cache_folder(),
     )
+    for end in ("UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE"):
+        os.environ.setdefault(end, "256k")  # a slice at a system call, not 8 KiB
+    if os.environ.get("UCX_TLS") == "tcp":  # nobody has to ask whether a message may come
+        os.environ.setdefault("UCX_RNDV_THRESH", "inf")
     return [library, str(built)]
