@@ -7,21 +7,10 @@
 //   relays  (remove_relays) every node that is no sink sends as much as it receives; no loops
 #pragma once
 
-#include <algorithm>
-#include <stdexcept>
-#include <vector>
-
 #include "cuts.hpp"
-#include "graph.hpp"
+#include "python.hpp"
 
 namespace forestcoll {
-
-using Ints = std::vector<int>;
-using Amounts = std::vector<Amount>;
-
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
 
 // Throws unless the amounts are no less than 0 and add up to less than 2^62, `times` over: no sum of two
 // flows leaves 64 bits then.
@@ -39,7 +28,7 @@ inline Digraph digraph(int nodes, const Ints& tail, const Ints& head, const Amou
   require(nodes > 0, "a graph needs nodes");
   require(tail.size() == head.size() && tail.size() == capacity.size(),
           "tail, head and capacity differ in length");
-  for (std::size_t e = 0; e < tail.size(); ++e)
+  for (int e : range(tail))
     require(0 <= tail[e] && tail[e] < nodes && 0 <= head[e] && head[e] < nodes,
             "an arc names an unknown node");
   require_amounts(capacity, 1, "a capacity is negative", "capacities add up to 2^62 or more");
@@ -52,39 +41,39 @@ inline void require_nodes(const Ints& list, int nodes) {
 }
 
 // Per node whether the list names it.
-inline std::vector<char> marked(const Ints& list, int nodes) {
+inline Marks marked(const Ints& list, int nodes) {
   require_nodes(list, nodes);
-  std::vector<char> marks(nodes, 0);
+  Marks marks(nodes, 0);
   for (int v : list) marks[v] = 1;
   return marks;
 }
 
 // `spanning`: trees from the supply to all sinks are asked for, so it must stand at sinks.
 inline Demand demand(int nodes, const Amounts& supply, const Ints& sinks, bool spanning) {
-  require(static_cast<int>(supply.size()) == nodes, "supply needs one entry a node");
+  require(number_of(supply) == nodes, "supply needs one entry a node");
   require_amounts(supply, 1, "a supply is negative", "supplies add up to 2^62 or more");
   require_nodes(sinks, nodes);
   if (spanning) {
-    std::vector<char> sink(nodes, 0);
+    Marks sink(nodes, 0);
     for (int v : sinks) {
       require(!sink[v], "a sink is named twice");
       sink[v] = 1;
     }
-    for (int v = 0; v < nodes; ++v)
+    for (int v : range(nodes))
       require(sink[v] || supply[v] == 0, "a node that is no sink has a supply");
   }
   return {supply, sinks};
 }
 
 // Throws unless every relay sends on as much as it receives, and no arc is a loop.
-inline void require_balance(const Digraph& graph, const std::vector<char>& relay) {
+inline void require_balance(const Digraph& graph, const Marks& relay) {
   Amounts surplus(graph.nodes, 0);
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     require(graph.tail[e] != graph.head[e], "an arc ends where it starts");
     surplus[graph.tail[e]] -= graph.capacity[e];
     surplus[graph.head[e]] += graph.capacity[e];
   }
-  for (int v = 0; v < graph.nodes; ++v)
+  for (int v : range(graph.nodes))
     require(!relay[v] || surplus[v] == 0, "a relay does not send as much as it receives");
 }
 
@@ -102,8 +91,8 @@ auto blaming_thin_links(const Digraph& graph, const Demand& asked, Run run) {
 }
 
 // Relays: all nodes that are no sinks.
-inline std::vector<char> relays(int nodes, const Ints& sinks) {
-  std::vector<char> relay(nodes, 1);
+inline Marks relays(int nodes, const Ints& sinks) {
+  Marks relay(nodes, 1);
   for (int v : sinks) relay[v] = 0;
   return relay;
 }

@@ -1,22 +1,19 @@
 #include "cuts.hpp"
 
-#include <algorithm>
-#include <numeric>
-
 namespace forestcoll {
 namespace {
 
-Amount leaving(const Digraph& graph, const std::vector<char>& inside) {
+Amount leaving(const Digraph& graph, const Marks& inside) {
   Amount sum = 0;
-  for (int e = 0; e < graph.arcs(); ++e)
+  for (int e : range(graph.arcs()))
     if (inside[graph.tail[e]] && !inside[graph.head[e]]) sum += graph.capacity[e];
   return sum;
 }
 
 // Per node what may enter it from others.
-std::vector<Amount> entering(const Digraph& graph) {
-  std::vector<Amount> into(graph.nodes, 0);
-  for (int e = 0; e < graph.arcs(); ++e)
+Amounts entering(const Digraph& graph) {
+  Amounts into(graph.nodes, 0);
+  for (int e : range(graph.arcs()))
     if (graph.tail[e] != graph.head[e]) into[graph.head[e]] += graph.capacity[e];
   return into;
 }
@@ -30,22 +27,20 @@ std::uint64_t mixed(std::uint64_t x) {
 }
 
 // Replaces every look by its place among the distinct ones; returns how many there are.
-int number(const std::vector<std::uint64_t>& look, std::vector<int>& colour) {
-  std::vector<std::uint64_t> known = look;
-  std::sort(known.begin(), known.end());
-  known.erase(std::unique(known.begin(), known.end()), known.end());
-  for (std::size_t v = 0; v < look.size(); ++v)
+int number(const std::vector<std::uint64_t>& look, Ints& colour) {
+  const std::vector<std::uint64_t> known = distinct(look);
+  for (int v : range(look))
     colour[v] =
-        static_cast<int>(std::lower_bound(known.begin(), known.end(), look[v]) - known.begin());
-  return static_cast<int>(known.size());
+        static_cast<int>(std::ranges::lower_bound(known, look[v]) - known.begin());
+  return number_of(known);
 }
 
 }  // namespace
 
-std::vector<int> list(const std::vector<char>& inside) {
-  std::vector<int> out;
-  for (std::size_t v = 0; v < inside.size(); ++v)
-    if (inside[v]) out.push_back(static_cast<int>(v));
+Ints list(const Marks& inside) {
+  Ints out;
+  for (int v : range(inside))
+    if (inside[v]) out.push_back(v);
   return out;
 }
 
@@ -53,7 +48,7 @@ std::vector<int> list(const std::vector<char>& inside) {
 // smaller ratio, the next x. A sink that could receive all of it at a larger x needs no second look.
 CutRatio best_ratio(const Digraph& graph, const Demand& demand) {
   const Amount total = demand.total();
-  const std::vector<Amount> into = entering(graph);
+  const Amounts into = entering(graph);
   CutRatio best;
   int start = -1;  // the descent begins with the cut around all nodes but this one
   for (int v : demand.sinks) {
@@ -64,13 +59,13 @@ CutRatio best_ratio(const Digraph& graph, const Demand& demand) {
     start = v;
     best = {into[v], held, {}};
   }
-  std::vector<char> inside(graph.nodes, 1);
+  Marks inside(graph.nodes, 1);
   inside[start] = 0;
   best.inside = list(inside);
   DemandCheck check(graph, demand);
   for (int from = 0; best.leaving > 0;) {
     const Amount g = std::gcd(best.leaving, best.held), q = best.held / g;
-    std::vector<Amount> capacity = graph.capacity;
+    Amounts capacity = graph.capacity;
     for (Amount& units : capacity) units *= q;
     const auto violation = check.violated(capacity, from, best.leaving / g);
     if (!violation) break;
@@ -81,10 +76,10 @@ CutRatio best_ratio(const Digraph& graph, const Demand& demand) {
   return best;
 }
 
-CutRatio least_flow(const Digraph& graph, int source, const std::vector<int>& sinks) {
+CutRatio least_flow(const Digraph& graph, int source, const Ints& sinks) {
   Residual net(graph.nodes);
-  for (int e = 0; e < graph.arcs(); ++e) net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
-  std::vector<char> inside(graph.nodes, 0);
+  for (int e : range(graph.arcs())) net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
+  Marks inside(graph.nodes, 0);
   inside[source] = 1;
   CutRatio best{leaving(graph, inside), 1, {source}};
   for (int sink : sinks) {
@@ -98,16 +93,16 @@ CutRatio least_flow(const Digraph& graph, int source, const std::vector<int>& si
 
 DemandCheck::DemandCheck(const Digraph& graph, const Demand& demand)
     : demand_(demand), total_(demand.total()), source_(graph.nodes), net_(graph.nodes + 1) {
-  for (int e = 0; e < graph.arcs(); ++e) net_.add_arc(graph.tail[e], graph.head[e], 0);
-  for (int v = 0; v < graph.nodes; ++v)
+  for (int e : range(graph.arcs())) net_.add_arc(graph.tail[e], graph.head[e], 0);
+  for (int v : range(graph.nodes))
     if (demand.supply[v] > 0) feeds_.emplace_back(net_.add_arc(source_, v, 0), demand.supply[v]);
 }
 
 // All flow goes to the first sink; from there it is sent on to the second, and so on: a flow of the
 // whole supply from sink to sink exists in the residual exactly if the next sink can have it all.
-std::optional<Violation> DemandCheck::violated(const std::vector<Amount>& capacity, int from,
+std::optional<Violation> DemandCheck::violated(const Amounts& capacity, int from,
                                                Amount times) {
-  for (std::size_t e = 0; e < capacity.size(); ++e) net_.set_capacity(2 * static_cast<int>(e), capacity[e]);
+  for (int e : range(capacity)) net_.set_capacity(2 * e, capacity[e]);
   for (const auto& [arc, supply] : feeds_) net_.set_capacity(arc, supply * times);
   net_.reset();
   int at = source_;
@@ -115,7 +110,7 @@ std::optional<Violation> DemandCheck::violated(const std::vector<Amount>& capaci
     const int sink = demand_.sinks[i];
     const Amount missing = times * total_ - net_.push(at, sink, times * total_);
     if (missing > 0) {
-      std::vector<char> inside = net_.reached(at);
+      Marks inside = net_.reached(at);
       inside.resize(source_);
       return Violation{static_cast<int>(i), missing, std::move(inside)};
     }
@@ -124,12 +119,12 @@ std::optional<Violation> DemandCheck::violated(const std::vector<Amount>& capaci
   return std::nullopt;
 }
 
-std::vector<int> refine_colours(const Digraph& graph, std::vector<int> colour) {
+Ints refine_colours(const Digraph& graph, Ints colour) {
   std::vector<std::uint64_t> look(graph.nodes);
   int count = 0;
   for (int round = 0; round <= graph.nodes; ++round) {
-    for (int v = 0; v < graph.nodes; ++v) look[v] = mixed(static_cast<std::uint64_t>(colour[v]));
-    for (int e = 0; e < graph.arcs(); ++e) {
+    for (int v : range(graph.nodes)) look[v] = mixed(static_cast<std::uint64_t>(colour[v]));
+    for (int e : range(graph.arcs())) {
       const int u = graph.tail[e], v = graph.head[e];
       const std::uint64_t width = mixed(static_cast<std::uint64_t>(graph.capacity[e]));
       look[u] += mixed(width ^ mixed(2 * static_cast<std::uint64_t>(colour[v])));
@@ -143,34 +138,33 @@ std::vector<int> refine_colours(const Digraph& graph, std::vector<int> colour) {
   return colour;
 }
 
-std::vector<int> components(const Digraph& graph, const std::vector<char>& outside) {
-  std::vector<int> parent(graph.nodes), label(graph.nodes, -1);
-  std::iota(parent.begin(), parent.end(), 0);
+Ints components(const Digraph& graph, const Marks& outside) {
+  Ints parent = numbers(graph.nodes), label(graph.nodes, -1);
   const auto find = [&](int v) {
     while (parent[v] != v) v = parent[v] = parent[parent[v]];
     return v;
   };
-  for (int e = 0; e < graph.arcs(); ++e)
+  for (int e : range(graph.arcs()))
     if (!outside[graph.tail[e]] && !outside[graph.head[e]]) {
       const int a = find(graph.tail[e]), b = find(graph.head[e]);
       parent[std::max(a, b)] = std::min(a, b);
     }
   int count = 0;
-  for (int v = 0; v < graph.nodes; ++v)
+  for (int v : range(graph.nodes))
     if (!outside[v]) label[v] = parent[v] == v ? count++ : label[find(v)];
   return label;
 }
 
-std::vector<Amount> maximum_flow(const Digraph& graph, int source, int sink) {
+Amounts maximum_flow(const Digraph& graph, int source, int sink) {
   Residual net(graph.nodes);
   Amount most = 0;
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
     if (graph.tail[e] == source) most += graph.capacity[e];
   }
   net.push(source, sink, most);
-  std::vector<Amount> flow(graph.arcs());
-  for (int e = 0; e < graph.arcs(); ++e) flow[e] = net.left(2 * e + 1);
+  Amounts flow(graph.arcs());
+  for (int e : range(graph.arcs())) flow[e] = net.left(2 * e + 1);
   return flow;
 }
 

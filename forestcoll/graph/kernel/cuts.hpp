@@ -2,11 +2,7 @@
 // thousands of nodes look like: colours and components.
 #pragma once
 
-#include <optional>
-#include <vector>
-
 #include "flow.hpp"
-#include "graph.hpp"
 
 namespace forestcoll {
 
@@ -14,28 +10,28 @@ namespace forestcoll {
 struct CutRatio {
   Amount leaving = 0;
   Amount held = 0;
-  std::vector<int> inside;
+  Ints inside;
 };
 
 // A node set that violates a demand: `short_by` units too few leave it on the way to `sink`.
 struct Violation {
   int sink = 0;  // position in Demand::sinks
   Amount short_by = 0;
-  std::vector<char> inside;  // per node
+  Marks inside;  // per node
 };
 
 // The nodes of a set.
-std::vector<int> list(const std::vector<char>& inside);
+Ints list(const Marks& inside);
 
 // The least leaving(S) / supply in S over the sets S that hold some but not all of the ranks, and a
 // part of the supply. Every rank is alike to one of the sinks: no other rank needs a flow.
 CutRatio best_ratio(const Digraph& graph, const Demand& demand);
 
 // The least maximum flow from `source` to any of `sinks`, with the source side of its cut.
-CutRatio least_flow(const Digraph& graph, int source, const std::vector<int>& sinks);
+CutRatio least_flow(const Digraph& graph, int source, const Ints& sinks);
 
 // The flow on each arc of a maximum flow from `source` to `sink`.
-std::vector<Amount> maximum_flow(const Digraph& graph, int source, int sink);
+Amounts maximum_flow(const Digraph& graph, int source, int sink);
 
 // A network that answers "can every sink receive everything?" again and again while arcs change.
 class DemandCheck {
@@ -44,7 +40,7 @@ class DemandCheck {
   DemandCheck(const Digraph& graph, const Demand& demand);
 
   // The first violation at or after sink number `from`, or nothing; of the supply `times` over.
-  std::optional<Violation> violated(const std::vector<Amount>& capacity, int from = 0,
+  std::optional<Violation> violated(const Amounts& capacity, int from = 0,
                                     Amount times = 1);
 
  private:
@@ -58,10 +54,10 @@ class DemandCheck {
 // Colours 0, 1, ... by which nodes differ: two of the same colour started with the same one, and have
 // equally many arcs of each capacity, in and out, to nodes of each colour. Compared by 64-bit hashes:
 // nodes that differ may share a colour by accident, never the other way round.
-std::vector<int> refine_colours(const Digraph& graph, std::vector<int> colour);
+Ints refine_colours(const Digraph& graph, Ints colour);
 
 // Per node the number of its component, arcs taken both ways, when the nodes `outside` are gone;
 // -1 for those.
-std::vector<int> components(const Digraph& graph, const std::vector<char>& outside);
+Ints components(const Digraph& graph, const Marks& outside);
 
 }  // namespace forestcoll

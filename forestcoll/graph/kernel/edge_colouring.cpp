@@ -1,19 +1,10 @@
 // Edge colouring of a bipartite multigraph (Koenig): flows from leaf to leaf, a spine for each.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
 
-#include <cstddef>
-#include <stdexcept>
-#include <vector>
-
-namespace nb = nanobind;
-using namespace nb::literals;
+#include "python.hpp"
 
 namespace forestcoll {
 
 namespace {
-
-using Ints = std::vector<int>;
 
 // A node of d edges is as many copies as d edges need of `colours` each; at a copy each colour is
 // had once. So no node has more than ceil(d / colours) edges of a colour, which is the least there is.
@@ -23,7 +14,7 @@ class Colouring {
       : colours_(colours), colour_(left.size()), copy_of_(nodes), degree_(nodes) {
     for (const Ints* ends : {&left, &right})
       for (int node : *ends) copy_[ends == &right].push_back(roomy_copy(node));
-    for (int e = 0; e < static_cast<int>(left.size()); ++e) find_colour(e);
+    for (int e : range(left)) find_colour(e);
   }
 
   Ints colour() const { return colour_; }
@@ -42,7 +33,7 @@ class Colouring {
 
   void find_colour(int e) {
     const int u = copy_[0][e], v = copy_[1][e];
-    for (int c = 0; c < colours_; ++c)
+    for (int c : range(colours_))
       if (at(u, c) < 0 && at(v, c) < 0) return give(e, c);
     // a is free at u and b at v: along edges of a and b by turns, from v on, the two change places
     int a = 0, b = 0;
@@ -77,14 +68,11 @@ class Colouring {
 };
 
 Ints colour_edges(int nodes, const Ints& left, const Ints& right, int colours) {
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw std::invalid_argument(what);
-  };
   require(nodes >= 0 && colours >= 1, "a colouring needs a colour");
   require(left.size() == right.size(), "every edge has two ends");
   for (const Ints* ends : {&left, &right})
     for (int v : *ends) require(0 <= v && v < nodes, "an unknown node");
-  std::vector<char> side(nodes, 0);
+  Marks side(nodes, 0);
   for (int v : left) side[v] |= 1;
   for (int v : right) side[v] |= 2;
   for (char both : side) require(both != 3, "a node has edges on both sides");

@@ -2,9 +2,6 @@
 // reset, so that thousands of flows share one network and each starts from where the last one ended.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "graph.hpp"
 
 namespace forestcoll {
@@ -16,7 +13,7 @@ class Residual {
  public:
   explicit Residual(int nodes) : first_(nodes, -1), level_(nodes), cursor_(nodes) {}
 
-  int nodes() const { return static_cast<int>(first_.size()); }
+  int nodes() const { return number_of(first_); }
 
   int add_node() {
     first_.push_back(-1);
@@ -27,7 +24,7 @@ class Residual {
 
   // Arc u -> v; `e ^ 1` is its reverse. Its residual starts at its capacity.
   int add_arc(int u, int v, Amount capacity) {
-    const int e = static_cast<int>(head_.size());
+    const int e = number_of(head_);
     link(u, v, capacity);
     link(v, u, 0);
     return e;
@@ -60,8 +57,8 @@ class Residual {
   }
 
   // Which nodes `source` still reaches: the source side of a minimum cut after a push fell short.
-  std::vector<char> reached(int source) {
-    std::vector<char> inside(nodes(), 0);
+  Marks reached(int source) {
+    Marks inside(nodes(), 0);
     queue_.assign(1, source);
     inside[source] = 1;
     for (std::size_t i = 0; i < queue_.size(); ++i)
@@ -79,12 +76,12 @@ class Residual {
     base_.push_back(capacity);
     left_.push_back(capacity);
     next_.push_back(first_[u]);
-    first_[u] = static_cast<int>(head_.size()) - 1;
+    first_[u] = number_of(head_) - 1;
   }
 
   // Distances to `target`, found from there: the sink side of a tight cut is mostly the small one.
   bool search(int source, int target) {
-    std::fill(level_.begin(), level_.end(), -1);
+    std::ranges::fill(level_, -1);
     queue_.assign(1, target);
     level_[target] = 0;
     for (std::size_t i = 0; i < queue_.size(); ++i) {
@@ -135,9 +132,9 @@ class Residual {
     return sent;
   }
 
-  std::vector<int> first_, next_, head_;
-  std::vector<Amount> base_, left_;
-  std::vector<int> level_, cursor_, queue_, path_;
+  Ints first_, next_, head_;
+  Amounts base_, left_;
+  Ints level_, cursor_, queue_, path_;
 };
 
 }  // namespace forestcoll

@@ -1,9 +1,17 @@
-// Plain values that the kernel's files exchange. Nothing here knows of GPUs.
+// Plain values that the kernel's files exchange, the words in which they say them, and the standard
+// headers that nearly all of them need. Nothing here knows of GPUs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace forestcoll {
@@ -11,20 +19,64 @@ namespace forestcoll {
 using Amount = std::int64_t;  // capacities, flows, weights
 __extension__ using Wide = __int128;  // products of two of them
 
+using Ints = std::vector<int>;  // nodes, arcs, ranks; or a number for each of them
+using Lists = std::vector<Ints>;
+using Amounts = std::vector<Amount>;
+using Marks = std::vector<char>;  // whether, for each
+
+// How many; the kernel numbers all things by ints.
+template <class Items>
+int number_of(const Items& items) {
+  return static_cast<int>(items.size());
+}
+
+// The numbers from 0 up to a count, which does not change meanwhile; or those of a list's items.
+struct Range {
+  struct Place {
+    int at;
+    int operator*() const { return at; }
+    void operator++() { ++at; }
+    bool operator!=(Place other) const { return at < other.at; }
+  };
+  int count;
+  Place begin() const { return {0}; }
+  Place end() const { return {count}; }
+};
+inline Range range(int count) { return {count}; }
+template <class Items>
+Range range(const Items& items) {
+  return {number_of(items)};
+}
+
+// 0, 1, ... as a list.
+inline Ints numbers(int count) {
+  Ints list(count);
+  std::iota(list.begin(), list.end(), 0);
+  return list;
+}
+
+// As a set: ascending, each once.
+template <class Item>
+std::vector<Item> distinct(std::vector<Item> items) {
+  std::ranges::sort(items);
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  return items;
+}
+
 // A directed graph with capacities; arc e goes from tail[e] to head[e].
 struct Digraph {
   int nodes = 0;
-  std::vector<int> tail, head;
-  std::vector<Amount> capacity;
+  Ints tail, head;
+  Amounts capacity;
 
-  int arcs() const { return static_cast<int>(tail.size()); }
+  int arcs() const { return number_of(tail); }
 };
 
 // What is asked of a digraph: a source feeds supply[v] into every node v with supply[v] > 0, and
 // every sink must be able to receive all of it, sum(supply), at once.
 struct Demand {
-  std::vector<Amount> supply;  // per node
-  std::vector<int> sinks;
+  Amounts supply;  // per node
+  Ints sinks;
 
   Amount total() const {
     Amount sum = 0;
@@ -54,7 +106,7 @@ class ArcIndex {
 
   // All arcs of a graph; of parallel ones the last.
   explicit ArcIndex(const Digraph& graph) : ArcIndex() {
-    for (int e = 0; e < graph.arcs(); ++e) insert(graph.tail[e], graph.head[e]) = e;
+    for (int e : range(graph.arcs())) insert(graph.tail[e], graph.head[e]) = e;
   }
 
   // The arc's number, -1 where there is none.

@@ -1,36 +1,20 @@
 // Greedy list scheduling of transfers on links: who crosses when, if nobody is interrupted.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <map>
 #include <queue>
-#include <stdexcept>
-#include <tuple>
-#include <utility>
-#include <vector>
 
-namespace nb = nanobind;
-using namespace nb::literals;
+#include "python.hpp"
 
 namespace forestcoll {
 
 namespace {
 
-using Time = std::int64_t;
-using Ints = std::vector<int>;
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
+using Time = Amount;
+using Times = Amounts;
 
 // What transfers of one length over the same links have in common.
 struct Kind {
   Ints links;
-  std::vector<Time> lengths;  // how long one takes each link
+  Times lengths;  // how long one takes each link
   Time length = 1;            // until it is there: the longest of them; what waits for it comes later
 };
 
@@ -43,9 +27,9 @@ struct Transfer {
 // The transfers, each before those that wait for it.
 Ints sorted(const std::vector<Transfer>& transfers) {
   Ints order, left(transfers.size());
-  for (std::size_t m = 0; m < transfers.size(); ++m) {
-    left[m] = static_cast<int>(transfers[m].needs.size());
-    if (!left[m]) order.push_back(static_cast<int>(m));
+  for (int m : range(transfers)) {
+    left[m] = number_of(transfers[m].needs);
+    if (!left[m]) order.push_back(m);
   }
   for (std::size_t k = 0; k < order.size(); ++k)
     for (int n : transfers[order[k]].next)
@@ -55,9 +39,9 @@ Ints sorted(const std::vector<Transfer>& transfers) {
 }
 
 // Per transfer, times -1, the time from its start to the end of the longest chain that it begins.
-std::vector<Time> urgencies(const std::vector<Transfer>& transfers) {
+Times urgencies(const std::vector<Transfer>& transfers) {
   const Ints order = sorted(transfers);
-  std::vector<Time> found(transfers.size());
+  Times found(transfers.size());
   for (std::size_t k = order.size(); k-- > 0;) {
     const Transfer& m = transfers[order[k]];
     Time longest = 0;
@@ -71,11 +55,11 @@ std::vector<Time> urgencies(const std::vector<Transfer>& transfers) {
 class Scheduler {
  public:
   Scheduler(const Ints& lanes, const std::vector<Transfer>& transfers, const Ints& ties,
-            const std::vector<Time>& urgency)
+            const Times& urgency)
       : transfers_(transfers), ties_(ties), urgency_(urgency), free_(lanes), crossing_(lanes.size()) {
     std::map<Ints, int> numbers;
     for (const Transfer& m : transfers_) {
-      const auto [place, fresh] = numbers.emplace(m.kind->links, static_cast<int>(ways_.size()));
+      const auto [place, fresh] = numbers.emplace(m.kind->links, number_of(ways_));
       way_.push_back(place->second);
       if (!fresh) continue;
       for (int link : m.kind->links) crossing_[link].push_back(place->second);
@@ -83,11 +67,11 @@ class Scheduler {
     }
   }
 
-  std::vector<Time> run() {
+  Times run() {
     starts_.assign(transfers_.size(), -1);
-    for (std::size_t m = 0; m < transfers_.size(); ++m) {
-      open_.push_back(static_cast<int>(transfers_[m].needs.size()));
-      if (!open_[m]) arrive(static_cast<int>(m));
+    for (int m : range(transfers_)) {
+      open_.push_back(number_of(transfers_[m].needs));
+      if (!open_[m]) arrive(m);
     }
     while (true) {
       while (!offers_.empty()) offer();
@@ -141,7 +125,7 @@ class Scheduler {
     way.pop();
     starts_[m] = now_;
     events_.push({now_ + kind.length, -1, m});
-    for (std::size_t i = 0; i < kind.links.size(); ++i) {
+    for (int i : range(kind.links)) {
       --free_[kind.links[i]];
       events_.push({now_ + kind.lengths[i], kind.links[i], -1});
     }
@@ -150,13 +134,13 @@ class Scheduler {
 
   const std::vector<Transfer>& transfers_;
   const Ints& ties_;
-  const std::vector<Time>& urgency_;
+  const Times& urgency_;
   Ints free_, open_, way_;         // per link lanes; per transfer what it still waits for, its way
-  std::vector<Ints> crossing_;     // per link the ways over it
+  Lists crossing_;     // per link the ways over it
   std::vector<Keys> ways_;         // per way transfers that may start as soon as its links are free
   Keys offers_;                    // transfers that may be able to start now
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::vector<Time> starts_;
+  Times starts_;
   Time now_ = 0;
 };
 
@@ -171,26 +155,26 @@ class Search {
   Search(const Ints& lanes, std::vector<Transfer> transfers, const Ints& ties)
       : lanes_(lanes), transfers_(std::move(transfers)), ties_(ties) {
     least_ = 0;
-    std::vector<Time> busy(lanes.size(), 0);
+    Times busy(lanes.size(), 0);
     for (const Transfer& m : transfers_)
-      for (std::size_t i = 0; i < m.kind->links.size(); ++i)
+      for (int i : range(m.kind->links))
         busy[m.kind->links[i]] += m.kind->lengths[i];
-    for (std::size_t link = 0; link < lanes.size(); ++link) {
+    for (int link : range(lanes)) {
       least_ = std::max(least_, busy[link] / lanes[link]);
       busiest_ = std::max(busiest_, static_cast<double>(busy[link]) / lanes[link]);
     }
   }
 
-  std::vector<Time> run() {
+  Times run() {
     keep(forwards(urgencies(transfers_)));
     if (enough()) return best_;
     turn();
-    std::vector<Time> mirrored = urgencies(transfers_);
+    Times mirrored = urgencies(transfers_);
     turn();
     keep(forwards(turned(backwards(mirrored))));
     for (int round = 0; round < kRounds && !enough(); ++round) {
-      std::vector<Time> ends(best_.size());
-      for (std::size_t m = 0; m < ends.size(); ++m) ends[m] = -best_[m] - transfers_[m].length();
+      Times ends(best_.size());
+      for (int m : range(ends)) ends[m] = -best_[m] - transfers_[m].length();
       if (!keep(forwards(turned(backwards(ends))))) break;
     }
     return best_;
@@ -202,13 +186,13 @@ class Search {
  private:
   static constexpr int kRounds = 4;
 
-  std::vector<Time> forwards(const std::vector<Time>& urgency) const {
+  Times forwards(const Times& urgency) const {
     return Scheduler(lanes_, transfers_, ties_, urgency).run();
   }
 
-  std::vector<Time> backwards(const std::vector<Time>& urgency) {
+  Times backwards(const Times& urgency) {
     turn();
-    std::vector<Time> starts = forwards(urgency);
+    Times starts = forwards(urgency);
     turn();
     return starts;
   }
@@ -218,15 +202,15 @@ class Search {
   }
 
   // Starts as they are forwards, of those that are backwards.
-  std::vector<Time> turned(std::vector<Time> starts) const {
-    for (std::size_t m = 0; m < starts.size(); ++m) starts[m] = -starts[m] - transfers_[m].length();
+  Times turned(Times starts) const {
+    for (int m : range(starts)) starts[m] = -starts[m] - transfers_[m].length();
     return starts;
   }
 
   // Whether the schedule is the shortest so far, and is kept.
-  bool keep(std::vector<Time> starts) {
+  bool keep(Times starts) {
     Time span = 0;
-    for (std::size_t m = 0; m < starts.size(); ++m)
+    for (int m : range(starts))
       span = std::max(span, starts[m] + transfers_[m].length());
     if (!best_.empty() && span >= span_) return false;
     best_ = std::move(starts);
@@ -240,22 +224,22 @@ class Search {
   const Ints& lanes_;
   std::vector<Transfer> transfers_;
   const Ints& ties_;
-  std::vector<Time> best_;
+  Times best_;
   Time span_ = 0, least_ = 0;
   double busiest_ = 0;
 };
 
-std::pair<std::vector<Time>, double> schedule(const Ints& lanes, const std::vector<Ints>& ways,
-                                              std::vector<std::vector<Time>> lengths,
-                                              const Ints& kinds, std::vector<Ints> needs,
+std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways,
+                                              std::vector<Times> lengths,
+                                              const Ints& kinds, Lists needs,
                                               const Ints& ties) {
   const std::size_t count = kinds.size();
   require(lengths.size() == ways.size() && needs.size() == count && ties.size() == count,
           "ways and lengths, or kinds, needs and ties, differ in length");
   for (int lane : lanes) require(lane > 0, "a link without lanes");
-  const int links = static_cast<int>(lanes.size());
+  const int links = number_of(lanes);
   std::vector<Kind> known(ways.size());
-  for (std::size_t k = 0; k < ways.size(); ++k) {
+  for (int k : range(ways)) {
     require(ways[k].size() == lengths[k].size(), "a length for every link of a way");
     for (int link : ways[k]) require(0 <= link && link < links, "a way names an unknown link");
     for (Time length : lengths[k]) {
@@ -266,8 +250,8 @@ std::pair<std::vector<Time>, double> schedule(const Ints& lanes, const std::vect
     known[k].lengths = std::move(lengths[k]);
   }
   std::vector<Transfer> transfers(count);
-  for (std::size_t m = 0; m < count; ++m) {
-    require(0 <= kinds[m] && kinds[m] < static_cast<int>(ways.size()), "an unknown kind");
+  for (int m : range(kinds)) {
+    require(0 <= kinds[m] && kinds[m] < number_of(ways), "an unknown kind");
     transfers[m].kind = &known[kinds[m]];
     transfers[m].needs = std::move(needs[m]);
     for (int n : transfers[m].needs) {
@@ -277,7 +261,7 @@ std::pair<std::vector<Time>, double> schedule(const Ints& lanes, const std::vect
   }
   nb::gil_scoped_release free;
   Search search(lanes, std::move(transfers), ties);
-  std::vector<Time> starts = search.run();
+  Times starts = search.run();
   return {std::move(starts), search.stretch()};
 }
 

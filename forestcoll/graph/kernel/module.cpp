@@ -1,14 +1,6 @@
 // The Python face of the kernel: flat arrays of integers in, flat arrays out, the GIL released.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <chrono>
-#include <numeric>
-#include <tuple>
 #include <unordered_map>
 
 #include "boxes/boxes.hpp"
@@ -19,9 +11,6 @@
 #include "rehanging/rehanging.hpp"
 #include "relays/edge_splitting.hpp"
 #include "tree_scan.hpp"
-
-namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace forestcoll {
 
@@ -78,9 +67,9 @@ std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Int
                   "a capacity is negative",
                   "capacities, times the number of ranks, add up to 2^62 or more");
   Demand asked{Amounts(graph.nodes, 0), sinks.empty() ? ranks : sinks};
-  for (std::size_t i = 0; i < ranks.size(); ++i) asked.supply[ranks[i]] = parts[i];
+  for (int i : range(ranks)) asked.supply[ranks[i]] = parts[i];
   require(asked.total() > 0, "no rank has a part");
-  const std::vector<char> rank = marked(ranks, graph.nodes);
+  const Marks rank = marked(ranks, graph.nodes);
   for (int v : asked.sinks) require(0 <= v && v < graph.nodes && rank[v], "a sink is no rank");
   nb::gil_scoped_release release;
   CutRatio best = best_ratio(graph, asked);
@@ -112,13 +101,13 @@ std::optional<std::tuple<int, Ints>> find_violation(const Digraph& graph, const 
 }
 
 Ints find_colours(const Digraph& graph, const Ints& colour) {
-  require(static_cast<int>(colour.size()) == graph.nodes, "colour needs one entry a node");
+  require(number_of(colour) == graph.nodes, "colour needs one entry a node");
   nb::gil_scoped_release release;
   return refine_colours(graph, colour);
 }
 
 Ints find_components(const Digraph& graph, const Ints& outside) {
-  std::vector<char> gone(graph.nodes, 0);
+  Marks gone(graph.nodes, 0);
   for (int v : outside) {
     require(0 <= v && v < graph.nodes, "an unknown node is named");
     gone[v] = 1;
@@ -142,8 +131,8 @@ std::optional<Amounts> find_trimmed(const Digraph& graph, const Amounts& supply,
 Logical find_logical(const Digraph& graph, const Amounts& supply, const Ints& sinks,
                      const Ints& group, bool detours) {
   const Demand asked = demand(graph.nodes, supply, sinks, true);
-  require(static_cast<int>(group.size()) == graph.nodes, "group needs one entry a node");
-  const std::vector<char> relay = relays(graph.nodes, sinks);
+  require(number_of(group) == graph.nodes, "group needs one entry a node");
+  const Marks relay = relays(graph.nodes, sinks);
   require_balance(graph, relay);
   nb::gil_scoped_release release;
   return blaming_thin_links(
@@ -153,10 +142,10 @@ Logical find_logical(const Digraph& graph, const Amounts& supply, const Ints& si
 // The logical links with the sinks numbered 0, 1, ...
 Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
   Ints position(nodes, -1);
-  for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
+  for (int i : range(sinks)) position[sinks[i]] = i;
   Digraph graph;
-  graph.nodes = static_cast<int>(sinks.size());
-  for (std::size_t a = 0; a < logical.tail.size(); ++a) {
+  graph.nodes = number_of(sinks);
+  for (int a : range(logical.tail)) {
     require(logical.tail[a] < nodes && logical.head[a] < nodes, "a logical link ends at no sink");
     graph.tail.push_back(position[logical.tail[a]]);
     graph.head.push_back(position[logical.head[a]]);
@@ -170,11 +159,11 @@ Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
 
 using TreeTuple = std::tuple<int, Amount, Ints>;
 
-std::vector<TreeTuple> over_paths(std::vector<Batch> batches, const Logical& logical,
+std::vector<TreeTuple> over_paths(Batches batches, const Logical& logical,
                                   const Ints& sinks, int nodes) {
   for (Batch& batch : batches) {
     Ints parent(nodes, -1);
-    for (std::size_t v = 0; v < sinks.size(); ++v)
+    for (int v : range(sinks))
       if (batch.parent[v] >= 0) parent[sinks[v]] = sinks[batch.parent[v]];
     batch.parent = std::move(parent);
     batch.root = sinks[batch.root];
@@ -192,7 +181,7 @@ using Packed = std::optional<std::tuple<int, std::vector<TreeTuple>>>;
 template <typename Prepare>
 Packed pack_logical(const Logical& logical, const Amounts& supply, const Ints& sinks,
                     const Prepare& prepare) {
-  const int nodes = static_cast<int>(supply.size());
+  const int nodes = number_of(supply);
   demand(nodes, supply, sinks, true);
   Demand asked;
   for (std::size_t i = 0; i < sinks.size(); ++i) {
@@ -202,21 +191,19 @@ Packed pack_logical(const Logical& logical, const Amounts& supply, const Ints& s
   const Digraph graph = compact(logical, sinks, nodes);
   const auto packer = prepare(nodes);
   nb::gil_scoped_release release;
-  std::optional<std::vector<Batch>> batches =
+  std::optional<Batches> batches =
       blaming_thin_links(graph, asked, [&] { return packer(graph, asked.supply); });
   if (!batches) return std::nullopt;
   const int most = height(*batches);
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
 }
 
-using Batches = std::optional<std::vector<Batch>>;
-
 // Trees in layers (the lowest there are) or, with `exact`, always trees, lowered afterwards.
 Packed pack_whole(const Logical& logical, const Amounts& supply, const Ints& sinks, bool exact) {
   return pack_logical(logical, supply, sinks, [&](int) {
-    return [=](const Digraph& graph, const Amounts& units) -> Batches {
+    return [=](const Digraph& graph, const Amounts& units) -> std::optional<Batches> {
       if (!exact) return pack_layered(graph, units);
-      std::vector<Batch> trees = pack_exact(graph, units);
+      Batches trees = pack_exact(graph, units);
       const long edges = static_cast<long>(trees.size()) * graph.nodes;
       lower_trees(graph, trees, std::min(1'000'000L, 1'700 * edges));  // half a second at most
       return trees;
@@ -227,7 +214,7 @@ Packed pack_whole(const Logical& logical, const Amounts& supply, const Ints& sin
 Packed pack_by_boxes(const Logical& logical, const Amounts& supply, const Ints& sinks,
                      const Ints& group) {
   return pack_logical(logical, supply, sinks, [&](int nodes) {
-    require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
+    require(number_of(group) == nodes, "group needs one entry a node");
     Ints boxes;
     for (int v : sinks) boxes.push_back(group[v]);
     return [=](const Digraph& graph, const Amounts& units) {
@@ -240,13 +227,13 @@ Packed pack_lower(const Logical& logical, const Amounts& supply, const Ints& sin
                   const Elements& elements, int below) {
   return pack_logical(logical, supply, sinks, [&](int nodes) {
     Ints position(nodes, -1);
-    for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
+    for (int i : range(sinks)) position[sinks[i]] = i;
     Elements maps;
     for (const Ints& image : elements) {
-      require(static_cast<int>(image.size()) == nodes, "an element needs one entry a node");
+      require(number_of(image) == nodes, "an element needs one entry a node");
       require_nodes(image, nodes);
       Ints& map = maps.emplace_back();
-      std::vector<char> taken(sinks.size(), 0);
+      Marks taken(sinks.size(), 0);
       for (int v : sinks) {
         map.push_back(position[image[v]]);
         require(map.back() >= 0, "an element maps a sink to a node that is none");
@@ -267,7 +254,7 @@ constexpr Amount kMostTime = Amount{1} << 31;
 // Trees as Python holds them: paths are shared between trees, so each is read only once.
 struct PyTrees {
   std::vector<PathInfo> paths;
-  std::vector<Ints> trees;  // per tree, its paths
+  Lists trees;  // per tree, its paths
 
   PyTrees(const nb::sequence& edges, const TreeScan& scan, int nodes) {
     std::unordered_map<const PyObject*, int> number;
@@ -276,7 +263,7 @@ struct PyTrees {
       Ints& list = trees.emplace_back();
       list.reserve(nb::len(tree));
       for (nb::handle path : nb::borrow<nb::sequence>(tree)) {
-        const auto [it, fresh] = number.try_emplace(path.ptr(), static_cast<int>(paths.size()));
+        const auto [it, fresh] = number.try_emplace(path.ptr(), number_of(paths));
         if (fresh) {
           keep_.push_back(nb::borrow(path));  // no other path may come to lie at its address
           hops.clear();
@@ -303,7 +290,7 @@ Amounts find_longest_ways(const Digraph& graph, const Ints& ranks, const Amounts
   Amount most = hop, least = hop;
   for (Amount time : times) most = std::max(most, time), least = std::min(least, time);
   require(least >= 0 && most < kMostTime, "a time is negative or too large");
-  const std::vector<char> none(graph.nodes, 0), rank = marked(ranks, graph.nodes);
+  const Marks none(graph.nodes, 0), rank = marked(ranks, graph.nodes);
   TreeScan scan(graph, rank, none, none);
   scan.set_times(times, hop);
   const PyTrees given(edges, scan, graph.nodes);
@@ -311,7 +298,7 @@ Amounts find_longest_ways(const Digraph& graph, const Ints& ranks, const Amounts
           "trees, roots and phases differ in length");
   nb::gil_scoped_release release;
   Amounts longest;
-  for (std::size_t i = 0; i < roots.size(); ++i) {
+  for (int i : range(roots)) {
     const bool sound = scan.add(roots[i], reduce[i], 1, given.trees[i], given.paths);
     longest.push_back(sound && scan.counted() ? scan.longest() : -1);
   }
@@ -326,7 +313,7 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees(
   for (int root : roots) require(0 <= root && root < graph.nodes, "an unknown root is named");
   require(copies.size() == nodes && adds.size() == nodes,
           "copies and adds need one entry a node");
-  const std::vector<char> rank = marked(ranks, graph.nodes);
+  const Marks rank = marked(ranks, graph.nodes);
   TreeScan scan(graph, rank, {copies.begin(), copies.end()}, {adds.begin(), adds.end()});
   const PyTrees given(edges, scan, graph.nodes);
   require(given.trees.size() == roots.size() && roots.size() == reduce.size() &&
@@ -334,9 +321,9 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees(
           "trees, roots, phases and weights differ in length");
   nb::gil_scoped_release release;
   int wrong = -1;
-  for (std::size_t i = 0; i < roots.size(); ++i)
+  for (int i : range(roots))
     if (!scan.add(roots[i], reduce[i], weights[i], given.trees[i], given.paths) && wrong < 0)
-      wrong = static_cast<int>(i);
+      wrong = i;
   std::optional<Amounts> loads;
   if (scan.counted()) loads = scan.loads();
   return {wrong, scan.height(), std::move(loads)};
@@ -347,32 +334,32 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees(
 BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& spread, const Ints& ranks,
                        const Amounts& entries, const Ints& twin) {
   const int nodes = graph.nodes;
-  require(static_cast<int>(box.size()) == nodes, "box needs one entry a node");
-  require(static_cast<int>(entries.size()) == nodes, "entries need one entry a node");
-  require(twin.empty() || static_cast<int>(twin.size()) == graph.arcs(),
+  require(number_of(box) == nodes, "box needs one entry a node");
+  require(number_of(entries) == nodes, "entries need one entry a node");
+  require(twin.empty() || number_of(twin) == graph.arcs(),
           "twins need one entry an arc, or none");
-  for (int e = 0; e < static_cast<int>(twin.size()); ++e)
+  for (int e : range(twin))
     require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs() && twin[e] != e &&
                               twin[twin[e]] == e && graph.capacity[twin[e]] == graph.capacity[e]),
             "arcs that share a capacity must be of one, and name each other");
   BoxedGraph boxed{graph, box, marked(ranks, nodes), entries, twin, 0, spread};
-  for (int v = 0; v < nodes; ++v) {
+  for (int v : range(nodes)) {
     require(-1 <= box[v] && box[v] < nodes, "an unknown box is named");
     require(box[v] >= 0 || !boxed.rank[v], "a rank is in no box");
     boxed.boxes = std::max(boxed.boxes, box[v] + 1);
   }
-  require(static_cast<int>(spread.size()) == boxed.boxes, "spread needs one entry a box");
+  require(number_of(spread) == boxed.boxes, "spread needs one entry a box");
   for (int hops : spread) require(0 <= hops && hops <= nodes, "a box is spread in no such number of hops");
-  for (int e = 0; e < boxed.graph.arcs(); ++e)
+  for (int e : range(boxed.graph.arcs()))
     require(!boxed.rank[boxed.graph.tail[e]] || !boxed.rank[boxed.graph.head[e]],
             "an arc joins two ranks");
   return boxed;
 }
 
 // Paths as tuples of nodes, each node's number one object.
-nb::list path_tuples(const Digraph& graph, const std::vector<Ints>& ways) {
+nb::list path_tuples(const Digraph& graph, const Lists& ways) {
   std::vector<nb::object> number;
-  for (int v = 0; v < graph.nodes; ++v) number.push_back(nb::cast(v));
+  for (int v : range(graph.nodes)) number.push_back(nb::cast(v));
   nb::list paths;
   for (const Ints& way : ways) {
     PyObject* path = PyTuple_New(static_cast<Py_ssize_t>(way.size()) + 1);
@@ -385,7 +372,7 @@ nb::list path_tuples(const Digraph& graph, const std::vector<Ints>& ways) {
   return paths;
 }
 
-std::tuple<Amount, long, nb::list, std::vector<Ints>> find_low_trees(
+std::tuple<Amount, long, nb::list, Lists> find_low_trees(
     const Digraph& graph, const Ints& box, const Ints& spread, const Ints& ranks,
     const Amounts& entries, const std::vector<Unit>& units, int height, bool grow, long moves,
     unsigned seed, const Ints& twin) {

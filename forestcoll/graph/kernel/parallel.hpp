@@ -1,12 +1,8 @@
 // Loops over independent items on all cores; Ctrl-C still ends them.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <exception>
-#include <stdexcept>
 #include <thread>
-#include <vector>
 
 #include "graph.hpp"
 
@@ -26,7 +22,7 @@ void parallel_for(int count, bool heavy, const Work& work) {
   const int cores = static_cast<int>(std::min(8u, std::max(1u, std::thread::hardware_concurrency())));
   const int threads = heavy && !stop_asked ? std::min(cores, count) : 1;
   if (threads <= 1) {
-    for (int i = 0; i < count; ++i) work(i);
+    for (int i : range(count)) work(i);
     return;
   }
   std::atomic<int> next{0};

@@ -1,15 +1,13 @@
 #include "tree_scan.hpp"
 
-#include <algorithm>
-
 namespace forestcoll {
 
-TreeScan::TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
-                   std::vector<char> adds)
+TreeScan::TreeScan(const Digraph& graph, const Marks& rank, Marks copies,
+                   Marks adds)
     : rank_(rank), arc_(graph), loads_(graph.arcs(), 0), parent_(graph.nodes),
       depth_(graph.nodes), way_(graph.nodes), seen_(graph.arcs(), 0) {
   for (char r : rank) ranks_ += r != 0;
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     once_[0].push_back(copies[graph.head[e]]);
     once_[1].push_back(adds[graph.tail[e]]);
   }
@@ -35,7 +33,7 @@ PathInfo TreeScan::read(std::span<const int> nodes) const {
   return path;
 }
 
-bool TreeScan::add(int root, bool reduce, Amount weight, const std::vector<int>& paths,
+bool TreeScan::add(int root, bool reduce, Amount weight, const Ints& paths,
                    const std::vector<PathInfo>& known) {
   ++tree_;
   const bool good = weight > 0 && rank_[root] && spans(root, reduce, paths, known);
@@ -43,11 +41,11 @@ bool TreeScan::add(int root, bool reduce, Amount weight, const std::vector<int>&
   return good;
 }
 
-bool TreeScan::spans(int root, bool reduce, const std::vector<int>& paths,
+bool TreeScan::spans(int root, bool reduce, const Ints& paths,
                      const std::vector<PathInfo>& known) {
-  if (static_cast<int>(paths.size()) != ranks_ - 1) return false;
-  std::fill(parent_.begin(), parent_.end(), -1);
-  std::fill(depth_.begin(), depth_.end(), -1);
+  if (number_of(paths) != ranks_ - 1) return false;
+  std::ranges::fill(parent_, -1);
+  std::ranges::fill(depth_, -1);
   depth_[root] = 0;
   way_[root] = longest_ = 0;
   for (int p : paths) {
@@ -62,7 +60,7 @@ bool TreeScan::spans(int root, bool reduce, const std::vector<int>& paths,
     chain_.clear();
     int v = reduce ? known[p].first : known[p].last;
     for (; depth_[v] < 0; v = parent_[v]) {
-      if (static_cast<int>(chain_.size()) >= ranks_) return false;
+      if (number_of(chain_) >= ranks_) return false;
       chain_.push_back(v);
     }
     int depth = depth_[v];
@@ -77,7 +75,7 @@ bool TreeScan::spans(int root, bool reduce, const std::vector<int>& paths,
   return true;
 }
 
-void TreeScan::load(bool reduce, Amount weight, const std::vector<int>& paths,
+void TreeScan::load(bool reduce, Amount weight, const Ints& paths,
                     const std::vector<PathInfo>& known) {
   for (int p : paths) {
     counted_ &= known[p].linked;

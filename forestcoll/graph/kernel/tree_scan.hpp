@@ -1,9 +1,7 @@
 // Whether trees over paths span, how high they are and what they load: the check's inner loops.
 #pragma once
 
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "graph.hpp"
 
@@ -14,7 +12,7 @@ struct PathInfo {
   int first = -1, last = -1;
   bool sound = false;   // two ends or more, ranks only at the ends
   bool linked = false;  // every hop is an arc of the graph
-  std::vector<int> arcs;
+  Ints arcs;
   Amount time = 0;  // of all its arcs, where they have times
 };
 
@@ -22,39 +20,39 @@ struct PathInfo {
 // (reduce) are loaded once a tree, however many of its paths cross them.
 class TreeScan {
  public:
-  TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
-           std::vector<char> adds);
+  TreeScan(const Digraph& graph, const Marks& rank, Marks copies,
+           Marks adds);
 
   // Every path that is read from here on takes the sum over its arcs, and `hop`.
-  void set_times(std::vector<Amount> arcs, Amount hop) { times_ = std::move(arcs), hop_ = hop; }
+  void set_times(Amounts arcs, Amount hop) { times_ = std::move(arcs), hop_ = hop; }
 
   PathInfo read(std::span<const int> nodes) const;
 
   // Notes one tree; `paths` are indexes into `known`. Returns whether it reaches every rank once.
-  bool add(int root, bool reduce, Amount weight, const std::vector<int>& paths,
+  bool add(int root, bool reduce, Amount weight, const Ints& paths,
            const std::vector<PathInfo>& known);
 
   int height() const { return height_; }  // of the sound trees
   Amount longest() const { return longest_; }  // way of the last tree, if sound: root to rank
   bool counted() const { return counted_; }  // no overflow, no hop without an arc
-  const std::vector<Amount>& loads() const { return loads_; }
+  const Amounts& loads() const { return loads_; }
 
  private:
-  bool spans(int root, bool reduce, const std::vector<int>& paths,
+  bool spans(int root, bool reduce, const Ints& paths,
              const std::vector<PathInfo>& known);
-  void load(bool reduce, Amount weight, const std::vector<int>& paths,
+  void load(bool reduce, Amount weight, const Ints& paths,
             const std::vector<PathInfo>& known);
 
   int ranks_ = 0, height_ = 0;
   Amount hop_ = 0, longest_ = 0;
-  std::vector<Amount> times_;  // per arc, or empty
+  Amounts times_;  // per arc, or empty
   bool counted_ = true;
-  const std::vector<char>& rank_;
+  const Marks& rank_;
   ArcIndex arc_;
-  std::vector<char> once_[2];  // per phase and arc
-  std::vector<Amount> loads_;
-  std::vector<int> parent_, depth_, chain_;
-  std::vector<Amount> way_;  // from the root; that of the last path before it is known
+  Marks once_[2];  // per phase and arc
+  Amounts loads_;
+  Ints parent_, depth_, chain_;
+  Amounts way_;  // from the root; that of the last path before it is known
   std::vector<long> seen_;  // per arc, the last tree that loaded it
   long tree_ = 0;
 };

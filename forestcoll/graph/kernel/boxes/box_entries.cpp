@@ -1,10 +1,5 @@
 #include "boxes/boxes.hpp"
 
-#include <algorithm>
-#include <map>
-#include <optional>
-#include <utility>
-
 #include "packing/packing.hpp"
 #include "parallel.hpp"
 #include "packing/shares.hpp"
@@ -21,16 +16,13 @@ constexpr long kLoweringTries = 200'000;  // of lowering what exact packing made
 enum class Way { kNone, kShort, kLong };
 
 // Hops between boxes, from each to each; as many as there are boxes where there is no way.
-std::vector<std::vector<int>> box_hops(const Digraph& graph, const Boxes& boxes) {
-  std::vector<std::vector<int>> out(boxes.count());
-  for (int e = 0; e < graph.arcs(); ++e)
+Lists box_hops(const Digraph& graph, const Boxes& boxes) {
+  Lists out(boxes.count());
+  for (int e : range(graph.arcs()))
     if (graph.capacity[e] > 0) out[boxes.of[graph.tail[e]]].push_back(boxes.of[graph.head[e]]);
-  for (std::vector<int>& list : out) {
-    std::sort(list.begin(), list.end());
-    list.erase(std::unique(list.begin(), list.end()), list.end());
-  }
-  std::vector<std::vector<int>> hops;
-  for (int from = 0; from < boxes.count(); ++from)
+  for (Ints& list : out) list = distinct(std::move(list));
+  Lists hops;
+  for (int from : range(boxes.count()))
     hops.push_back(hops_from(out, from, boxes.count()));
   return hops;
 }
@@ -53,9 +45,9 @@ struct Lack {
 // are hops. Where some of a class cannot enter a box like that, that many go round, over a box more.
 class Classes {
  public:
-  Classes(const Digraph& graph, const Boxes& boxes, const std::vector<Amount>& supply)
+  Classes(const Digraph& graph, const Boxes& boxes, const Amounts& supply)
       : hops_(box_hops(graph, boxes)), level_(hops_) {
-    for (int b = 0; b < boxes.count(); ++b) {
+    for (int b : range(boxes.count())) {
       home_.push_back(b);
       for (int r : boxes.members[b])
         if (supply[r] > 0) streams_.push_back({r, supply[r], b});
@@ -83,8 +75,8 @@ class Classes {
         if (stream.kind == kind) weight += stream.weight;
       const auto parts = static_cast<int>(
           std::min({weight / most, static_cast<Amount>(list.size()), static_cast<Amount>(kParts)}));
-      const std::vector<int> kinds = divide(kind, weight, std::max(1, parts));
-      for (std::size_t i = 0; i < list.size(); ++i) ++level_[kinds[i % kinds.size()]][list[i].box];
+      const Ints kinds = divide(kind, weight, std::max(1, parts));
+      for (int i : range(list)) ++level_[kinds[i % kinds.size()]][list[i].box];
     }
     return streams_.size() < kStreams * hops_.size() + 1'000;
   }
@@ -94,11 +86,11 @@ class Classes {
   static constexpr std::size_t kStreams = 64;  // a box, on the average
 
   // Makes `parts` classes of one, of nearly equal weight; returns them.
-  std::vector<int> divide(int kind, Amount weight, int parts) {
-    std::vector<int> kinds{kind};
+  Ints divide(int kind, Amount weight, int parts) {
+    Ints kinds{kind};
     for (int p = 1; p < parts; ++p) {
-      kinds.push_back(static_cast<int>(level_.size()));
-      level_.push_back(std::vector<int>(level_[kind]));
+      kinds.push_back(number_of(level_));
+      level_.push_back(Ints(level_[kind]));
       home_.push_back(home_[kind]);
     }
     std::vector<Stream> after;
@@ -122,17 +114,17 @@ class Classes {
     return kinds;
   }
 
-  std::vector<std::vector<int>> hops_;   // per box and box
-  std::vector<std::vector<int>> level_;  // per class and box
-  std::vector<int> home_;                // per class
+  Lists hops_;   // per box and box
+  Lists level_;  // per class and box
+  Ints home_;                // per class
   std::vector<Stream> streams_;
 };
 
 class Outliner {
  public:
-  Outliner(const Digraph& graph, const Boxes& boxes, const std::vector<Amount>& supply)
+  Outliner(const Digraph& graph, const Boxes& boxes, const Amounts& supply)
       : graph_(graph), boxes_(boxes), supply_(supply), into_(boxes.count()) {
-    for (int e = 0; e < graph.arcs(); ++e) {
+    for (int e : range(graph.arcs())) {
       const int b = boxes.of[graph.head[e]];
       if (graph.capacity[e] > 0 && boxes.of[graph.tail[e]] != b) into_[b].push_back(e);
     }
@@ -141,7 +133,7 @@ class Outliner {
   // Layer by layer; nothing where classes do not come to rest.
   std::optional<std::vector<Outline>> layered() {
     Classes classes(graph_, boxes_, supply_);
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round : range(kRounds)) {
       const std::vector<Lack> lacks =
           enter_all(classes.streams(),
                     [&](int stream, int other, int b) { return classes.way(stream, other, b); });
@@ -153,14 +145,14 @@ class Outliner {
 
   // Tree by tree of boxes, which are nodes now.
   std::vector<Outline> exact() {
-    const std::vector<Batch> batches = packed_boxes();
+    const Batches batches = packed_boxes();
     std::vector<Stream> streams;
-    std::vector<const std::vector<int>*> parents;
-    std::vector<Amount> left = supply_;
+    std::vector<const Ints*> parents;
+    Amounts left = supply_;
     std::vector<std::size_t> next(boxes_.count(), 0);
     for (const Batch& batch : batches)
       for (Amount weight = batch.weight; weight > 0;) {
-        const std::vector<int>& members = boxes_.members[batch.root];
+        const Ints& members = boxes_.members[batch.root];
         const int root = members[next[batch.root]];
         const Amount units = std::min(weight, left[root]);
         if (units > 0) {
@@ -179,12 +171,12 @@ class Outliner {
   }
 
  private:
-  std::vector<Batch> packed_boxes() const {
+  Batches packed_boxes() const {
     Digraph graph;
     graph.nodes = boxes_.count();
-    std::vector<Amount> supply(boxes_.count(), 0);
-    for (int v = 0; v < graph_.nodes; ++v) supply[boxes_.of[v]] += supply_[v];
-    for (int b = 0; b < boxes_.count(); ++b) {
+    Amounts supply(boxes_.count(), 0);
+    for (int v : range(graph_.nodes)) supply[boxes_.of[v]] += supply_[v];
+    for (int b : range(boxes_.count())) {
       std::map<int, Amount> from;
       for (int e : into_[b]) from[boxes_.of[graph_.tail[e]]] += graph_.capacity[e];
       for (const auto& [other, units] : from) {
@@ -193,7 +185,7 @@ class Outliner {
         graph.capacity.push_back(units);
       }
     }
-    std::vector<Batch> batches = pack_exact(graph, supply);
+    Batches batches = pack_exact(graph, supply);
     lower_trees(graph, batches, kLoweringTries);
     return batches;
   }
@@ -217,13 +209,13 @@ class Outliner {
   std::vector<Lack> enter(const std::vector<Stream>& streams, const May& may, int b) {
     thread_local Transport transport;
     transport.clear();
-    const std::vector<int>& into = into_[b];
-    std::map<int, std::vector<int>> from;  // arcs, per box where they start
-    for (int i = 0; i < static_cast<int>(into.size()); ++i) {
+    const Ints& into = into_[b];
+    std::map<int, Ints> from;  // arcs, per box where they start
+    for (int i : range(into)) {
       transport.add_column(graph_.capacity[into[i]]);
       from[boxes_.of[graph_.tail[into[i]]]].push_back(i);
     }
-    for (int s = 0; s < static_cast<int>(streams.size()); ++s) {
+    for (int s : range(streams)) {
       const int root = streams[s].root;
       const bool outside = boxes_.of[root] != b;
       if (outside) offer(transport, b, from, root, [&](int other) { return may(s, other, b); });
@@ -231,7 +223,7 @@ class Outliner {
     }
     transport.solve(false);
     std::map<int, Amount> lacking;
-    for (int row = 0; row < transport.rows(); ++row) {
+    for (int row : range(transport.rows())) {
       if (transport.missing(row) > 0) lacking[streams[row].kind] += transport.missing(row);
       transport.read(row, [&](int i, Amount units) { shares_[b].add(into[i], units); });
       shares_[b].end_root();
@@ -243,7 +235,7 @@ class Outliner {
 
   // The options of a root's row. An arc that starts at the root itself saves a hop.
   template <typename May>
-  void offer(Transport& transport, int b, const std::map<int, std::vector<int>>& from, int root,
+  void offer(Transport& transport, int b, const std::map<int, Ints>& from, int root,
              const May& may) const {
     int own = -1;
     bool far = false;
@@ -270,11 +262,11 @@ class Outliner {
 
   std::vector<Outline> laid_out(const std::vector<Stream>& streams) const {
     std::vector<Outline> outlines;
-    for (std::size_t s = 0; s < streams.size(); ++s)
+    for (int s : range(streams))
       lay_out(
           streams[s].weight, boxes_.count(),
-          [&](int b) { return shares_[b].of(static_cast<int>(s)); },
-          [&](Amount weight, const std::vector<int>& arc) {
+          [&](int b) { return shares_[b].of(s); },
+          [&](Amount weight, const Ints& arc) {
             outlines.push_back({streams[s].root, weight, arc});
           });
     return outlines;
@@ -282,29 +274,29 @@ class Outliner {
 
   const Digraph& graph_;
   const Boxes& boxes_;
-  const std::vector<Amount>& supply_;
-  std::vector<std::vector<int>> into_;  // per box, arcs from other boxes
+  const Amounts& supply_;
+  Lists into_;  // per box, arcs from other boxes
   std::vector<Shares> shares_;          // per box
 };
 
 }  // namespace
 
-Boxes number_boxes(const std::vector<int>& box) {
+Boxes number_boxes(const Ints& box) {
   Boxes boxes;
   std::map<int, int> number;
-  for (std::size_t v = 0; v < box.size(); ++v) {
+  for (int v : range(box)) {
     int b = boxes.count();
     if (box[v] >= 0) b = number.try_emplace(box[v], b).first->second;
     if (b == boxes.count()) boxes.members.emplace_back();
     boxes.of.push_back(b);
-    boxes.place.push_back(static_cast<int>(boxes.members[b].size()));
-    boxes.members[b].push_back(static_cast<int>(v));
+    boxes.place.push_back(number_of(boxes.members[b]));
+    boxes.members[b].push_back(v);
   }
   return boxes;
 }
 
 std::vector<Outline> outline(const Digraph& graph, const Boxes& boxes,
-                             const std::vector<Amount>& supply) {
+                             const Amounts& supply) {
   Outliner outliner(graph, boxes, supply);
   auto layered = outliner.layered();
   return layered ? std::move(*layered) : outliner.exact();

@@ -1,8 +1,5 @@
 #include "boxes/boxes.hpp"
 
-#include <algorithm>
-#include <map>
-
 #include "cuts.hpp"
 
 namespace forestcoll {
@@ -10,40 +7,40 @@ namespace {
 
 class Tightening {
  public:
-  Tightening(Digraph& graph, const Demand& demand, const std::vector<int>& box)
+  Tightening(Digraph& graph, const Demand& demand, const Ints& box)
       : graph_(graph), demand_(demand), box_(box), check_(graph, demand), blocked_(graph.arcs(), 0),
         taken_(graph.arcs(), 0) {
     for (int b : box) boxes_ = std::max(boxes_, b + 1);
     into_.resize(boxes_);
     rooted_.resize(boxes_ + graph.nodes);
-    for (int v = 0; v < graph.nodes; ++v) rooted_[origin(v)] += demand.supply[v];
-    for (int e = 0; e < graph.arcs(); ++e) {
+    for (int v : range(graph.nodes)) rooted_[origin(v)] += demand.supply[v];
+    for (int e : range(graph.arcs())) {
       const int b = box[graph.head[e]];
       if (b >= 0 && box[graph.tail[e]] != b) into_[b].push_back(e);
     }
   }
 
   // Per box whether it is tight now.
-  std::vector<char> run() {
-    std::vector<Amount> surplus = surpluses();
+  Marks run() {
+    Amounts surplus = surpluses();
     for (bool progress = true; progress;) {
-      for (int b = 0; b < boxes_; ++b) propose(b, surplus[b]);
-      if (std::none_of(taken_.begin(), taken_.end(), [](Amount units) { return units > 0; })) break;
+      for (int b : range(boxes_)) propose(b, surplus[b]);
+      if (std::ranges::none_of(taken_, [](Amount units) { return units > 0; })) break;
       progress = apply();
       surplus = surpluses();
     }
-    std::vector<char> tight;
+    Marks tight;
     for (Amount units : surplus) tight.push_back(units == 0);
     return tight;
   }
 
  private:
   // What enters each box beyond one arrival of every tree rooted outside.
-  std::vector<Amount> surpluses() const {
-    std::vector<Amount> surplus(boxes_, -demand_.total());
-    for (int b = 0; b < boxes_; ++b)
+  Amounts surpluses() const {
+    Amounts surplus(boxes_, -demand_.total());
+    for (int b : range(boxes_))
       for (int e : into_[b]) surplus[b] += graph_.capacity[e];
-    for (int v = 0; v < graph_.nodes; ++v)
+    for (int v : range(graph_.nodes))
       if (box_[v] >= 0) surplus[box_[v]] += demand_.supply[v];
     return surplus;
   }
@@ -52,7 +49,7 @@ class Tightening {
   // it, for those can then still come straight from there; then from all of them.
   void propose(int b, Amount surplus) {
     std::map<int, Source> from;
-    std::vector<int> all;
+    Ints all;
     for (int e : into_[b]) {
       Source& source = from[origin(graph_.tail[e])];
       source.beyond += graph_.capacity[e];
@@ -74,7 +71,7 @@ class Tightening {
 
   // Takes `units` off these links, or all they have: first what they hold beyond the trees rooted at
   // their start. Returns how many it took.
-  Amount take(const std::vector<int>& links, Amount units) {
+  Amount take(const Ints& links, Amount units) {
     const Amount wanted = units;
     for (const bool beyond : {true, false}) {
       std::vector<std::pair<Amount, int>> room;
@@ -94,7 +91,7 @@ class Tightening {
   // Calls use(whose, part) with parts of `amount`, as even as the rooms allow.
   template <typename Whose, typename Use>
   static void divide(std::vector<std::pair<Amount, Whose>>& room, Amount amount, const Use& use) {
-    std::stable_sort(room.begin(), room.end(),
+    std::ranges::stable_sort(room,
                      [](const auto& x, const auto& y) { return x.first < y.first; });
     auto sharers = static_cast<Amount>(room.size());
     for (const auto& [most, whose] : room) {  // small ones first: the larger ones make up for them
@@ -111,15 +108,15 @@ class Tightening {
   bool apply() {
     int from = 0;
     for (;;) {
-      std::vector<Amount> capacity = graph_.capacity;
-      for (int e = 0; e < graph_.arcs(); ++e) capacity[e] -= taken_[e];
+      Amounts capacity = graph_.capacity;
+      for (int e : range(graph_.arcs())) capacity[e] -= taken_[e];
       const auto violation = check_.violated(capacity, from);
       if (!violation) break;
       from = violation->sink;
       give_back(violation->inside, violation->short_by);
     }
     bool any = false;
-    for (int e = 0; e < graph_.arcs(); ++e) {
+    for (int e : range(graph_.arcs())) {
       any |= taken_[e] > 0;
       graph_.capacity[e] -= taken_[e];
       taken_[e] = 0;
@@ -127,15 +124,15 @@ class Tightening {
     return any;
   }
 
-  void give_back(const std::vector<char>& inside, Amount amount) {
-    std::vector<int> hit;
-    for (int e = 0; e < graph_.arcs(); ++e) {
+  void give_back(const Marks& inside, Amount amount) {
+    Ints hit;
+    for (int e : range(graph_.arcs())) {
       if (!inside[graph_.tail[e]] || inside[graph_.head[e]]) continue;
       blocked_[e] = 1;
       if (taken_[e] > 0) hit.push_back(e);
     }
-    std::stable_sort(hit.begin(), hit.end(), [&](int a, int b) { return taken_[a] < taken_[b]; });
-    for (std::size_t i = 0; i < hit.size(); ++i) {
+    std::ranges::stable_sort(hit, [&](int a, int b) { return taken_[a] < taken_[b]; });
+    for (int i : range(hit)) {
       const auto sharers = static_cast<Amount>(hit.size() - i);
       const Amount part = std::min(taken_[hit[i]], (amount + sharers - 1) / sharers);
       taken_[hit[i]] -= part;
@@ -146,24 +143,24 @@ class Tightening {
 
   struct Source {
     Amount beyond = 0;  // what comes from there over what is rooted there
-    std::vector<int> links;
+    Ints links;
   };
 
   Digraph& graph_;
   const Demand& demand_;
-  const std::vector<int>& box_;
+  const Ints& box_;
   DemandCheck check_;
   int boxes_ = 0;
-  std::vector<std::vector<int>> into_;  // per box
-  std::vector<Amount> rooted_;          // per origin
-  std::vector<char> blocked_;           // per arc
-  std::vector<Amount> taken_;           // per arc
+  Lists into_;  // per box
+  Amounts rooted_;          // per origin
+  Marks blocked_;           // per arc
+  Amounts taken_;           // per arc
 };
 
 }  // namespace
 
-void tighten(Digraph& graph, const Demand& demand, std::vector<int>& box) {
-  const std::vector<char> tight = Tightening(graph, demand, box).run();
+void tighten(Digraph& graph, const Demand& demand, Ints& box) {
+  const Marks tight = Tightening(graph, demand, box).run();
   for (int& b : box)
     if (b >= 0 && !tight[b]) b = -1;
 }

@@ -1,11 +1,5 @@
 #include "boxes/boxes.hpp"
 
-#include <algorithm>
-#include <map>
-#include <mutex>
-#include <numeric>
-#include <tuple>
-
 #include "packing/packing.hpp"
 #include "parallel.hpp"
 #include "packing/shares.hpp"
@@ -14,13 +8,13 @@ namespace forestcoll {
 namespace {
 
 // The groups of two and more nodes, numbered from 0; -1 for nodes in none.
-std::vector<int> real_groups(const std::vector<int>& group) {
+Ints real_groups(const Ints& group) {
   std::map<int, int> size, number;
   for (int g : group) ++size[g];
-  std::vector<int> box;
+  Ints box;
   for (int g : group) {
     const bool real = g >= 0 && size[g] > 1;
-    box.push_back(real ? number.try_emplace(g, static_cast<int>(number.size())).first->second : -1);
+    box.push_back(real ? number.try_emplace(g, number_of(number)).first->second : -1);
   }
   return box;
 }
@@ -28,14 +22,14 @@ std::vector<int> real_groups(const std::vector<int>& group) {
 // The links inside one box and how many trees start where.
 struct Inside {
   Digraph graph;
-  std::vector<Amount> supply;
+  Amounts supply;
 
   auto key() const { return std::tie(graph.nodes, graph.tail, graph.head, graph.capacity, supply); }
   bool operator<(const Inside& other) const { return key() < other.key(); }
 };
 
 // Per entry node, trees that span the box.
-using Fans = std::vector<std::vector<Batch>>;
+using Fans = std::vector<Batches>;
 
 Fans solve_inside(const Inside& inside) {
   constexpr long kTries = 100'000;
@@ -54,14 +48,14 @@ Fans solve_inside(const Inside& inside) {
 
 // Solves every box; boxes alike share their solution.
 std::vector<const Fans*> solve_boxes(const Digraph& graph, const Boxes& boxes,
-                                     const std::vector<std::vector<Amount>>& entering,
+                                     const std::vector<Amounts>& entering,
                                      std::map<Inside, Fans>& solved) {
   std::vector<Inside> inside(boxes.count());
-  for (int b = 0; b < boxes.count(); ++b) {
-    inside[b].graph.nodes = static_cast<int>(boxes.members[b].size());
+  for (int b : range(boxes.count())) {
+    inside[b].graph.nodes = number_of(boxes.members[b]);
     inside[b].supply = entering[b];
   }
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     const int b = boxes.of[graph.tail[e]];
     if (graph.capacity[e] == 0 || boxes.of[graph.head[e]] != b) continue;
     inside[b].graph.tail.push_back(boxes.place[graph.tail[e]]);
@@ -75,7 +69,7 @@ std::vector<const Fans*> solve_boxes(const Digraph& graph, const Boxes& boxes,
     if (fresh) different.emplace_back(&it->first, &it->second);
     fans.push_back(&it->second);
   }
-  parallel_for(static_cast<int>(different.size()), true,
+  parallel_for(number_of(different), true,
                [&](int i) { *different[i].second = solve_inside(*different[i].first); });
   return fans;
 }
@@ -90,7 +84,7 @@ class Handout {
   // The trees that `outline` is given in box b: shares of fan numbers at its entry.
   void take(const Outline& outline, int b, std::vector<Share>& shares) {
     const int entry = this->entry(outline, b);
-    const std::vector<Batch>& fan = (*fans_[b])[boxes_.place[entry]];
+    const Batches& fan = (*fans_[b])[boxes_.place[entry]];
     auto& [next, used] = at_[entry];
     for (Amount left = outline.weight; left > 0;) {
       const Amount units = std::min(left, fan[next].weight - used);
@@ -105,14 +99,14 @@ class Handout {
   }
 
   // The whole tree of an outline that was given tree number fan[b] in every box b.
-  Batch tree(const Outline& outline, Amount weight, const std::vector<int>& fan) const {
-    Batch batch{outline.root, weight, std::vector<int>(graph_.nodes, -1)};
-    for (int b = 0; b < boxes_.count(); ++b) {
+  Batch tree(const Outline& outline, Amount weight, const Ints& fan) const {
+    Batch batch{outline.root, weight, Ints(graph_.nodes, -1)};
+    for (int b : range(boxes_.count())) {
       const int entry = this->entry(outline, b);
       if (outline.arc[b] >= 0) batch.parent[entry] = graph_.tail[outline.arc[b]];
-      const std::vector<int>& members = boxes_.members[b];
+      const Ints& members = boxes_.members[b];
       const Batch& local = (*fans_[b])[boxes_.place[entry]][fan[b]];
-      for (std::size_t i = 0; i < members.size(); ++i)
+      for (int i : range(members))
         if (members[i] != entry) batch.parent[members[i]] = members[local.parent[i]];
     }
     return batch;
@@ -131,40 +125,39 @@ class Handout {
 
 }  // namespace
 
-std::optional<std::vector<Batch>> pack_nested(const Digraph& graph, const std::vector<Amount>& supply,
-                                              const std::vector<int>& group) {
-  std::vector<int> box = real_groups(group);
-  auto none = [&] { return std::all_of(box.begin(), box.end(), [](int b) { return b < 0; }); };
-  if (none() || std::all_of(box.begin(), box.end(), [](int b) { return b == 0; }))
+std::optional<Batches> pack_nested(const Digraph& graph, const Amounts& supply,
+                                              const Ints& group) {
+  Ints box = real_groups(group);
+  auto none = [&] { return std::ranges::all_of(box, [](int b) { return b < 0; }); };
+  if (none() || std::ranges::all_of(box, [](int b) { return b == 0; }))
     return std::nullopt;
-  Demand demand{supply, std::vector<int>(graph.nodes)};
-  std::iota(demand.sinks.begin(), demand.sinks.end(), 0);
+  const Demand demand{supply, numbers(graph.nodes)};
   Digraph lowered = graph;
   tighten(lowered, demand, box);
   if (none()) return std::nullopt;
   const Boxes boxes = number_boxes(box);
   const std::vector<Outline> outlines = outline(lowered, boxes, supply);
 
-  std::vector<std::vector<Amount>> entering(boxes.count());
-  for (int b = 0; b < boxes.count(); ++b) entering[b].assign(boxes.members[b].size(), 0);
+  std::vector<Amounts> entering(boxes.count());
+  for (int b : range(boxes.count())) entering[b].assign(boxes.members[b].size(), 0);
   for (const Outline& outline : outlines)
-    for (int b = 0; b < boxes.count(); ++b) {
+    for (int b : range(boxes.count())) {
       const int entry = outline.arc[b] >= 0 ? graph.head[outline.arc[b]] : outline.root;
       entering[b][boxes.place[entry]] += outline.weight;
     }
   std::map<Inside, Fans> solved;
   const std::vector<const Fans*> fans = solve_boxes(lowered, boxes, entering, solved);
   Handout handout(graph, boxes, fans);
-  std::vector<Batch> batches;
+  Batches batches;
   std::vector<std::vector<Share>> shares(boxes.count());
   for (const Outline& outline : outlines) {
-    for (int b = 0; b < boxes.count(); ++b) {
+    for (int b : range(boxes.count())) {
       shares[b].clear();
       handout.take(outline, b, shares[b]);
     }
     lay_out(
         outline.weight, boxes.count(), [&](int b) { return std::span<const Share>(shares[b]); },
-        [&](Amount weight, const std::vector<int>& fan) {
+        [&](Amount weight, const Ints& fan) {
           batches.push_back(handout.tree(outline, weight, fan));
         });
   }

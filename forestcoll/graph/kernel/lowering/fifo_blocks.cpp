@@ -3,34 +3,18 @@
 //
 // A program has a hundred thousand steps and is written several times until it fits, so steps are
 // numbers here; instructions become objects of program/ when all of it fits.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
-#include <optional>
 #include <queue>
-#include <tuple>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "objects.hpp"
-
-namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace forestcoll {
 
 namespace {
 
-using Ints = std::vector<int>;
 using Pairs = std::vector<std::pair<int, int>>;
 using Connection = std::tuple<int, int, int, int>;  // sender, receiver, group, parity of the channels
 
@@ -71,13 +55,13 @@ struct Rank {
   std::array<Pairs, 3> writers;
   // Per chunk of the input, and of scratch that is used again, who has sent it and where.
   std::array<std::vector<Pairs>, 3> readers;
-  std::vector<Ints> waited;  // per thread block, until which step of others it has waited already
+  Lists waited;  // per thread block, until which step of others it has waited already
 };
 
 // Takes in, of each thread block, the later step.
 void take_later(Pairs& latest, const Pairs& more) {
   for (const auto& [block, step] : more) {
-    const auto at = std::find_if(latest.begin(), latest.end(), [&](const auto& one) { return one.first == block; });
+    const auto at = std::ranges::find_if(latest, [&](const auto& one) { return one.first == block; });
     if (at == latest.end())
       latest.emplace_back(block, step);
     else
@@ -99,11 +83,11 @@ class Blocks {
     for (nb::handle each : transfers) {
       Transfer t = read(each);
       const Connection connection{t.src, t.dst, number(each, group_), number(each, parity_)};
-      const auto [place, fresh] = numbers.try_emplace(connection, static_cast<int>(connections_.size()));
+      const auto [place, fresh] = numbers.try_emplace(connection, number_of(connections_));
       if (fresh) connections_.push_back(connection);
       t.connection = place->second;
       if (t.land != Land::final) {
-        t.sum = sums.try_emplace({t.dst, t.total.buffer, t.total.offset}, static_cast<int>(sums.size())).first->second;
+        t.sum = sums.try_emplace({t.dst, t.total.buffer, t.total.offset}, number_of(sums)).first->second;
       }
       transfers_.push_back(t);
     }
@@ -128,7 +112,7 @@ class Blocks {
   // Leaves every sum to one of the thread blocks of its rank that only add: which of them, by transfer.
   void add_apart(const Ints& adders) {
     apart_ = true;
-    for (std::size_t m = 0; m < transfers_.size(); ++m) transfers_[m].adder = adders.at(m);
+    for (int m : range(transfers_)) transfers_[m].adder = adders.at(m);
   }
 
   // The steps that each connection takes where it ends, and where it begins.
@@ -160,8 +144,8 @@ class Blocks {
 
   // Gives each transfer that channel of its connection's which has least to carry; the connections and
   // channels that any has.
-  Pairs share_out(const std::vector<Ints>& channels) {
-    std::vector<Ints> loads, numbers;
+  Pairs share_out(const Lists& channels) {
+    Lists loads, numbers;
     for (const Ints& own : channels) {
       loads.emplace_back(own.size());
       numbers.emplace_back(own.size(), -1);
@@ -169,11 +153,11 @@ class Blocks {
     pairs_.clear();
     for (Transfer& t : transfers_) {
       Ints& load = loads[t.connection];
-      const auto lane = std::min_element(load.begin(), load.end()) - load.begin();
+      const auto lane = std::ranges::min_element(load) - load.begin();
       load[lane] += t.source.count;
       int& pair = numbers[t.connection][lane];
       if (pair < 0) {
-        pair = static_cast<int>(pairs_.size());
+        pair = number_of(pairs_);
         pairs_.emplace_back(t.connection, channels[t.connection][lane]);
       }
       t.pair = pair;
@@ -186,16 +170,16 @@ class Blocks {
   // one by one, before it sends the next; what opens a sum before its other parts.
   std::vector<std::pair<int, bool>> events(const Ints& arrivals) const {
     std::vector<std::pair<int, bool>> events;
-    const int count = static_cast<int>(transfers_.size());
+    const int count = number_of(transfers_);
     if (arrivals.empty()) {
-      for (int m = 0; m < count; ++m) events.insert(events.end(), {{m, true}, {m, false}});
+      for (int m : range(count)) events.insert(events.end(), {{m, true}, {m, false}});
       return events;
     }
     std::vector<std::deque<int>> queues(pairs_.size());
     std::map<std::pair<int, int>, int> openers;  // by tree and rank
     using Coming = std::pair<int, int>;
     std::priority_queue<Coming, std::vector<Coming>, std::greater<>> coming;
-    std::vector<char> left(count);
+    Marks left(count);
     const std::function<void(int)> receive = [&](int m) {
       std::deque<int>& queue = queues[transfers_[m].pair];
       while (left[m]) {
@@ -212,7 +196,7 @@ class Blocks {
       coming.pop();
       receive(m);
     };
-    for (int m = 0; m < count; ++m) {
+    for (int m : range(count)) {
       const Transfer& t = transfers_[m];
       while (!coming.empty() && coming.top().first <= m) receive_next();
       std::deque<int>& queue = queues[t.pair];
@@ -253,9 +237,9 @@ class Blocks {
   // Per rank the steps of its thread blocks, once all transfers are written. `copies`: per rank the own
   // data that it copies to its output, (chunk of the input, of the output, how many), before all else
   // where `early` has the rank, else after it.
-  std::vector<Ints> write(const std::vector<std::vector<std::tuple<int, int, int>>>& copies,
+  Lists write(const std::vector<std::vector<std::tuple<int, int, int>>>& copies,
                           const std::vector<bool>& early, const Ints& arrivals) {
-    for (std::size_t r = 0; r < ranks_.size(); ++r)
+    for (int r : range(ranks_))
       if ((ranks_[r].copies_first = early.at(r))) copy(ranks_[r], copies.at(r));
     std::vector<std::vector<Place>> waiting(parts_.size());  // what is not yet in a sum
     for (const auto& [m, sends] : events(arrivals)) {
@@ -271,8 +255,8 @@ class Blocks {
       }
       add(rank, out_[t.pair], Op::send, t.source, {});
     }
-    std::vector<Ints> lengths;
-    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Lists lengths;
+    for (int r : range(ranks_)) {
       if (!early[r]) copy(ranks_[r], copies[r]);
       lengths.push_back(ranks_[r].lengths);
     }
@@ -289,15 +273,14 @@ class Blocks {
   // wait for in front if there are over `most`, for the runtime can only wait for the first ones.
   std::vector<std::pair<int, nb::tuple>> program(int rank, int most) {
     const Rank& own = ranks_.at(rank);
-    const int count = static_cast<int>(own.steps.size());
-    Ints order(count), place(count);
-    for (int b = 0; b < count; ++b) order[b] = b;
+    const int count = number_of(own.steps);
+    Ints order = numbers(count), place(count);
     if (count > most) {
-      std::vector<char> waited(count);
+      Marks waited(count);
       for (const auto& [block, step] : own.waits) waited[block] = true;
-      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return waited[a] > waited[b]; });
+      std::ranges::stable_sort(order, [&](int a, int b) { return waited[a] > waited[b]; });
     }
-    for (int b = 0; b < count; ++b) place[order[b]] = b;
+    for (int b : range(count)) place[order[b]] = b;
     std::vector<std::pair<int, nb::tuple>> blocks;
     for (int b : order) {
       const nb::object list = tuple_of(own.steps[b], [&](const Step& step) { return instruction(own, step, place); });
@@ -351,7 +334,7 @@ class Blocks {
     int turn = 0;
     for (const auto& [from, to, count] : copies) {
       Pairs readers;
-      for (int chunk = from; chunk < from + count && chunk < static_cast<int>(rank.readers[input].size()); ++chunk)
+      for (int chunk = from; chunk < from + count && chunk < number_of(rank.readers[input]); ++chunk)
         take_later(readers, rank.readers[input][chunk]);
       add(rank, rank.ports + turn++ % rank.local, Op::copy, {input, from, count}, {output, to, count}, std::move(readers));
     }
@@ -359,8 +342,8 @@ class Blocks {
 
   // Appends a step: it waits for `readers` and the last writers of all that it touches.
   void add(Rank& rank, int block, Op op, const Place& src, const Place& dst, Pairs readers = {}) {
-    const int step = static_cast<int>(rank.steps[block].size());
-    const int first = static_cast<int>(rank.waits.size());
+    const int step = number_of(rank.steps[block]);
+    const int first = number_of(rank.waits);
     if (recycles_ && op == Op::recv && dst.buffer == scratch) readers = forget_readers(rank, dst);
     for (const auto& [other, last] : readers) wait(rank, block, other, last, first);
     for (const Place* place : {&src, &dst}) {
@@ -374,11 +357,11 @@ class Blocks {
       std::fill_n(writers.begin() + dst.offset, dst.count, std::pair{block, step});
     } else if (src.buffer == input ? !rank.copies_first : src.buffer == scratch && recycles_) {
       std::vector<Pairs>& sent = rank.readers[src.buffer];
-      if (static_cast<int>(sent.size()) < src.offset + src.count) sent.resize(src.offset + src.count);
+      if (number_of(sent) < src.offset + src.count) sent.resize(src.offset + src.count);
       for (int chunk = src.offset; chunk < src.offset + src.count; ++chunk) take_later(sent[chunk], {{block, step}});
     }
     std::sort(rank.waits.begin() + first, rank.waits.end());
-    const int end = static_cast<int>(rank.waits.size());
+    const int end = number_of(rank.waits);
     rank.lengths[block] += std::max(1, end - first);
     rank.steps[block].push_back({op, src, dst, first, end});
   }
@@ -386,7 +369,7 @@ class Blocks {
   static void wait(Rank& rank, int block, int other, int step, int first) {
     if (other == block) return;
     Ints& waited = rank.waited[block];
-    if (static_cast<int>(waited.size()) <= other) waited.resize(other + 1, -1);
+    if (number_of(waited) <= other) waited.resize(other + 1, -1);
     if (step <= waited[other]) return;
     waited[other] = step;
     for (std::size_t k = first; k < rank.waits.size(); ++k)
@@ -401,7 +384,7 @@ class Blocks {
   static Pairs forget_readers(Rank& rank, const Place& place) {
     Pairs readers;
     std::vector<Pairs>& sent = rank.readers[scratch];
-    const int end = std::min(place.offset + place.count, static_cast<int>(sent.size()));
+    const int end = std::min(place.offset + place.count, number_of(sent));
     for (int chunk = place.offset; chunk < end; ++chunk) take_later(readers, std::exchange(sent[chunk], {}));
     return readers;
   }
@@ -412,7 +395,7 @@ class Blocks {
     const auto [at, fresh] = operands_.try_emplace(key);
     auto& [number, refs] = at->second;
     if (fresh) {
-      number = static_cast<int>(operands_.size());
+      number = number_of(operands_);
       refs = nb::tuple();
       if (place.buffer != none)
         refs = nb::make_tuple(words_[1](words_[first_buffer + place.buffer], place.offset, place.count));
@@ -434,7 +417,7 @@ class Blocks {
     }
     Pairs waits;
     for (int k = step.waits; k < step.end; ++k) waits.emplace_back(place[rank.waits[k].first], rank.waits[k].second);
-    std::sort(waits.begin(), waits.end());
+    std::ranges::sort(waits);
     const nb::object after = tuple_of(waits, [](const auto& wait) { return nb::make_tuple(wait.first, wait.second); });
     return (*fill_in_)({&op, &src, &dst, &after});
   }
@@ -451,7 +434,7 @@ class Blocks {
   std::vector<Transfer> transfers_;
   std::vector<Connection> connections_;
   Ints parts_;              // of each sum
-  std::vector<char> late_;  // whether its sender adds it up
+  Marks late_;  // whether its sender adds it up
   Pairs pairs_;             // connection and channel, by the numbers of `Transfer::pair`
   Ints into_, out_;         // of each the thread block that receives, and that sends
   std::vector<Rank> ranks_;

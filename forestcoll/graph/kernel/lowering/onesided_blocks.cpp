@@ -12,31 +12,15 @@
 //
 // Where a rank only has handshakes in a class (its memory is read or written by others), it needs no thread
 // block of its own for that: one that has room does them, so that fewer processors spin.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string_view.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
-#include <map>
-#include <numeric>
-#include <optional>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "../contract.hpp"
 #include "objects.hpp"
 #include "pipelines.hpp"
-
-namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace forestcoll {
 
@@ -79,7 +63,7 @@ class OnesidedBlocks {
   // `trees`: of lower/layout.py, `apart` for each of them, whose children have groups of their own. Per rank
   // the first chunk of the whole that `inputs` and `outputs` have, and the number of its box. `limits`: those
   // of the target. `words`: what is written, in the order of `Word`.
-  OnesidedBlocks(nb::sequence trees, const Ints& apart, std::vector<Chunks> inputs, std::vector<Chunks> outputs, Ints boxes,
+  OnesidedBlocks(nb::sequence trees, const Ints& apart, Amounts inputs, Amounts outputs, Ints boxes,
          bool reduces, bool both, const std::tuple<int, int, int, int, int, int>& limits, nb::sequence words)
       : problem_{{}, std::move(boxes), std::move(inputs), std::move(outputs), reduces, both,
                  std::make_from_tuple<onesided::Limits>(limits)},
@@ -100,7 +84,7 @@ class OnesidedBlocks {
   }
 
   // The children of a rank in each group of a tree, the main one first.
-  const std::vector<Ints>& groups(std::size_t tree, int rank) const {
+  const Lists& groups(std::size_t tree, int rank) const {
     require(tree < problem_.trees.size() && 0 <= rank && rank < problem_.ranks(), "no such tree, or rank");
     return problem_.trees[tree].groups[rank];
   }
@@ -126,7 +110,7 @@ class OnesidedBlocks {
       classes_.assign(number, {});
       std::set<std::pair<Chunks, int>> order;  // weight and number of all classes
       for (int k = 0; k < number; ++k) order.emplace_hint(order.end(), 0, k);
-      const auto stuck = std::find_if(wanted.begin(), wanted.end(), [&](const Unit& unit) { return !place(unit, order); });
+      const auto stuck = std::ranges::find_if(wanted, [&](const Unit& unit) { return !place(unit, order); });
       if (stuck != wanted.end()) {
         if (number == most) return refusal(*stuck, wanted.size());
         number = std::min(most, number + std::max(1L, number / 4));
@@ -135,9 +119,9 @@ class OnesidedBlocks {
       std::erase_if(classes_, [](const Class& works) { return works.empty(); });
       std::size_t longest = 0;
       at_.assign(2 * problem_.ranks(), {});
-      for (int k = 0; k < static_cast<int>(classes_.size()); ++k)
+      for (int k : range(classes_))
         for (const auto& [place, work] : classes_[k]) at_[place].emplace_back(k, &work);
-      for (int rank = 0; rank < problem_.ranks(); ++rank) longest = std::max(longest, blocks_.emplace_back(own(rank)).size());
+      for (int rank : range(problem_.ranks())) longest = std::max(longest, blocks_.emplace_back(own(rank)).size());
       if (longest <= static_cast<std::size_t>(problem_.limits.thread_blocks)) break;
       if (classes_.size() == 1) {
         blocks_.clear();
@@ -164,7 +148,7 @@ class OnesidedBlocks {
     const auto unit = [&, count = pipelines_->pipes.size()](Chunks chunks) -> Chunks {
       return std::max<Chunks>(1, static_cast<Chunks>(static_cast<__int128>(unit_bytes) * chunks * count / all / aligned)) * aligned;
     };
-    for (int rank = 0; rank < problem_.ranks(); ++rank) {
+    for (int rank : range(problem_.ranks())) {
       Written own;
       for (const Block& block : blocks_[rank]) own.push_back(write(block, unit));
       ranks.emplace_back(std::move(own), pipelines_->scratch[rank], pipelines_->semaphores[rank]);
@@ -189,8 +173,8 @@ class OnesidedBlocks {
     constexpr Chunks most = Chunks{1} << 40;  // sums of as many as fit into memory do not leave 64 bits
     require(0 <= tree.first && tree.first < most && 0 < tree.count && tree.count < most, "a tree has no chunks, or too many");
     const int n = problem_.ranks();
-    require(static_cast<int>(tree.parent.size()) == n && static_cast<int>(tree.order.size()) == n, "a tree spans other ranks");
-    std::vector<char> reached(n);
+    require(number_of(tree.parent) == n && number_of(tree.order) == n, "a tree spans other ranks");
+    Marks reached(n);
     for (const int rank : tree.order) {
       require(0 <= rank && rank < n && !reached[rank], "a tree's order names an unknown rank, or one twice");
       const int parent = tree.parent[rank];
@@ -230,12 +214,11 @@ class OnesidedBlocks {
   }
 
   // Groups of trees that have chunks in common, if through others.
-  std::vector<Ints> overlapping() const {
+  Lists overlapping() const {
     const auto& trees = problem_.trees;
-    Ints order(trees.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return trees[a].first < trees[b].first; });
-    std::vector<Ints> groups;
+    Ints order = numbers(number_of(trees));
+    std::ranges::stable_sort(order, [&](int a, int b) { return trees[a].first < trees[b].first; });
+    Lists groups;
     Chunks end = -1;
     for (const int number : order) {
       if (trees[number].first >= end) groups.emplace_back();
@@ -249,7 +232,7 @@ class OnesidedBlocks {
   Chunks steps(int rank, const Work& a, const Work& b) const {
     Chunks steps = a.steps + b.steps;
     for (const int barrier : {ready_from, done_to}) steps += !a.shakes[barrier].empty() || !b.shakes[barrier].empty();
-    for (std::size_t kind = 0; kind < a.shakes.size(); ++kind) {
+    for (int kind : range(a.shakes)) {
       const auto [near, far] = count(problem_, rank, a.shakes[kind], b.shakes[kind], 2);
       for (const Chunks some : {near, far}) steps += (some + problem_.limits.peers - 1) / problem_.limits.peers;
     }
@@ -278,7 +261,7 @@ class OnesidedBlocks {
 
   // Whether some class has room for the unit, which it then holds: the lightest.
   bool place(const Unit& unit, std::set<std::pair<Chunks, int>>& order) {
-    const auto least = std::find_if(order.begin(), order.end(), [&](const auto& entry) { return !obstacle(unit, classes_[entry.second]); });
+    const auto least = std::ranges::find_if(order, [&](const auto& entry) { return !obstacle(unit, classes_[entry.second]); });
     if (least == order.end()) return false;
     const auto [weight, number] = *least;
     for (const auto& [place, work] : unit.works) classes_[number][place].join(work);
@@ -306,7 +289,7 @@ class OnesidedBlocks {
         (work->pipes.empty() ? idle : busy).push_back({{{number, place}}, steps(rank, *work, none), near, far});
       }
     for (Some& one : idle) {
-      const auto host = std::find_if(busy.begin(), busy.end(), [&](const Some& other) {
+      const auto host = std::ranges::find_if(busy, [&](const Some& other) {
         return other.steps + one.steps <= limits.steps && other.near + one.near <= limits.channels && other.far + one.far <= limits.channels;
       });
       if (host == busy.end()) {
@@ -320,7 +303,7 @@ class OnesidedBlocks {
     }
     std::vector<Block> blocks;
     for (Some& one : busy) {
-      for (const auto& [number, place] : one.block) classes_[number].at(place).block = static_cast<int>(blocks.size());
+      for (const auto& [number, place] : one.block) classes_[number].at(place).block = number_of(blocks);
       blocks.push_back(std::move(one.block));
     }
     return blocks;
@@ -339,16 +322,16 @@ class OnesidedBlocks {
 
   void find_channels() {
     ends_.clear();
-    for (std::size_t number = 0; number < classes_.size(); ++number)
+    for (int number : range(classes_))
       for (const auto& [place, work] : classes_[number])
-        for (const int lane : work.lanes) ends_.push_back(ends(static_cast<int>(number), place, lane));
-    ends_ = sorted(std::move(ends_));
+        for (const int lane : work.lanes) ends_.push_back(ends(number, place, lane));
+    ends_ = distinct(std::move(ends_));
   }
 
   // The kind, far or near, peer and index of a lane's channel. The n-th from i to j is the n-th from j to i.
   std::tuple<bool, int, int> channel(int number, int place, int lane) const {
     const Ends own = ends(number, place, lane);
-    const auto first = std::lower_bound(ends_.begin(), ends_.end(), Ends{own[0], own[1], -1, -1});
+    const auto first = std::ranges::lower_bound(ends_, Ends{own[0], own[1], -1, -1});
     const auto index = std::lower_bound(first, ends_.end(), own) - first;
     return {!problem_.near(place / 2, lane / 2), lane / 2, static_cast<int>(index)};
   }
@@ -361,8 +344,8 @@ class OnesidedBlocks {
     std::vector<std::tuple<bool, int, int>> own;
     for (const auto& [number, place] : block)
       for (const int lane : classes_[number].at(place).lanes) own.push_back(channel(number, place, lane));
-    own = sorted(std::move(own));
-    const auto inside = std::count_if(own.begin(), own.end(), [](const auto& c) { return !std::get<0>(c); });
+    own = distinct(std::move(own));
+    const auto inside = std::ranges::count_if(own, [](const auto& c) { return !std::get<0>(c); });
     Shakes shakes;
     std::vector<std::pair<const Pipe*, std::size_t>> pipes;  // with the number of its work
     std::vector<std::unordered_map<int, int>> numbers;       // of each work: lane -> channel
@@ -370,13 +353,13 @@ class OnesidedBlocks {
       const Work& work = classes_[number].at(place);
       auto& number_of = numbers.emplace_back();
       for (const int lane : work.lanes)
-        number_of[lane] = static_cast<int>(std::lower_bound(own.begin(), own.end(), channel(number, place, lane)) - own.begin());
-      for (std::size_t kind = 0; kind < shakes.size(); ++kind)
+        number_of[lane] = static_cast<int>(std::ranges::lower_bound(own, channel(number, place, lane)) - own.begin());
+      for (int kind : range(shakes))
         for (const int lane : work.shakes[kind]) shakes[kind].push_back(number_of[lane]);
       for (const int pipe : work.pipes) pipes.emplace_back(&pipelines_->pipes[pipe], numbers.size() - 1);
     }
-    for (Ints& some : shakes) some = sorted(std::move(some));
-    std::stable_sort(pipes.begin(), pipes.end(), [](const auto& a, const auto& b) { return a.first->key < b.first->key; });
+    for (Ints& some : shakes) some = distinct(std::move(some));
+    std::ranges::stable_sort(pipes, [](const auto& a, const auto& b) { return a.first->key < b.first->key; });
 
     std::vector<nb::object> steps;
     const auto add = [&](const Instructions& some) {
@@ -456,7 +439,7 @@ class OnesidedBlocks {
 
 void bind_onesided_blocks(nb::module_& m) {
   nb::class_<OnesidedBlocks>(m, "OnesidedBlocks")
-      .def(nb::init<nb::sequence, const Ints&, std::vector<Chunks>, std::vector<Chunks>, Ints, bool, bool,
+      .def(nb::init<nb::sequence, const Ints&, Amounts, Amounts, Ints, bool, bool,
                     const std::tuple<int, int, int, int, int, int>&, nb::sequence>(),
            "trees"_a, "apart"_a, "inputs"_a, "outputs"_a, "boxes"_a, "reduces"_a, "both"_a, "limits"_a, "words"_a)
       .def("groups", &OnesidedBlocks::groups, "tree"_a, "rank"_a)

@@ -40,9 +40,6 @@
 
 #include "pipelines.hpp"
 
-#include <iterator>
-#include <numeric>
-
 namespace forestcoll::onesided {
 
 namespace {
@@ -50,7 +47,7 @@ namespace {
 void unite(Ints& set, const Ints& more) {
   if (set.empty()) set = more;
   for (const int item : more) {  // few
-    const auto place = std::lower_bound(set.begin(), set.end(), item);
+    const auto place = std::ranges::lower_bound(set, item);
     if (place == set.end() || *place != item) set.insert(place, item);
   }
 }
@@ -58,8 +55,8 @@ void unite(Ints& set, const Ints& more) {
 // Ranks in the order in which `rank` serves them: the next one first, then round. Were all to begin with
 // rank 0, the links to it would be full while the others idle.
 void turn(Ints& ranks, int rank) {
-  std::sort(ranks.begin(), ranks.end());
-  std::rotate(ranks.begin(), std::upper_bound(ranks.begin(), ranks.end(), rank), ranks.end());
+  std::ranges::sort(ranks);
+  std::rotate(ranks.begin(), std::ranges::upper_bound(ranks, rank), ranks.end());
 }
 
 // The same place at another rank.
@@ -84,7 +81,7 @@ void Work::join(const Work& other) {
   steps += other.steps;
   unite(remote, other.remote);
   unite(lanes, other.lanes);
-  for (std::size_t kind = 0; kind < shakes.size(); ++kind) unite(shakes[kind], other.shakes[kind]);
+  for (int kind : range(shakes)) unite(shakes[kind], other.shakes[kind]);
 }
 
 // One group, unless a rank has more neighbours of one kind than a thread block has channels.
@@ -99,7 +96,7 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
   tree.groups.assign(n, {});
   tree.main.assign(n, 0);
   tree.further.assign(n, 0);
-  for (int place = 0; place < n; ++place) {
+  for (int place : range(n)) {
     const int child = tree.ordered ? tree.order[n - 1 - place] : place;
     if (tree.parent[child] >= 0) tree.children[tree.parent[child]].push_back(child);
   }
@@ -108,28 +105,28 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
     if (!tree.ordered) turn(children, rank);
     std::array<Ints, 2> kinds;  // of another box, of the own
     for (const int child : children) kinds[problem.near(rank, child)].push_back(child);
-    std::array<int, 2> peers = {static_cast<int>(kinds[0].size()), static_cast<int>(kinds[1].size())};
+    std::array<int, 2> peers = {number_of(kinds[0]), number_of(kinds[1])};
     if (rank != tree.root) ++peers[problem.near(rank, tree.parent[rank])];
-    const bool wide = *std::max_element(peers.begin(), peers.end()) > limits.channels;
-    std::vector<Ints>& groups = tree.groups[rank];
+    const bool wide = *std::ranges::max_element(peers) > limits.channels;
+    Lists& groups = tree.groups[rank];
     if (apart == Apart::all || (apart == Apart::inner && rank != tree.root)) {
       groups = batches(children, 1);
     } else if (tree.ordered) {
       groups = batches(children, wide ? most : n);
-      std::reverse(groups.begin(), groups.end());  // the last group adds first
+      std::ranges::reverse(groups);  // the last group adds first
     } else {
       for (const int kind : {1, 0}) {
-        const std::vector<Ints> parts = batches(kinds[kind], wide ? most : n);
+        const Lists parts = batches(kinds[kind], wide ? most : n);
         groups.resize(std::max(groups.size(), parts.size()));
-        for (std::size_t place = 0; place < parts.size(); ++place)
+        for (int place : range(parts))
           groups[place].insert(groups[place].end(), parts[place].begin(), parts[place].end());
       }
       for (Ints& group : groups) turn(group, rank);
     }
     tree.further[rank] = tree.group_count - 1;
-    for (std::size_t place = 0; place < groups.size(); ++place)
+    for (int place : range(groups))
       for (const int child : groups[place])
-        tree.main[child] = place ? tree.further[rank] + static_cast<int>(place) : tree.main[rank];
+        tree.main[child] = place ? tree.further[rank] + place : tree.main[rank];
     tree.group_count += tree.further_groups(rank);
   }
 }
@@ -137,7 +134,7 @@ void cut(Tree& tree, const Problem& problem, Apart apart) {
 Pipelines::Pipelines(const Problem& problem, int halves)
     : scratch(problem.ranks()), semaphores(problem.ranks()), problem_(problem),
       last_(problem.both ? halves - 1 : 0), states_(problem.trees.size()) {
-  for (std::size_t number = 0; number < problem.trees.size(); ++number) {
+  for (int number : range(problem.trees)) {
     const Tree& tree = problem.trees[number];
     State& state = states_[number];
     state.lent.assign(problem.ranks(), -1);
@@ -187,7 +184,7 @@ bool Pipelines::fuse(int up, int down) {
   const Tree &reduce = problem_.trees[up], &broadcast = problem_.trees[down];
   const int root = reduce.root;
   const Ints& children = broadcast.children[root];
-  const auto near = std::count_if(children.begin(), children.end(), [&](int c) { return problem_.near(root, c); });
+  const auto near = std::ranges::count_if(children, [&](int c) { return problem_.near(root, c); });
   if (!last_ || reduce.further_groups(root) || broadcast.further_groups(root) || near > problem_.limits.peers)
     return false;
   states_[up].fused = down;
@@ -200,7 +197,7 @@ void Pipelines::part_ways(int up) { states_[std::exchange(states_[up].fused, -1)
 void Pipelines::hand_over(int up, int down) {
   const int root = problem_.trees[up].root;
   Ints& handed = states_[up].handed = {states_[down].taken = semaphores[root]++};
-  for (int k = 0; k < problem_.trees[down].further_groups(root); ++k) handed.push_back(states_[down].gates[root] + k);
+  for (int k : range(problem_.trees[down].further_groups(root))) handed.push_back(states_[down].gates[root] + k);
 }
 
 // Keeps the root's broadcasts behind all sums of the same chunks.
@@ -225,7 +222,7 @@ Unit Pipelines::unit(const std::vector<std::pair<int, int>>& members) {
     const Tree& tree = problem_.trees[number];
     const State& state = states_[number];
     unit.weight += tree.count;
-    for (int rank = 0; rank < problem_.ranks(); ++rank) {
+    for (int rank : range(problem_.ranks())) {
       const int place = tree.place(rank, group);
       // what its root begins is done by the thread block of the sums
       if (place < 0 || (state.begun && rank == tree.root)) continue;
@@ -235,19 +232,19 @@ Unit Pipelines::unit(const std::vector<std::pair<int, int>>& members) {
       (this->*(tree.down ? &Pipelines::broadcast : &Pipelines::reduce))(draft, number, place, rank, children);
       const bool joins = rank == tree.root && place == 0;
       Work work;
-      for (std::size_t kind = 0; kind < 4; ++kind) {
-        work.shakes[kind] = sorted(draft.shakes[kind]);
+      for (int kind : range(4)) {
+        work.shakes[kind] = distinct(draft.shakes[kind]);
         unite(work.lanes, work.shakes[kind]);
       }
       Pipe pipe{{tree.down, tree.first, tree.down ? group : -group}, {}, body(draft, rank), {}, tree.count};
       Ints remote;
       for (const Instruction& i : pipe.body) {
-        unite(work.lanes, sorted(i.lanes));
+        unite(work.lanes, distinct(i.lanes));
         for (const auto* refs : {&i.src, &i.dst})
           for (const Place& ref : *refs)
             if (ref.rank >= 0) remote.push_back(3 * ref.rank + ref.buffer);
       }
-      work.remote = sorted(remote);
+      work.remote = distinct(remote);
       if (!pipe.body.empty()) {
         if (joins && !state.acquired.empty()) {
           pipe.before = on_semaphores(Op::acquire, state.acquired);
@@ -258,14 +255,14 @@ Unit Pipelines::unit(const std::vector<std::pair<int, int>>& members) {
           pipe.after.insert(pipe.after.begin(), {Op::nop, {}, {}, {}, {}});
         }
         work.steps = static_cast<Chunks>(pipe.before.size() + 1 + pipe.body.size() + pipe.after.size());
-        work.pipes = {static_cast<int>(pipes.size())};
+        work.pipes = {number_of(pipes)};
         pipes.push_back(std::move(pipe));
       }
       int& entry = places[lane(number, rank)];
       if (entry >= 0) {
         unit.works[entry].second.join(work);
       } else {
-        entry = static_cast<int>(unit.works.size());
+        entry = number_of(unit.works);
         unit.works.emplace_back(lane(number, rank), std::move(work));
       }
     }
@@ -304,7 +301,7 @@ std::array<bool, 4> Pipelines::shakes(int number, int child) const {
 // Shakes hands with the children, and in the main group with the parent.
 void Pipelines::meet(Draft& draft, int number, int rank, const Ints& children, bool main) const {
   const auto shake = [&](int peer, const std::array<bool, 4>& flags) {
-    for (std::size_t kind = 0; kind < 4; ++kind)
+    for (int kind : range(4))
       if (flags[kind]) draft.shakes[kind].push_back(lane(number, peer));
   };
   for (const int child : children) {
@@ -363,7 +360,7 @@ void Pipelines::reduce(Draft& draft, int number, int place, int rank, const Ints
       if (!silent(number, child)) draft.waits.push_back(lane(number, child));
       parts.push_back(problem_.near(rank, child) ? at(partial(number, child), child) : state.slots[child]);
     }
-    if (!tree.ordered) std::stable_partition(parts.begin(), parts.end(), [](const Place& part) { return part.rank < 0; });
+    if (!tree.ordered) std::ranges::stable_partition(parts, [](const Place& part) { return part.rank < 0; });
     const Place& total = state.totals[rank];
     draft.sums = sum(total, begins ? input_of(rank, tree) : total, parts);
   }
@@ -431,7 +428,7 @@ Instructions Pipelines::body(Draft& draft, int rank) const {
     to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   };
   std::array<Instructions, 3> stages;
-  stages[0] = sync(Op::wait, sorted(draft.waits), near, peers);
+  stages[0] = sync(Op::wait, distinct(draft.waits), near, peers);
   append(stages[0], on_semaphores(Op::acquire, draft.acquired));
   stages[1] = std::move(draft.sums);
   stages[2] = on_semaphores(Op::release, draft.released);
@@ -450,7 +447,7 @@ Instructions Pipelines::body(Draft& draft, int rank) const {
     }
   }
   if (!draft.told.empty() && ends_in_put) stages[2].push_back({Op::nop, {}, {}, {}, {}});
-  append(stages[2], sync(Op::signal, sorted(draft.told), near, peers));
+  append(stages[2], sync(Op::signal, distinct(draft.told), near, peers));
   Instructions body;
   for (Instructions& stage : stages) {
     if (!body.empty() && !stage.empty()) body.push_back({Op::nop, {}, {}, {}, {}});

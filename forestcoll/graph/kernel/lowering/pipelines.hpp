@@ -1,25 +1,13 @@
 // What ranks repeat, slice by slice, for trees (MSCCL++): pipelines.cpp says how.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cstdint>
-#include <tuple>
-#include <utility>
-#include <vector>
+
+#include "graph.hpp"
 
 namespace forestcoll::onesided {
 
-using Ints = std::vector<int>;
-using Chunks = std::int64_t;
-
-// As a set: ascending, each once.
-template <class Item>
-std::vector<Item> sorted(std::vector<Item> items) {
-  std::sort(items.begin(), items.end());
-  items.erase(std::unique(items.begin(), items.end()), items.end());
-  return items;
-}
+using Chunks = Amount;
 
 enum Buffer : int { input, output, scratch };
 enum class Op {
@@ -97,8 +85,8 @@ struct Tree {
   bool ordered;  // sums are made in the order of the children, the last of `order` first
   Chunks first, count;
   Ints parent, order;
-  std::vector<Ints> children;
-  std::vector<std::vector<Ints>> groups;
+  Lists children;
+  std::vector<Lists> groups;
   Ints main, further;
   int group_count = 1;
 
@@ -106,9 +94,9 @@ struct Tree {
   int place(int rank, int group) const {
     if (main[rank] == group) return 0;
     const int place = group - further[rank];
-    return 0 < place && place < static_cast<int>(groups[rank].size()) ? place : -1;
+    return 0 < place && place < number_of(groups[rank]) ? place : -1;
   }
-  int further_groups(int rank) const { return groups[rank].empty() ? 0 : static_cast<int>(groups[rank].size()) - 1; }
+  int further_groups(int rank) const { return groups[rank].empty() ? 0 : number_of(groups[rank]) - 1; }
 };
 
 // What trees are lowered to: `boxes`, and the first chunk of the whole that inputs and outputs have, per
@@ -116,11 +104,11 @@ struct Tree {
 struct Problem {
   std::vector<Tree> trees;
   Ints boxes;
-  std::vector<Chunks> inputs, outputs;
+  Amounts inputs, outputs;
   bool reduces, both;
   Limits limits;
 
-  int ranks() const { return static_cast<int>(boxes.size()); }
+  int ranks() const { return number_of(boxes); }
   bool near(int rank, int peer) const { return boxes[rank] == boxes[peer]; }
 };
 
@@ -135,7 +123,7 @@ Instructions sync(Op op, const Ints& numbers, Near near, int peers) {
     for (const int number : numbers) {
       if (near(number) != inside) continue;
       batch.push_back(number);
-      if (static_cast<int>(batch.size()) == peers) steps.push_back({op, {}, {}, std::exchange(batch, {}), {}});
+      if (number_of(batch) == peers) steps.push_back({op, {}, {}, std::exchange(batch, {}), {}});
     }
     if (!batch.empty()) steps.push_back({op, {}, {}, batch, {}});
   }
@@ -164,7 +152,7 @@ class Pipelines {
   Pipelines(const Problem& problem, int halves);
 
   std::vector<Pipe> pipes;
-  std::vector<Chunks> scratch;  // chunks that each rank has needed so far, ...
+  Amounts scratch;  // chunks that each rank has needed so far, ...
   Ints semaphores;              // ... and semaphores
 
   // Lets the root of the reduce tree `up` begin the broadcast tree `down`, which carries the same chunks;

@@ -2,12 +2,7 @@
 // for where layers of equal trees do not work, and beside packing by boxes on small graphs.
 #include "packing/packing.hpp"
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
-
 #include "flow.hpp"
-#include "graph.hpp"
 #include "packing/transport.hpp"
 
 namespace forestcoll {
@@ -16,7 +11,7 @@ namespace {
 // Equal trees that span the nodes with depth[v] >= 0 so far.
 struct Growing : Batch {
   int spanned = 1;
-  std::vector<int> depth;
+  Ints depth;
 };
 
 // `units` of batch number `batch` may take arc `arc`.
@@ -32,18 +27,18 @@ struct Entry {
 class Entrance {
  public:
   // `without`: number of a batch that is left out, if any.
-  Entrance(const Digraph& graph, const std::vector<Amount>& left, const std::vector<Growing>& batches,
+  Entrance(const Digraph& graph, const Amounts& left, const std::vector<Growing>& batches,
            int y, std::size_t without = ~std::size_t{0})
       : graph_(graph), left_(left), batches_(batches), y_(y), source_(graph.nodes),
         net_(graph.nodes + 1) {
-    for (int e = 0; e < graph.arcs(); ++e)  // what leaves y again would only go round in circles
+    for (int e : range(graph.arcs()))  // what leaves y again would only go round in circles
       net_.add_arc(graph.tail[e], graph.head[e], graph.tail[e] == y ? 0 : left[e]);
-    for (std::size_t i = 0; i < batches.size(); ++i) {
+    for (int i : range(batches)) {
       if (batches[i].depth[y] >= 0 || i == without) continue;
       missing_ += batches[i].weight;
       const int node = net_.add_node();
       Row& row = rows_.emplace_back(Row{i, net_.add_arc(source_, node, batches[i].weight), {}, {}});
-      for (int v = 0; v < graph.nodes; ++v)
+      for (int v : range(graph.nodes))
         if (batches[i].depth[v] >= 0) row.arcs.push_back({v, net_.add_arc(node, v, kInfinite)});
     }
   }
@@ -51,12 +46,12 @@ class Entrance {
   // Which batches can enter y at once, by arcs `into` y that start at nodes they span (depth up to
   // `level`). One flow answers for all: every batch goes straight over such an arc where it can. What
   // arrives straight may be taken, for the rest of the flow still shows how all others can enter later.
-  std::vector<Entry> entries(const std::vector<int>& into, int level) {
+  std::vector<Entry> entries(const Ints& into, int level) {
     Transport transport;
     for (int e : into) transport.add_column(left_[e]);
     for (Row& row : rows_) {
       const Growing& batch = batches_[row.batch];
-      for (int c = 0; c < static_cast<int>(into.size()); ++c) {
+      for (int c : range(into)) {
         const int depth = batch.depth[graph_.tail[into[c]]];
         if (depth < 0 || depth > level || left_[into[c]] == 0) continue;
         transport.add_option(c);
@@ -65,15 +60,15 @@ class Entrance {
       transport.end_row(batch.weight);
     }
     transport.solve(false);
-    for (std::size_t r = 0; r < rows_.size(); ++r)
-      transport.read(static_cast<int>(r), [&](int c, Amount units) {
+    for (int r : range(rows_))
+      transport.read(r, [&](int c, Amount units) {
         for (const auto& [column, arc] : rows_[r].open)
           if (column == c)
             for (int a : {rows_[r].feed, arc, 2 * into[c]}) net_.carry(a, units);
         missing_ -= units;
       });
     fill();
-    std::vector<Amount> room;
+    Amounts room;
     for (int e : into) room.push_back(net_.left(2 * e + 1));
     std::vector<Entry> list;
     for (const Row& row : rows_) {
@@ -103,7 +98,7 @@ class Entrance {
     std::vector<std::pair<int, int>> open;  // (column, arc to its start)
 
     int arc(int v) const {
-      return std::lower_bound(arcs.begin(), arcs.end(), std::pair{v, 0})->second;
+      return std::ranges::lower_bound(arcs, std::pair{v, 0})->second;
     }
   };
 
@@ -113,7 +108,7 @@ class Entrance {
   }
 
   const Digraph& graph_;
-  const std::vector<Amount>& left_;
+  const Amounts& left_;
   const std::vector<Growing>& batches_;
   int y_, source_;
   Amount missing_ = 0;  // units that have no flow yet
@@ -123,12 +118,12 @@ class Entrance {
 
 class Packer {
  public:
-  Packer(const Digraph& graph, const std::vector<Amount>& supply)
+  Packer(const Digraph& graph, const Amounts& supply)
       : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(0) {
-    for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
-    for (int r = 0; r < graph.nodes; ++r) {
+    for (int e : range(graph.arcs())) into_[graph.head[e]].push_back(e);
+    for (int r : range(graph.nodes)) {
       if (supply[r] == 0) continue;
-      const std::vector<int> none(graph.nodes, -1);
+      const Ints none(graph.nodes, -1);
       batches_.push_back({{r, supply[r], none}, 1, none});
       batches_.back().depth[r] = 0;
     }
@@ -136,9 +131,8 @@ class Packer {
 
   // Level by level, all batches together: every node takes its parents at this level before any at
   // the next.
-  std::vector<Batch> run() {
-    std::vector<int> order(graph_.nodes);
-    std::iota(order.begin(), order.end(), 0);
+  Batches run() {
+    Ints order = numbers(graph_.nodes);
     for (int level = 0; !complete(); ++level) {
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
       bool progress = false;
@@ -153,7 +147,7 @@ class Packer {
 
  private:
   bool complete() const {
-    return std::all_of(batches_.begin(), batches_.end(),
+    return std::ranges::all_of(batches_,
                        [&](const Growing& batch) { return batch.spanned == graph_.nodes; });
   }
 
@@ -186,12 +180,12 @@ class Packer {
   // must keep enough links for the batches that have not reached it.
   bool visit(int y, int level) {
     if (!any_open(y, level)) return false;
-    std::vector<int> arcs = into_[y];
+    Ints arcs = into_[y];
     const std::size_t count = batches_.size(), shift = random_() % count;
     bool progress = false;
-    for (std::size_t n = 0; n < batches_.size(); ++n) {
+    for (int n = 0; n < number_of(batches_); ++n) {
       const std::size_t i = n < count ? (n + shift) % count : n;
-      std::stable_sort(arcs.begin(), arcs.end(), [&](int a, int b) { return left_[a] > left_[b]; });
+      std::ranges::stable_sort(arcs, [&](int a, int b) { return left_[a] > left_[b]; });
       for (int e : arcs) {
         if (!open(batches_[i], e, level)) continue;
         Entrance entrance(graph_, left_, batches_, y, i);
@@ -226,15 +220,15 @@ class Packer {
   }
 
   const Digraph& graph_;
-  std::vector<Amount> left_;
-  std::vector<std::vector<int>> into_;  // arcs that enter each node
+  Amounts left_;
+  Lists into_;  // arcs that enter each node
   std::vector<Growing> batches_;
   Random random_;
 };
 
 }  // namespace
 
-std::vector<Batch> pack_exact(const Digraph& graph, const std::vector<Amount>& supply) {
+Batches pack_exact(const Digraph& graph, const Amounts& supply) {
   return Packer(graph, supply).run();
 }
 

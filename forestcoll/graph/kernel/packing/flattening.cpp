@@ -1,10 +1,5 @@
 #include "packing/packing.hpp"
 
-#include <algorithm>
-#include <set>
-#include <utility>
-
-#include "graph.hpp"
 
 namespace forestcoll {
 namespace {
@@ -21,8 +16,8 @@ class Shape {
   int parent(int v) const { return parent_[v]; }
   int depth(int v) const { return depth_[v]; }
   int root() const { return root_; }
-  int size() const { return static_cast<int>(parent_.size()); }
-  const std::vector<int>& parents() const { return parent_; }
+  int size() const { return number_of(parent_); }
+  const Ints& parents() const { return parent_; }
 
   bool below(int u, int v) const { return begin_[v] <= begin_[u] && begin_[u] < end_[v]; }
 
@@ -47,8 +42,8 @@ class Shape {
 
  private:
   void update() {
-    std::fill(first_.begin(), first_.end(), -1);
-    for (int v = 0; v < size(); ++v)
+    std::ranges::fill(first_, -1);
+    for (int v : range(size()))
       if (v != root_) {
         next_[v] = first_[parent_[v]];
         first_[parent_[v]] = v;
@@ -61,13 +56,13 @@ class Shape {
     for (int child = first_[v];;) {
       if (child >= 0) {
         depth_[child] = depth_[v] + 1;
-        begin_[child] = static_cast<int>(order_.size());
+        begin_[child] = number_of(order_);
         order_.push_back(child);
         v = child;
         child = first_[v];
         continue;
       }
-      end_[v] = static_cast<int>(order_.size());
+      end_[v] = number_of(order_);
       if (v == root_) break;
       child = next_[v];
       v = parent_[v];
@@ -75,25 +70,25 @@ class Shape {
   }
 
   int root_;
-  std::vector<int> parent_, first_, next_, depth_, begin_, end_, order_;
+  Ints parent_, first_, next_, depth_, begin_, end_, order_;
 };
 
 class Lowering {
  public:
   // At most `most` batches may arise.
-  Lowering(const Digraph& graph, const std::vector<Batch>& batches, std::size_t most)
+  Lowering(const Digraph& graph, const Batches& batches, std::size_t most)
       : into_(graph.nodes), room_(graph.capacity), most_(most), random_(1) {
-    for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
+    for (int e : range(graph.arcs())) into_[graph.head[e]].push_back(e);
     tail_ = graph.tail;
     users_.resize(graph.arcs());
-    for (std::size_t i = 0; i < batches.size(); ++i) {
+    for (int i : range(batches)) {
       shapes_.emplace_back(batches[i]);
       weight_.push_back(batches[i].weight);
-      for (int v = 0; v < graph.nodes; ++v) {
+      for (int v : range(graph.nodes)) {
         if (v == batches[i].root) continue;
         const int e = arc(batches[i].parent[v], v);
         room_[e] -= batches[i].weight;
-        users_[e].push_back(static_cast<int>(i));
+        users_[e].push_back(i);
       }
     }
   }
@@ -104,7 +99,7 @@ class Lowering {
     excess_.clear();
     high_.clear();
     Amount total = 0;
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    for (int i : range(shapes_)) {
       add_excess(shapes_[i].excess(limit));
       total += excess_[i] * weight_[i];
     }
@@ -120,9 +115,9 @@ class Lowering {
     return total == 0;
   }
 
-  std::vector<Batch> batches() const {
-    std::vector<Batch> list;
-    for (std::size_t i = 0; i < shapes_.size(); ++i)
+  Batches batches() const {
+    Batches list;
+    for (int i : range(shapes_))
       list.push_back({shapes_[i].root(), weight_[i], shapes_[i].parents()});
     return list;
   }
@@ -148,12 +143,12 @@ class Lowering {
   // a way later.
   Amount step(int limit) {
     const bool anywhere = random_() % 2 == 0;
-    const int a = anywhere ? below(static_cast<int>(shapes_.size())) : too_high();
+    const int a = anywhere ? below(number_of(shapes_)) : too_high();
     Shape& shape = shapes_[a];
     const int v = anywhere ? any_node() : above_deep(shape, limit);
     if (v == shape.root()) return 0;
     const int e = arc(shape.parent(v), v);
-    const int f = into_[v][below(static_cast<int>(into_[v].size()))];
+    const int f = into_[v][below(number_of(into_[v]))];
     if (f == e || shape.below(tail_[f], v)) return 0;
     const long change = shape.change(v, tail_[f], limit);
     if (room_[f] >= weight_[a]) {
@@ -162,7 +157,7 @@ class Lowering {
       return change * weight_[a];
     }
     if (users_[f].empty()) return 0;
-    const int b = users_[f][below(static_cast<int>(users_[f].size()))];
+    const int b = users_[f][below(number_of(users_[f]))];
     if (shapes_[b].below(tail_[e], v)) return 0;
     return exchange(a, b, v, e, f, change, shapes_[b].change(v, tail_[e], limit));
   }
@@ -186,24 +181,24 @@ class Lowering {
 
   // Leaves `keep` of the batch's weight and makes the rest a batch of its own.
   void divide(int i, Amount keep) {
-    const int rest = static_cast<int>(shapes_.size());
+    const int rest = number_of(shapes_);
     shapes_.push_back(Shape(shapes_[i]));
     add_excess(excess_[i]);
     weight_.push_back(weight_[i] - keep);
     weight_[i] = keep;
-    for (int v = 0; v < shapes_[i].size(); ++v)
+    for (int v : range(shapes_[i].size()))
       if (v != shapes_[i].root()) users_[arc(shapes_[i].parent(v), v)].push_back(rest);
   }
 
   void add_excess(long excess) {
-    if (excess > 0) high_.push_back(static_cast<int>(excess_.size()));
+    if (excess > 0) high_.push_back(number_of(excess_));
     excess_.push_back(excess);
   }
 
   // A batch that is too high. The list may name some that no longer are; they go when met.
   int too_high() {
     for (;;) {
-      const int n = below(static_cast<int>(high_.size()));
+      const int n = below(number_of(high_));
       if (excess_[high_[n]] > 0) return high_[n];
       std::swap(high_[n], high_.back());
       high_.pop_back();
@@ -231,30 +226,30 @@ class Lowering {
 
   __extension__ using Wide = unsigned __int128;
 
-  std::vector<std::vector<int>> into_;
+  Lists into_;
   std::uint64_t nodes_part_ = ~std::uint64_t{0} / into_.size() + 1;  // 2^64 / nodes, rounded up
-  std::vector<int> tail_;
-  std::vector<Amount> room_;
-  std::vector<std::vector<int>> users_;  // per arc: batches whose trees use it
+  Ints tail_;
+  Amounts room_;
+  Lists users_;  // per arc: batches whose trees use it
   std::vector<Shape> shapes_;
-  std::vector<Amount> weight_;
+  Amounts weight_;
   std::vector<long> excess_;  // per batch, for the limit at hand
-  std::vector<int> high_;     // batches with excess
+  Ints high_;     // batches with excess
   std::size_t most_;          // batches
   Random random_;
 };
 
 }  // namespace
 
-std::vector<std::vector<int>> neighbours(const Digraph& graph) {
-  std::vector<std::vector<int>> out(graph.nodes);
-  for (int e = 0; e < graph.arcs(); ++e)
+Lists neighbours(const Digraph& graph) {
+  Lists out(graph.nodes);
+  for (int e : range(graph.arcs()))
     if (graph.capacity[e] > 0) out[graph.tail[e]].push_back(graph.head[e]);
   return out;
 }
 
-std::vector<int> hops_from(const std::vector<std::vector<int>>& out, int root, int nowhere) {
-  std::vector<int> hops(out.size(), nowhere), queue{root};
+Ints hops_from(const Lists& out, int root, int nowhere) {
+  Ints hops(out.size(), nowhere), queue{root};
   hops[root] = 0;
   // in dense graphs most arcs lead back: none need be followed once all nodes are found
   for (std::size_t i = 0; i < queue.size() && queue.size() < out.size(); ++i)
@@ -266,27 +261,27 @@ std::vector<int> hops_from(const std::vector<std::vector<int>>& out, int root, i
   return hops;
 }
 
-int least_height(const Digraph& graph, const std::vector<int>& roots) {
-  const std::vector<std::vector<int>> out = neighbours(graph);
+int least_height(const Digraph& graph, const Ints& roots) {
+  const Lists out = neighbours(graph);
   int least = 0;
-  for (int root : std::set<int>(roots.begin(), roots.end())) {
-    const std::vector<int> hops = hops_from(out, root, -1);
-    least = std::max(least, *std::max_element(hops.begin(), hops.end()));
+  for (int root : distinct(roots)) {
+    const Ints hops = hops_from(out, root, -1);
+    least = std::max(least, *std::ranges::max_element(hops));
   }
   return least;
 }
 
-int height(const std::vector<Batch>& batches) {
+int height(const Batches& batches) {
   int most = 0;
   for (const Batch& batch : batches) {
     const Shape shape(batch);
-    for (int v = 0; v < shape.size(); ++v) most = std::max(most, shape.depth(v));
+    for (int v : range(shape.size())) most = std::max(most, shape.depth(v));
   }
   return most;
 }
 
-void lower_trees(const Digraph& graph, std::vector<Batch>& batches, long tries) {
-  std::vector<int> roots;
+void lower_trees(const Digraph& graph, Batches& batches, long tries) {
+  Ints roots;
   for (const Batch& batch : batches) roots.push_back(batch.root);
   const int least = least_height(graph, roots);
   const long patience = tries / 3;  // what takes longer than that has hardly ever come

@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <span>
 
 #include "packing/packing.hpp"
@@ -16,12 +14,12 @@ class Levels {
  public:
   static constexpr std::uint16_t kNowhere = 0xffff;
 
-  Levels(const Digraph& graph, const std::vector<int>& roots)
+  Levels(const Digraph& graph, const Ints& roots)
       : roots_(roots.size()), level_(roots.size() * graph.nodes, kNowhere) {
-    const std::vector<std::vector<int>> out = neighbours(graph);
-    parallel_for(static_cast<int>(roots.size()), level_.size() > 10'000, [&](int i) {
-      const std::vector<int> hops = hops_from(out, roots[i], kNowhere);
-      for (int v = 0; v < graph.nodes; ++v)
+    const Lists out = neighbours(graph);
+    parallel_for(number_of(roots), level_.size() > 10'000, [&](int i) {
+      const Ints hops = hops_from(out, roots[i], kNowhere);
+      for (int v : range(graph.nodes))
         level_[v * roots_ + i] = static_cast<std::uint16_t>(hops[v]);
     });
   }
@@ -39,21 +37,21 @@ constexpr std::size_t kBlock = 64;  // roots that are looked at together: few ha
 // Whether some level is the next one there. Without a way out of the loop: several at a time.
 bool any_next(std::span<const std::uint16_t> there, std::span<const std::uint16_t> here) {
   std::uint16_t found = 0;
-  for (std::size_t i = 0; i < there.size(); ++i)
+  for (int i : range(there))
     found |= static_cast<std::uint16_t>(there[i] + 1) == here[i] && here[i] != 0;
   return found != 0;
 }
 
 // Divides the arcs into node v among the roots: their parents of v; false where it cannot be done.
-bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& levels,
-            const std::vector<int>& roots, const std::vector<Amount>& supply, int v,
+bool divide(const Digraph& graph, const Ints& into, const Levels& levels,
+            const Ints& roots, const Amounts& supply, int v,
             Shares& shares) {
   thread_local Transport transport;
-  thread_local std::vector<std::vector<int>> options;  // per root, arcs
+  thread_local Lists options;  // per root, arcs
   transport.clear();
   options.resize(std::max(options.size(), roots.size()));
   const auto here = levels.at(v);
-  for (int e = 0; e < static_cast<int>(into.size()); ++e) {
+  for (int e : range(into)) {
     transport.add_column(graph.capacity[into[e]]);
     const auto there = levels.at(graph.tail[into[e]]);
     for (std::size_t from = 0; from < roots.size(); from += kBlock) {
@@ -63,14 +61,14 @@ bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& le
         if (there[i] + 1 == here[i]) options[i].push_back(e);
     }
   }
-  for (std::size_t i = 0; i < roots.size(); ++i) {
+  for (int i : range(roots)) {
     for (int e : options[i]) transport.add_option(e);
     options[i].clear();
     transport.end_row(roots[i] == v ? 0 : supply[roots[i]]);
   }
   if (!transport.solve()) return false;
-  for (std::size_t i = 0; i < roots.size(); ++i) {
-    transport.read(static_cast<int>(i),
+  for (int i : range(roots)) {
+    transport.read(i,
                    [&](int e, Amount units) { shares.add(graph.tail[into[e]], units); });
     shares.end_root();
   }
@@ -79,15 +77,15 @@ bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& le
 
 }  // namespace
 
-std::optional<std::vector<Batch>> pack_layered(const Digraph& graph,
-                                               const std::vector<Amount>& supply) {
-  std::vector<std::vector<int>> into(graph.nodes);
-  for (int e = 0; e < graph.arcs(); ++e)
+std::optional<Batches> pack_layered(const Digraph& graph,
+                                               const Amounts& supply) {
+  Lists into(graph.nodes);
+  for (int e : range(graph.arcs()))
     if (graph.capacity[e] > 0) into[graph.head[e]].push_back(e);
-  std::vector<int> roots;
-  for (int r = 0; r < graph.nodes; ++r)
+  Ints roots;
+  for (int r : range(graph.nodes))
     if (supply[r] > 0) roots.push_back(r);
-  const int count = static_cast<int>(roots.size());
+  const int count = number_of(roots);
   const bool heavy = static_cast<long>(count) * graph.nodes > 10'000;
   const Levels levels(graph, roots);
   std::vector<Shares> shares(graph.nodes);
@@ -97,15 +95,15 @@ std::optional<std::vector<Batch>> pack_layered(const Digraph& graph,
     if (possible && !divide(graph, into[v], levels, roots, supply, v, shares[v])) possible = false;
   });
   if (!possible) return std::nullopt;
-  std::vector<std::vector<Batch>> packed(count);
+  std::vector<Batches> packed(count);
   parallel_for(count, heavy, [&](int i) {
-    auto add = [&](Amount weight, const std::vector<int>& parent) {
+    auto add = [&](Amount weight, const Ints& parent) {
       packed[i].push_back({roots[i], weight, parent});
     };
     lay_out(supply[roots[i]], graph.nodes, [&](int v) { return shares[v].of(i); }, add);
   });
-  std::vector<Batch> batches;
-  for (std::vector<Batch>& list : packed)
+  Batches batches;
+  for (Batches& list : packed)
     for (Batch& batch : list) batches.push_back(std::move(batch));
   return batches;
 }

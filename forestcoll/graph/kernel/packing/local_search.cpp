@@ -1,10 +1,5 @@
 #include "packing/packing.hpp"
 
-#include <algorithm>
-#include <map>
-
-#include "graph.hpp"
-
 namespace forestcoll {
 namespace {
 
@@ -15,34 +10,34 @@ constexpr long kEvaluations = 2'000'000;  // of single changes, in a search: abo
 
 // Arcs and roots that elements make alike, numbered by orbit.
 struct Alike {
-  std::vector<int> orbit;    // per arc
-  std::vector<Amount> room;  // per orbit: what the trees of one root an orbit may use together
-  std::vector<int> roots;    // the least of each orbit that has a supply
+  Ints orbit;    // per arc
+  Amounts room;  // per orbit: what the trees of one root an orbit may use together
+  Ints roots;    // the least of each orbit that has a supply
   const Elements* elements;
 };
 
 // The orbits, or nothing where the elements do not keep graph and supply or leave a node in place.
-std::optional<Alike> alike(const Digraph& graph, const std::vector<Amount>& supply,
+std::optional<Alike> alike(const Digraph& graph, const Amounts& supply,
                            const Elements& elements) {
   ArcIndex number;
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     int& arc = number.insert(graph.tail[e], graph.head[e]);
     if (arc >= 0) return std::nullopt;  // parallel arcs
     arc = e;
   }
-  Alike found{std::vector<int>(graph.arcs(), -1), {}, {}, &elements};
-  for (int e = 0; e < graph.arcs(); ++e) {
+  Alike found{Ints(graph.arcs(), -1), {}, {}, &elements};
+  for (int e : range(graph.arcs())) {
     if (found.orbit[e] >= 0) continue;
-    for (const std::vector<int>& image : elements) {
+    for (const Ints& image : elements) {
       const int to = number.find(image[graph.tail[e]], image[graph.head[e]]);
       if (to < 0 || graph.capacity[to] != graph.capacity[e]) return std::nullopt;
-      found.orbit[to] = static_cast<int>(found.room.size());
+      found.orbit[to] = number_of(found.room);
     }
     found.room.push_back(graph.capacity[e]);
   }
-  for (int v = 0; v < graph.nodes; ++v) {
+  for (int v : range(graph.nodes)) {
     int least = v, stay = 0;
-    for (const std::vector<int>& image : elements) {
+    for (const Ints& image : elements) {
       if (supply[image[v]] != supply[v]) return std::nullopt;
       least = std::min(least, image[v]);
       stay += image[v] == v;
@@ -60,10 +55,10 @@ std::optional<Alike> alike(const Digraph& graph, const std::vector<Amount>& supp
 // out of places that no single change improves (breakout method; Morris, 1993).
 class Search {
  public:
-  Search(const Digraph& graph, const Alike& alike, const std::vector<Amount>& supply, int most)
+  Search(const Digraph& graph, const Alike& alike, const Amounts& supply, int most)
       : graph_(graph), alike_(alike), most_(most), into_(graph.nodes), out_(graph.nodes),
         load_(alike.room.size(), 0), weight_(alike.room.size(), 1), random_(0) {
-    for (int e = 0; e < graph.arcs(); ++e) {
+    for (int e : range(graph.arcs())) {
       if (graph.capacity[e] == 0) continue;
       into_[graph.head[e]].push_back(e);
       out_[graph.tail[e]].push_back(e);
@@ -84,16 +79,16 @@ class Search {
   }
 
   // The trees and their images, equal ones as one.
-  std::vector<Batch> batches() const {
-    std::map<std::pair<int, std::vector<int>>, Amount> weights;
+  Batches batches() const {
+    std::map<std::pair<int, Ints>, Amount> weights;
     for (const Tree& tree : trees_)
-      for (const std::vector<int>& image : *alike_.elements) {
-        std::vector<int> parent(graph_.nodes, -1);
-        for (int v = 0; v < graph_.nodes; ++v)
+      for (const Ints& image : *alike_.elements) {
+        Ints parent(graph_.nodes, -1);
+        for (int v : range(graph_.nodes))
           if (tree.arc[v] >= 0) parent[image[v]] = image[graph_.tail[tree.arc[v]]];
         ++weights[{image[tree.root], std::move(parent)}];
       }
-    std::vector<Batch> list;
+    Batches list;
     for (const auto& [tree, weight] : weights) list.push_back({tree.first, weight, tree.second});
     return list;
   }
@@ -101,7 +96,7 @@ class Search {
  private:
   struct Tree {
     int root = 0;
-    std::vector<int> arc, depth, below;  // per node: from its parent; hops from the root, to leaves
+    Ints arc, depth, below;  // per node: from its parent; hops from the root, to leaves
     std::vector<long> until;             // per arc: the step up to which it is not taken again
   };
 
@@ -109,8 +104,8 @@ class Search {
   bool overfull(int orbit) const { return load_[orbit] > alike_.room[orbit]; }
 
   bool fits() const {
-    for (std::size_t o = 0; o < load_.size(); ++o)
-      if (overfull(static_cast<int>(o))) return false;
+    for (int o : range(load_))
+      if (overfull(o)) return false;
     return true;
   }
 
@@ -122,14 +117,14 @@ class Search {
     tree.until.assign(graph_.arcs(), -1);
     tree.depth.assign(graph_.nodes, -1);
     tree.depth[root] = 0;
-    std::vector<int> queue{root};
+    Ints queue{root};
     for (std::size_t i = 0; i < queue.size(); ++i)
       for (int e : out_[queue[i]])
         if (tree.depth[graph_.head[e]] < 0) {
           tree.depth[graph_.head[e]] = tree.depth[queue[i]] + 1;
           queue.push_back(graph_.head[e]);
         }
-    if (static_cast<int>(queue.size()) < graph_.nodes) throw InternalError("a node is out of reach");
+    if (number_of(queue) < graph_.nodes) throw InternalError("a node is out of reach");
     for (std::size_t i = 1; i < queue.size(); ++i) {
       int best = -1;
       for (int e : into_[queue[i]])
@@ -147,7 +142,7 @@ class Search {
     tree.depth.assign(graph_.nodes, -1);
     tree.below.assign(graph_.nodes, 0);
     tree.depth[tree.root] = 0;
-    for (int v = 0; v < graph_.nodes; ++v) {
+    for (int v : range(graph_.nodes)) {
       chain_.clear();
       int u = v;
       for (; tree.depth[u] < 0; u = graph_.tail[tree.arc[u]]) chain_.push_back(u);
@@ -174,7 +169,7 @@ class Search {
     Tree* which = nullptr;
     int taken = -1;
     for (Tree& tree : trees_)
-      for (int v = 0; v < graph_.nodes; ++v) {
+      for (int v : range(graph_.nodes)) {
         if (v == tree.root) continue;
         const int from = alike_.orbit[tree.arc[v]];
         const Amount gain = overfull(from) ? weight_[from] : 0;
@@ -193,7 +188,7 @@ class Search {
         }
       }
     if (!which || best >= 0)
-      for (std::size_t o = 0; o < load_.size(); ++o) weight_[o] += overfull(static_cast<int>(o));
+      for (int o : range(load_)) weight_[o] += overfull(o);
     if (which) take(*which, taken, step);
     return weighed;
   }
@@ -210,19 +205,18 @@ class Search {
   const Digraph& graph_;
   const Alike& alike_;
   int most_;  // hops
-  std::vector<std::vector<int>> into_, out_;
-  std::vector<Amount> load_, weight_;  // per orbit
+  Lists into_, out_;
+  Amounts load_, weight_;  // per orbit
   std::vector<Tree> trees_;
-  std::vector<int> chain_;
+  Ints chain_;
   Random random_;
 };
 
 }  // namespace
 
-std::optional<std::vector<Batch>> pack_lowest(const Digraph& graph, const std::vector<Amount>& supply,
+std::optional<Batches> pack_lowest(const Digraph& graph, const Amounts& supply,
                                               const Elements& elements, int below) {
-  Elements identity(1);
-  for (int v = 0; v < graph.nodes; ++v) identity[0].push_back(v);
+  const Elements identity{numbers(graph.nodes)};
   std::optional<Alike> orbits = alike(graph, supply, elements);
   if (!orbits) orbits = alike(graph, supply, identity);
   if (!orbits) return std::nullopt;

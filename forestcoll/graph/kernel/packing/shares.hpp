@@ -1,10 +1,7 @@
 // How a root's trees divide between choices: at every place some units take one, the rest others.
 #pragma once
 
-#include <algorithm>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "graph.hpp"
 
@@ -20,14 +17,14 @@ struct Share {
 class Shares {
  public:
   void add(int choice, Amount units) { list_.push_back({choice, units}); }
-  void end_root() { start_.push_back(static_cast<int>(list_.size())); }
+  void end_root() { start_.push_back(number_of(list_)); }
 
   std::span<const Share> of(int root) const {
     return {list_.data() + start_[root], list_.data() + start_[root + 1]};
   }
 
  private:
-  std::vector<int> start_{0};
+  Ints start_{0};
   std::vector<Share> list_;
 };
 
@@ -36,27 +33,25 @@ class Shares {
 // the next. at(place) gives the shares there, empty where there is nothing to choose (-1 then).
 template <typename At, typename Use>
 void lay_out(Amount supply, int places, const At& at, const Use& use) {
-  std::vector<int> choices(places, -1);
+  Ints choices(places, -1);
   std::vector<std::pair<int, std::vector<Share>>> divided;  // places with more than one share
-  std::vector<Amount> borders{supply};
-  for (int place = 0; place < places; ++place) {
+  Amounts borders{supply};
+  for (int place : range(places)) {
     const std::span<const Share> list = at(place);
     if (!list.empty()) choices[place] = list[0].choice;
     if (list.size() < 2) continue;
     std::vector<Share>& shares = divided.emplace_back(place, std::vector<Share>()).second;
     shares.assign(list.begin(), list.end());
-    std::stable_sort(shares.begin(), shares.end(),
+    std::ranges::stable_sort(shares,
                      [](const Share& a, const Share& b) { return a.units > b.units; });
     Amount end = 0;
     for (const Share& share : shares) borders.push_back(end += share.units);
   }
-  std::sort(borders.begin(), borders.end());
-  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
   std::vector<std::size_t> current(divided.size(), 0);
-  std::vector<Amount> until(divided.size(), 0);
+  Amounts until(divided.size(), 0);
   Amount from = 0;
-  for (const Amount border : borders) {
-    for (std::size_t d = 0; d < divided.size(); ++d) {
+  for (const Amount border : distinct(std::move(borders))) {
+    for (int d : range(divided)) {
       const auto& [place, shares] = divided[d];
       while (until[d] <= from) until[d] += shares[current[d]++].units;
       choices[place] = shares[current[d] - 1].choice;

@@ -1,8 +1,6 @@
 #include "packing/transport.hpp"
 
-#include <algorithm>
 #include <bit>
-#include <numeric>
 
 namespace forestcoll {
 
@@ -28,10 +26,10 @@ void Transport::begin() {
   order_.resize(rows());
   std::iota(order_.rbegin(), order_.rend(), 0);
   for (int row : order_)
-    for (int o = 0; o < prefers_[row]; ++o) take(row, start_[row] + o);
+    for (int o : range(prefers_[row])) take(row, start_[row] + o);
   for (int row : order_) choose(row);
   row_of_.resize(column_.size());
-  for (int row = 0; row < rows(); ++row)
+  for (int row : range(rows()))
     std::fill(row_of_.begin() + start_[row], row_of_.begin() + start_[row + 1], row);
   index_rows();
 }
@@ -57,7 +55,7 @@ void Transport::index_rows() {
   holds_.assign(room_.size() * words_, 0);
   may_.assign(demand_.size() * left_.size(), 0);
   option_.assign(room_.size() * demand_.size(), -1);
-  for (int o = 0; o < static_cast<int>(column_.size()); ++o) {
+  for (int o : range(column_)) {
     may_[row_of_[o] * left_.size() + column_[o] / 64] |= std::uint64_t{1} << column_[o] % 64;
     give(o, 0);
     option_[row_of_[o] * room_.size() + column_[o]] = o;
@@ -74,10 +72,10 @@ void Transport::give(int option, Amount units) {
 
 // The options of a row in columns that nothing has reached yet are the next to be looked at.
 void Transport::reach(int row) {
-  for (std::size_t w = 0; w < left_.size(); ++w) {
+  for (int w : range(left_)) {
     const std::uint64_t may = may_[row * left_.size() + w];
     for (std::uint64_t both = may & left_[w]; both; both &= both - 1)
-      next_.push_back(option(row, static_cast<int>(64 * w) + std::countr_zero(both)));
+      next_.push_back(option(row, 64 * w + std::countr_zero(both)));
     left_[w] &= ~may;
   }
 }
@@ -89,12 +87,12 @@ void Transport::reach(int row) {
 Amount Transport::augment(int row, Amount least) {
   came_column_.resize(room_.size());
   came_row_.assign(room_.size(), -1);
-  std::fill(left_.begin(), left_.end(), ~std::uint64_t{0});
+  std::ranges::fill(left_, ~std::uint64_t{0});
   queue_.clear();
   next_.clear();
   reach(row);
   for (std::size_t i = 0;; ++i) {
-    std::sort(next_.begin(), next_.end());
+    std::ranges::sort(next_);
     for (int o : next_) {
       const int c = column_[o];
       came_column_[c] = o;
@@ -104,9 +102,9 @@ Amount Transport::augment(int row, Amount least) {
     }
     if (i == queue_.size()) return 0;
     next_.clear();
-    for (std::size_t w = 0; w < words_; ++w)
+    for (int w : range(words_))
       for (std::uint64_t held = holds_[queue_[i] * words_ + w]; held; held &= held - 1) {
-        const int other = static_cast<int>(64 * w) + std::countr_zero(held);
+        const int other = 64 * w + std::countr_zero(held);
         if (units_[option(other, queue_[i])] >= least) reach(other);
       }
   }

@@ -1,10 +1,6 @@
 // Transportation: rows need units, columns offer them, and a row may only use some columns.
 #pragma once
 
-#include <cstdint>
-#include <utility>
-#include <vector>
-
 #include "graph.hpp"
 
 namespace forestcoll {
@@ -25,14 +21,14 @@ class Transport {
   // The row that comes next; say its options first. With `prefer` it takes as much as it can of those
   // that it has so far, in turn, before the others have their choice.
   void add_option(int column) { column_.push_back(column); }
-  void prefer() { preferred_ = static_cast<int>(column_.size()) - start_.back(); }
+  void prefer() { preferred_ = number_of(column_) - start_.back(); }
   void end_row(Amount demand) {
     demand_.push_back(demand);
-    start_.push_back(static_cast<int>(column_.size()));
+    start_.push_back(number_of(column_));
     prefers_.push_back(std::exchange(preferred_, 0));
   }
 
-  int rows() const { return static_cast<int>(demand_.size()); }
+  int rows() const { return number_of(demand_); }
 
   // Whether every row got all it needs. Each takes a column that has room for all of it, the one that
   // has most, so that rows are divided seldom; shortest augmenting paths do the rest, those that move
@@ -62,16 +58,16 @@ class Transport {
   int option(int row, int column) const { return option_[row * room_.size() + column]; }
   void reach(int row);
 
-  std::vector<Amount> room_, demand_, units_;  // per column; per row: what is missing; per option
-  std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
-  std::vector<int> prefers_;                   // per row, how many of its options
+  Amounts room_, demand_, units_;  // per column; per row: what is missing; per option
+  Ints start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
+  Ints prefers_;                   // per row, how many of its options
   int preferred_ = 0;
-  std::vector<int> row_of_;  // per option
-  std::vector<int> order_, queue_, came_row_, came_column_, next_;
-  std::size_t words_ = 0;            // of 64 rows each
+  Ints row_of_;  // per option
+  Ints order_, queue_, came_row_, came_column_, next_;
+  int words_ = 0;            // of 64 rows each
   std::vector<std::uint64_t> holds_, may_, left_;  // bits: rows that have units of a column, columns
                                                    // that a row may use, columns not yet reached
-  std::vector<int> option_;                 // per row and column, -1 where the row may not use it
+  Ints option_;                 // per row and column, -1 where the row may not use it
 };
 
 }  // namespace forestcoll

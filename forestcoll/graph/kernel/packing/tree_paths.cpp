@@ -1,20 +1,14 @@
 #include "packing/packing.hpp"
 
-#include <algorithm>
-#include <map>
-#include <utility>
-
-#include "graph.hpp"
-
 namespace forestcoll {
 namespace {
 
 // The tree's nodes without its root, parents before children, level by level.
-std::vector<int> growth_order(const Batch& batch) {
-  std::vector<int> first(batch.parent.size(), -1), next(batch.parent.size());
+Ints growth_order(const Batch& batch) {
+  Ints first(batch.parent.size(), -1), next(batch.parent.size());
   for (std::size_t v = batch.parent.size(); v-- > 0;)
     if (batch.parent[v] >= 0) next[v] = std::exchange(first[batch.parent[v]], static_cast<int>(v));
-  std::vector<int> order{batch.root};
+  Ints order{batch.root};
   order.reserve(batch.parent.size());
   for (std::size_t i = 0; i < order.size(); ++i)
     for (int child = first[order[i]]; child >= 0; child = next[child]) order.push_back(child);
@@ -40,8 +34,8 @@ namespace {
 
 // Equal trees become one, where the first of them stood.
 void merge(std::vector<PathTree>& trees) {
-  std::map<std::pair<int, std::vector<int>>, std::size_t> place;
-  std::vector<int> count;
+  std::map<std::pair<int, Ints>, std::size_t> place;
+  Ints count;
   for (const PathTree& tree : trees) {
     count.resize(std::max(count.size(), static_cast<std::size_t>(tree.root) + 1));
     ++count[tree.root];
@@ -64,16 +58,16 @@ void merge(std::vector<PathTree>& trees) {
 
 }  // namespace
 
-std::vector<PathTree> expand(std::vector<Batch> batches, Logical logical) {
+std::vector<PathTree> expand(Batches batches, Logical logical) {
   ArcIndex link;
-  for (std::size_t a = 0; a < logical.tail.size(); ++a)
-    link.insert(logical.tail[a], logical.head[a]) = static_cast<int>(a);
-  std::stable_sort(batches.begin(), batches.end(),
+  for (int a : range(logical.tail))
+    link.insert(logical.tail[a], logical.head[a]) = a;
+  std::ranges::stable_sort(batches,
                    [](const Batch& a, const Batch& b) { return a.weight > b.weight; });
   std::vector<PathTree> trees;
   std::vector<PathUnits*> chosen;
   for (const Batch& batch : batches) {
-    const std::vector<int> order = growth_order(batch);
+    const Ints order = growth_order(batch);
     for (Amount left = batch.weight; left > 0;) {
       PathTree tree{batch.root, left, {}};
       chosen.clear();

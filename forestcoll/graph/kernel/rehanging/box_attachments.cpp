@@ -1,9 +1,7 @@
 #include "rehanging/box_attachments.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
 
 namespace forestcoll {
 
@@ -21,13 +19,13 @@ constexpr double kShallow = 0.3;  // what a hop of depth costs as trees grow: lo
 BoxAttachments::BoxAttachments(const BoxedGraph& boxed, const std::vector<Unit>& given, int height, unsigned seed)
     : boxed_(boxed), units_(given), height_(height), ledger_(boxed), router_(boxed, ledger_),
       random_(seed), hooks_(given.size() * boxed.boxes), below_(boxed.boxes, 0), noise_(boxed.boxes), sender_(boxed.boxes) {
-  for (int u = 0; u < units(); ++u) {
+  for (int u : range(units())) {
     hooks_[slot(u, boxed.box[root(u)])].rank = root(u);
     trees_ += given[u].second;
   }
 }
 
-std::vector<int> BoxAttachments::way(int unit, int box) const {
+Ints BoxAttachments::way(int unit, int box) const {
   const auto used = uses(hook(unit, box));
   return {used.begin(), used.end() - 1};
 }
@@ -51,18 +49,18 @@ bool BoxAttachments::crosses(int unit, int box, int resource) const {
   const Hook& hook = this->hook(unit, box);
   if (hook.way < 0) return false;
   const auto used = uses(hook);
-  return std::any_of(used.begin(), used.end(), [&](int r) { return ledger_.of(r) == resource; });
+  return std::ranges::any_of(used, [&](int r) { return ledger_.of(r) == resource; });
 }
 
 std::pair<int, int> BoxAttachments::draw_crowded() {
   if (users_.empty()) {
     users_.resize(ledger_.resources());
-    for (int u = 0; u < units(); ++u)
-      for (int b = 0; b < boxes(); ++b)
+    for (int u : range(units()))
+      for (int b : range(boxes()))
         if (hangs(u, b))
           for (int resource : uses(hook(u, b))) users_[ledger_.of(resource)].emplace_back(u, b);
   }
-  const std::vector<int>& overfull = ledger_.overfull();
+  const Ints& overfull = ledger_.overfull();
   const int resource = overfull[random_() % overfull.size()];
   auto& users = users_[resource];
   while (true) {  // at least one of them is there: the resource carries something
@@ -75,13 +73,13 @@ std::pair<int, int> BoxAttachments::draw_crowded() {
 }
 
 // `arcs` lead from a rank of `above` to one of `box`.
-void BoxAttachments::attach(int unit, int box, int above, const std::vector<int>& arcs) {
+void BoxAttachments::attach(int unit, int box, int above, const Ints& arcs) {
   Hook& hook = hooks_[slot(unit, box)];
   hook.up = above;
-  hook.way = static_cast<int>(store_.size());
+  hook.way = number_of(store_);
   hook.rank = boxed_.graph.head[arcs.back()];
   hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs.front()]));
-  store_.push_back(static_cast<int>(arcs.size()) + 1);
+  store_.push_back(number_of(arcs) + 1);
   store_.insert(store_.end(), arcs.begin(), arcs.end());
   store_.push_back(boxed_.graph.arcs() + hook.rank);
   live_ += arcs.size() + 2;
@@ -100,7 +98,7 @@ void BoxAttachments::detach(int unit, int box) {
 // Hangs a box on the cheapest port of all boxes that hang already, are not `below_`, and from which
 // it and the `below` hops under it stay within the height.
 bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
-  for (int b = 0; b < boxes(); ++b) {
+  for (int b : range(boxes())) {
     const Hook& hook = this->hook(unit, b);
     const int room = height_ - hook.depth - below;
     sender_[b] = kNone;
@@ -130,8 +128,8 @@ bool BoxAttachments::hang_cheapest(int unit, int box, int below) {
 bool BoxAttachments::start_star(int unit) {
   const int root = this->root(unit), home = boxed_.box[root];
   router_.search_from(root);
-  std::vector<int> left;
-  for (int b = 0; b < boxes(); ++b) {
+  Ints left;
+  for (int b : range(boxes())) {
     if (b == home) continue;
     double least = kFar;
     const SwitchPort* chosen = nullptr;
@@ -151,7 +149,7 @@ bool BoxAttachments::start_star(int unit) {
   // Boxes that the root does not reach hang on its mates, or on any box that does.
   for (bool progress = true; progress && !left.empty();) {
     progress = false;
-    std::vector<int> still;
+    Ints still;
     for (int b : left) {
       if (hang_cheapest(unit, b, spread(b))) progress = true;
       else still.push_back(b);
@@ -162,7 +160,7 @@ bool BoxAttachments::start_star(int unit) {
 }
 
 bool BoxAttachments::start_grown(int unit) {
-  const std::vector<int>& box = boxed_.box;
+  const Ints& box = boxed_.box;
   const auto place = [&](int rank, int depth) {
     if (depth < height_) router_.leave_from(rank, kShallow * depth);
   };
@@ -174,7 +172,7 @@ bool BoxAttachments::start_grown(int unit) {
   for (int left = boxes() - 1; left > 0; --left) {
     const int arc = router_.next_entry(wanted);
     if (arc < 0) {  // what could send there hangs too low: begin anew
-      for (int b = 0; b < boxes(); ++b)
+      for (int b : range(boxes()))
         if (hangs(unit, b)) detach(unit, b);
       return start_star(unit);
     }
@@ -194,7 +192,7 @@ void BoxAttachments::collect(int unit, int box) {
   for (std::size_t i = 0; i < moved_.size(); ++i) {
     below_[moved_[i].box] = 1;
     if (moved_[i].hook.hanging == 0) continue;
-    for (int b = 0; b < boxes(); ++b)
+    for (int b : range(boxes()))
       if (hook(unit, b).up == moved_[i].box) moved_.push_back({b, hook(unit, b)});
   }
 }
@@ -268,12 +266,12 @@ void BoxAttachments::finish(int unit, Amount before, bool good, double bold) {
 
 // Drops the ways that nothing hangs by any more.
 void BoxAttachments::compact_store() {
-  std::vector<int> kept;
+  Ints kept;
   kept.reserve(live_);
   for (Hook& hook : hooks_) {
     if (hook.way < 0) continue;
     const auto first = store_.begin() + hook.way;
-    hook.way = static_cast<int>(kept.size());
+    hook.way = number_of(kept);
     kept.insert(kept.end(), first, first + *first + 1);
   }
   store_.swap(kept);

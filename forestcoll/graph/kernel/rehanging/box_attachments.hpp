@@ -2,10 +2,7 @@
 #pragma once
 
 #include <span>
-#include <utility>
-#include <vector>
 
-#include "graph.hpp"
 #include "rehanging/routes.hpp"
 
 namespace forestcoll {
@@ -22,13 +19,13 @@ class BoxAttachments {
  public:
   BoxAttachments(const BoxedGraph& boxed, const std::vector<Unit>& given, int height, unsigned seed);
 
-  int units() const { return static_cast<int>(units_.size()); }
+  int units() const { return number_of(units_); }
   int boxes() const { return boxed_.boxes; }
   Amount edges() const { return trees_ * boxes(); }
   const Hook& hook(int unit, int box) const { return hooks_[slot(unit, box)]; }
   bool is_root(int unit, int box) const { return boxed_.box[root(unit)] == box; }
   bool hangs(int unit, int box) const { return hook(unit, box).way >= 0; }
-  std::vector<int> way(int unit, int box) const;
+  Ints way(int unit, int box) const;
   bool crowded(int unit, int box) const;  // whether its way crosses what carries too much
 
   Amount overload() const { return ledger_.overload(); }
@@ -70,7 +67,7 @@ class BoxAttachments {
     return {store_.data() + hook.way + 1, static_cast<std::size_t>(store_[hook.way])};
   }
   void load(int unit, int box);
-  void attach(int unit, int box, int above, const std::vector<int>& arcs);
+  void attach(int unit, int box, int above, const Ints& arcs);
   void detach(int unit, int box);
   bool hang_cheapest(int unit, int box, int below);
   bool settle_depths(int unit);
@@ -88,13 +85,13 @@ class BoxAttachments {
   Router router_;
   Random random_;
   std::vector<Hook> hooks_;   // units x boxes
-  std::vector<int> store_;    // ways: how many numbers, the arcs, the resource of the entry
+  Ints store_;    // ways: how many numbers, the arcs, the resource of the entry
   std::size_t live_ = 0;      // numbers in the store that are in use
-  std::vector<char> below_;   // per box, during a move: it hangs on the moved box, or is that box
+  Marks below_;   // per box, during a move: it hangs on the moved box, or is that box
   std::vector<double> noise_;  // per box, while one is hung: what it costs to hang there, for depth
-  std::vector<int> sender_;    // and the rank that may send there, any or none
+  Ints sender_;    // and the rank that may send there, any or none
   std::vector<Saved> moved_;  // the moved box and all below it, from the top, as they were
-  std::vector<int> arcs_;
+  Ints arcs_;
   std::vector<std::vector<std::pair<int, int>>> users_;  // per resource (unit, box), some outdated
 };
 

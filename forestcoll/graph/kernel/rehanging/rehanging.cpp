@@ -1,7 +1,5 @@
 #include "rehanging/rehanging.hpp"
 
-#include <algorithm>
-#include <numeric>
 #include <unordered_map>
 
 #include "rehanging/box_attachments.hpp"
@@ -27,15 +25,14 @@ constexpr Amount kFew = 500;         // units of overload that are worked on one
 
 std::vector<std::pair<int, int>> crowded(const BoxAttachments& hanging) {
   std::vector<std::pair<int, int>> found;
-  for (int u = 0; u < hanging.units(); ++u)
-    for (int b = 0; b < hanging.boxes(); ++b)
+  for (int u : range(hanging.units()))
+    for (int b : range(hanging.boxes()))
       if (hanging.crowded(u, b)) found.emplace_back(u, b);
   return found;
 }
 
 bool start(BoxAttachments& hanging, bool grow) {
-  std::vector<int> order(hanging.units());
-  std::iota(order.begin(), order.end(), 0);
+  Ints order = numbers(hanging.units());
   shuffle(order, hanging.random());
   for (int u : order) {
     if (!(grow ? hanging.start_grown(u) : hanging.start_star(u))) return false;
@@ -57,7 +54,7 @@ void go_round(BoxAttachments& hanging, long most, long& moves) {
   for (int rounds = 1, stale = 0; hanging.overload() > (rounds > 1 ? kFew : 0); ++rounds) {
     auto list = crowded(hanging);
     shuffle(list, hanging.random());
-    for (std::size_t i = 0; i < list.size(); ++i) {
+    for (int i : range(list)) {
       const auto& [unit, box] = list[i];
       if (!hanging.crowded(unit, box)) continue;
       move(hanging, unit, box, boldness(static_cast<double>(stale) / kPatience));
@@ -99,7 +96,7 @@ long negotiate(BoxAttachments& hanging, long most) {
 }
 
 struct WayHash {
-  std::size_t operator()(const std::vector<int>& way) const {
+  std::size_t operator()(const Ints& way) const {
     std::size_t hash = way.size();
     for (int arc : way) hash = (hash ^ static_cast<std::size_t>(arc)) * 0x100000001b3u;
     return hash ^ (hash >> 29);
@@ -108,19 +105,19 @@ struct WayHash {
 
 // The trees, with every way once.
 void read(const BoxAttachments& hanging, Rehung& result) {
-  std::unordered_map<std::vector<int>, int, WayHash> number;
-  std::vector<int> order;
-  for (int u = 0; u < hanging.units(); ++u) {
+  std::unordered_map<Ints, int, WayHash> number;
+  Ints order;
+  for (int u : range(hanging.units())) {
     order.clear();
-    for (int b = 0; b < hanging.boxes(); ++b)
+    for (int b : range(hanging.boxes()))
       if (hanging.hangs(u, b)) order.push_back(b);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    std::ranges::stable_sort(order, [&](int a, int b) {
       return hanging.hook(u, a).depth < hanging.hook(u, b).depth;
     });
-    std::vector<int>& tree = result.trees.emplace_back();
+    Ints& tree = result.trees.emplace_back();
     for (int b : order) {
       const auto [it, fresh] =
-          number.try_emplace(hanging.way(u, b), static_cast<int>(result.ways.size()));
+          number.try_emplace(hanging.way(u, b), number_of(result.ways));
       if (fresh) result.ways.push_back(it->first);
       tree.push_back(hanging.hook(u, b).depth);
       tree.push_back(it->second);

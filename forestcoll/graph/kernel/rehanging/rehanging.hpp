@@ -4,8 +4,6 @@
 // routes wires so; here trees of bounded height.
 #pragma once
 
-#include <vector>
-
 #include "rehanging/routes.hpp"
 
 namespace forestcoll {
@@ -20,10 +18,10 @@ struct RehangOptions {
 struct Rehung {
   Amount overload = 0;  // units above the capacities, summed over all resources: 0 is a solution
   long moves = 0;
-  std::vector<std::vector<int>> ways;  // arcs from a rank of a box to one of another, all different
+  Lists ways;  // arcs from a rank of a box to one of another, all different
   // Per unit a tree: the ways by which all boxes but the root's hang, and before each way its
   // box's depth: hops from the root to where the tree enters. From the root outwards.
-  std::vector<std::vector<int>> trees;
+  Lists trees;
 };
 
 // Trees of these units. `overload` < 0 where some box cannot be reached at all within the height.

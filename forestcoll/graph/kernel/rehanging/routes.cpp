@@ -1,6 +1,5 @@
 #include "rehanging/routes.hpp"
 
-#include <algorithm>
 #include <limits>
 
 namespace forestcoll {
@@ -22,12 +21,12 @@ Ledger::Ledger(const BoxedGraph& boxed) : capacity_(boxed.graph.capacity) {
   twin_ = boxed.twin;
   twin_.resize(capacity_.size(), -1);
   place_.assign(capacity_.size(), -1);
-  for (int r = 0; r < resources(); ++r)
+  for (int r : range(resources()))
     if (of(r) == r) reprice(r);
 }
 
 void Ledger::list(int r) {
-  place_[r] = static_cast<int>(overfull_.size());
+  place_[r] = number_of(overfull_);
   overfull_.push_back(r);
 }
 
@@ -61,7 +60,7 @@ void Ledger::raise_prices() {
   }
   if (penalty_ == kMostPenalty) return;
   penalty_ = std::min(kMostPenalty, penalty_ * kGrowth);
-  for (int r = 0; r < resources(); ++r)
+  for (int r : range(resources()))
     if (of(r) == r && load_[r] >= capacity_[r]) reprice(r);
 }
 
@@ -71,19 +70,19 @@ Router::Router(const BoxedGraph& boxed, const Ledger& ledger)
       pendant_(boxed.graph.nodes, 0),
       distance_(boxed.graph.nodes, kFar), via_(boxed.graph.nodes, -1) {
   const Digraph& graph = boxed.graph;
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     const int u = graph.tail[e], v = graph.head[e];
     if (boxed.rank[u]) out_at_[v].push_back({e, u, v}), out_of_rank_[u].push_back({e, u, v});
     else if (boxed.rank[v]) in_[boxed.box[v]].push_back({e, v, u}), exits_[u].push_back(e);
     else leaving_[u].push_back(e), entering_[v].push_back(e);
   }
-  for (int v = 0; v < graph.nodes; ++v) {
+  for (int v : range(graph.nodes)) {
     if (boxed.rank[v] || boxed.box[v] < 0) continue;
     const auto inner = [&](int e) {
       return boxed.box[graph.tail[e]] == boxed.box[graph.head[e]];
     };
-    pendant_[v] = std::none_of(leaving_[v].begin(), leaving_[v].end(), inner) &&
-                  std::none_of(entering_[v].begin(), entering_[v].end(), inner);
+    pendant_[v] = std::ranges::none_of(leaving_[v], inner) &&
+                  std::ranges::none_of(entering_[v], inner);
   }
 }
 
@@ -109,7 +108,7 @@ void Router::offer(double distance, int relay, int arc) {
 
 void Router::push(double distance, int item) {
   heap_.emplace_back(distance, item);
-  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  std::ranges::push_heap(heap_, std::greater<>());
 }
 
 void Router::search_to(int box, const std::function<double(int)>& near) {
@@ -127,12 +126,12 @@ void Router::search_from(int rank) {
 }
 
 void Router::run(int home, const std::function<double(int)>& near) {
-  const std::vector<int>& box = boxed_.box;
+  const Ints& box = boxed_.box;
   const auto& arcs = forward_ ? leaving_ : entering_;
-  const std::vector<int>& end = forward_ ? boxed_.graph.head : boxed_.graph.tail;
+  const Ints& end = forward_ ? boxed_.graph.head : boxed_.graph.tail;
   double limit = kFar;
   while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    std::ranges::pop_heap(heap_, std::greater<>());
     const auto [distance, v] = heap_.back();
     heap_.pop_back();
     if (distance > distance_[v]) continue;
@@ -164,7 +163,7 @@ void Router::leave_from(int rank, double extra) {
 int Router::next_entry(const std::function<bool(int)>& wanted) {
   const Digraph& graph = boxed_.graph;
   while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    std::ranges::pop_heap(heap_, std::greater<>());
     const auto [distance, item] = heap_.back();
     heap_.pop_back();
     if (item >= graph.nodes) {
@@ -191,7 +190,7 @@ double Router::way_cost(int relay) const {
   return cost;
 }
 
-void Router::append_way(int relay, std::vector<int>& arcs) const {
+void Router::append_way(int relay, Ints& arcs) const {
   const Digraph& graph = boxed_.graph;
   const std::size_t first = arcs.size();
   for (int v = relay; !boxed_.rank[v];) {

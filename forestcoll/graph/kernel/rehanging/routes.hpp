@@ -1,11 +1,6 @@
 // Loads, prices and cheapest routes between boxes, for the search that re-hangs trees.
 #pragma once
 
-#include <algorithm>
-#include <functional>
-#include <utility>
-#include <vector>
-
 #include "graph.hpp"
 
 namespace forestcoll {
@@ -14,12 +9,12 @@ namespace forestcoll {
 // of `graph` are those between boxes.
 struct BoxedGraph {
   Digraph graph;               // capacities: how many trees an arc may carry
-  std::vector<int> box;        // per node its box; -1: a switch between boxes
-  std::vector<char> rank;      // per node
-  std::vector<Amount> entries;  // per rank: how many trees may enter its box there; -1: any number
-  std::vector<int> twin;       // per arc the one with which it shares its capacity, or -1
+  Ints box;        // per node its box; -1: a switch between boxes
+  Marks rank;      // per node
+  Amounts entries;  // per rank: how many trees may enter its box there; -1: any number
+  Ints twin;       // per arc the one with which it shares its capacity, or -1
   int boxes = 0;
-  std::vector<int> spread;     // per box: hops at most from where a tree enters to all of its ranks
+  Ints spread;     // per box: hops at most from where a tree enters to all of its ranks
 };
 
 // What hangs as one: a rank that is the root, and how many equal trees it stands for.
@@ -48,8 +43,8 @@ class Ledger {
   bool over(int resource) const { return excess(of(resource)); }
   double cost(int resource) const { return cost_[resource]; }
   Amount overload() const { return overload_; }
-  const std::vector<int>& overfull() const { return overfull_; }  // resources, in no order
-  int resources() const { return static_cast<int>(load_.size()); }
+  const Ints& overfull() const { return overfull_; }  // resources, in no order
+  int resources() const { return number_of(load_); }
 
   void raise_prices();  // of what is over its capacity
 
@@ -59,10 +54,10 @@ class Ledger {
   void list(int resource);
   void unlist(int resource);
 
-  std::vector<Amount> capacity_, load_;
+  Amounts capacity_, load_;
   std::vector<double> price_, cost_;  // what it costs stands at both arcs of a pair
-  std::vector<int> twin_;
-  std::vector<int> overfull_, place_;  // place_: per resource where it stands in overfull_
+  Ints twin_;
+  Ints overfull_, place_;  // place_: per resource where it stands in overfull_
   double penalty_ = 1;
   Amount overload_ = 0;
 };
@@ -86,7 +81,7 @@ class Router {
   void search_to(int box, const std::function<double(int)>& near);
   double distance(int relay) const { return distance_[relay]; }
   // The arcs from a switch to the box of search_to, or from the rank of search_from to a switch.
-  void append_way(int relay, std::vector<int>& arcs) const;
+  void append_way(int relay, Ints& arcs) const;
 
   double entry_cost(const SwitchPort& port) const;
 
@@ -107,11 +102,11 @@ class Router {
   const BoxedGraph& boxed_;
   const Ledger& ledger_;
   std::vector<std::vector<SwitchPort>> out_at_, in_, out_of_rank_;
-  std::vector<std::vector<int>> leaving_, entering_;  // per switch: arcs to and from other switches
-  std::vector<std::vector<int>> exits_;  // per switch: arcs to ranks
-  std::vector<char> pendant_;  // per switch: nothing but other boxes' business behind it
+  Lists leaving_, entering_;  // per switch: arcs to and from other switches
+  Lists exits_;  // per switch: arcs to ranks
+  Marks pendant_;  // per switch: nothing but other boxes' business behind it
   std::vector<double> distance_;
-  std::vector<int> via_, touched_;
+  Ints via_, touched_;
   std::vector<Entry> heap_;
   bool forward_ = false;
 };

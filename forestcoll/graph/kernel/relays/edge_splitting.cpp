@@ -1,6 +1,5 @@
 #include "relays/edge_splitting.hpp"
 
-#include <algorithm>
 #include <deque>
 #include <unordered_map>
 
@@ -17,7 +16,7 @@ struct Change {
   Amount units = 0;
   int grade = 0;
 
-  bool costs(const std::vector<char>& inside) const {
+  bool costs(const Marks& inside) const {
     if (relay < 0) return inside[u] && !inside[t];
     return inside[u] == inside[t] && inside[relay] != inside[u];
   }
@@ -26,15 +25,15 @@ struct Change {
 // The graph while relays disappear from it. Every arc knows the paths that its units stand for.
 class Splitter {
  public:
-  Splitter(const Digraph& graph, const Demand& demand, const std::vector<char>& relay)
+  Splitter(const Digraph& graph, const Demand& demand, const Marks& relay)
       : demand_(demand), relay_(relay), out_(graph.nodes), in_(graph.nodes) {
     graph_.nodes = graph.nodes;
-    for (int e = 0; e < graph.arcs(); ++e) {
+    for (int e : range(graph.arcs())) {
       if (graph.capacity[e] == 0) continue;
       const int a = arc(graph.tail[e], graph.head[e]);
       if (units_[a].empty()) {
         origin_.push_back({graph.tail[e], graph.head[e], -1, -1});
-        units_[a].push_back({static_cast<int>(origin_.size()) - 1, 0});
+        units_[a].push_back({number_of(origin_) - 1, 0});
       }
       units_[a][0].count += graph.capacity[e];
       graph_.capacity[a] += graph.capacity[e];
@@ -53,7 +52,7 @@ class Splitter {
 
   // Shrinks `changes` until the demand survives them and makes them real. Returns the units made;
   // `broken` collects the cuts that stood in the way.
-  Amount apply(std::vector<Change>& changes, std::vector<std::vector<char>>& broken) {
+  Amount apply(std::vector<Change>& changes, std::vector<Marks>& broken) {
     for (const Change& c : changes)
       if (c.relay >= 0 && c.u != c.t) arc(c.u, c.t);
     DemandCheck check(graph_, demand_);
@@ -74,14 +73,14 @@ class Splitter {
   Logical logical() {
     Logical result;
     std::unordered_map<int, int> number;  // origin -> path
-    for (int a = 0; a < graph_.arcs(); ++a) {
+    for (int a : range(graph_.arcs())) {
       if (graph_.capacity[a] == 0 || relay_[graph_.tail[a]] || relay_[graph_.head[a]]) continue;
       result.tail.push_back(graph_.tail[a]);
       result.head.push_back(graph_.head[a]);
       std::vector<PathUnits>& list = result.units.emplace_back();
       for (const PathUnits& unit : units_[a]) {
         if (unit.count == 0) continue;
-        const auto [it, fresh] = number.try_emplace(unit.path, static_cast<int>(result.paths.size()));
+        const auto [it, fresh] = number.try_emplace(unit.path, number_of(result.paths));
         if (fresh) {
           result.paths.push_back({origin_[unit.path].tail});
           walk(unit.path, result.paths.back());
@@ -113,16 +112,16 @@ class Splitter {
     return a;
   }
 
-  std::vector<Port> ports(const std::vector<int>& arcs, const std::vector<int>& end) const {
+  std::vector<Port> ports(const Ints& arcs, const Ints& end) const {
     std::vector<Port> list;
     for (int a : arcs)
       if (graph_.capacity[a] > 0) list.push_back({end[a], graph_.capacity[a], 0});
-    std::sort(list.begin(), list.end(), [](const Port& a, const Port& b) { return a.node < b.node; });
+    std::ranges::sort(list, [](const Port& a, const Port& b) { return a.node < b.node; });
     return list;
   }
 
-  std::vector<Amount> after(const std::vector<Change>& changes) {
-    std::vector<Amount> capacity = graph_.capacity;
+  Amounts after(const std::vector<Change>& changes) {
+    Amounts capacity = graph_.capacity;
     for (const Change& c : changes) {
       if (c.relay < 0) {
         capacity[arc(c.u, c.t)] -= c.units;
@@ -136,11 +135,11 @@ class Splitter {
   }
 
   // Takes `amount` units back from the changes that cost the cut, worst grade first, then evenly.
-  static void withdraw(std::vector<Change>& changes, const std::vector<char>& inside, Amount amount) {
+  static void withdraw(std::vector<Change>& changes, const Marks& inside, Amount amount) {
     std::vector<Change*> hit;
     for (Change& c : changes)
       if (c.units > 0 && c.costs(inside)) hit.push_back(&c);
-    std::stable_sort(hit.begin(), hit.end(), [](const Change* a, const Change* b) {
+    std::ranges::stable_sort(hit, [](const Change* a, const Change* b) {
       return a->grade != b->grade ? a->grade > b->grade : a->units < b->units;
     });
     for (std::size_t i = 0; i < hit.size() && amount > 0;) {
@@ -170,7 +169,7 @@ class Splitter {
       if (second.empty()) throw InternalError("a relay sends more than it has");
       const Amount count = std::min(first.front().count, second.front().count);
       origin_.push_back({c.u, c.t, first.front().path, second.front().path});
-      units_[a].push_back({static_cast<int>(origin_.size()) - 1, count});
+      units_[a].push_back({number_of(origin_) - 1, count});
       if ((first.front().count -= count) == 0) first.pop_front();
       if ((second.front().count -= count) == 0) second.pop_front();
     }
@@ -180,7 +179,7 @@ class Splitter {
   std::deque<PathUnits> take(int a, Amount amount) {
     graph_.capacity[a] -= amount;
     std::vector<PathUnits>& kinds = units_[a];
-    std::stable_sort(kinds.begin(), kinds.end(),
+    std::ranges::stable_sort(kinds,
                      [](const PathUnits& x, const PathUnits& y) { return x.count > y.count; });
     std::deque<PathUnits> taken;
     for (PathUnits& kind : kinds) {
@@ -195,7 +194,7 @@ class Splitter {
   }
 
   // Appends the nodes of a path but its first.
-  void walk(int path, std::vector<int>& nodes) const {
+  void walk(int path, Ints& nodes) const {
     const Origin& o = origin_[path];
     if (o.left < 0) {
       nodes.push_back(o.head);
@@ -206,7 +205,7 @@ class Splitter {
   }
 
   // A path that comes back to a relay goes on from its first visit: it only uses less.
-  static void cut_loops(std::vector<int>& nodes) {
+  static void cut_loops(Ints& nodes) {
     for (std::size_t i = 0; i < nodes.size(); ++i)
       for (std::size_t j = nodes.size() - 1; j > i; --j)
         if (nodes[j] == nodes[i]) {
@@ -216,10 +215,10 @@ class Splitter {
   }
 
   const Demand& demand_;
-  const std::vector<char>& relay_;
+  const Marks& relay_;
   Digraph graph_;
   ArcIndex index_;
-  std::vector<std::vector<int>> out_, in_;
+  Lists out_, in_;
   std::vector<std::vector<PathUnits>> units_;  // per arc
   std::vector<Origin> origin_;
 };
@@ -230,8 +229,8 @@ enum Grade { kAligned, kAcross, kThrough, kInside, kBroken, kLoop };
 // A relay's pairs of ports, graded.
 class Pairing {
  public:
-  Pairing(const Splitter& splitter, int relay, const std::vector<char>& is_relay,
-          const std::vector<int>& group)
+  Pairing(const Splitter& splitter, int relay, const Marks& is_relay,
+          const Ints& group)
       : relay_(relay), in_(splitter.ports_in(relay)), out_(splitter.ports_out(relay)) {
     bool several = false;
     int seen = -1;
@@ -241,9 +240,9 @@ class Pairing {
       seen = group[port.node];
     }
     number_boxes(group, several);
-    const std::vector<int> row = index(in_, group), column = index(out_, group);
-    for (std::size_t i = 0; i < in_.size(); ++i)
-      for (std::size_t j = 0; j < out_.size(); ++j) {
+    const Ints row = index(in_, group), column = index(out_, group);
+    for (int i : range(in_))
+      for (int j : range(out_)) {
         const int u = in_[i].node, t = out_[j].node;
         const bool free = is_relay[u] || is_relay[t] || group[u] < 0 || group[t] < 0;
         Grade grade = kAcross;
@@ -256,10 +255,10 @@ class Pairing {
   }
 
   // Pairs that cost one of these cuts are a last resort but for loops.
-  void avoid(const std::vector<std::vector<char>>& cuts) {
+  void avoid(const std::vector<Marks>& cuts) {
     for (const auto& inside : cuts)
-      for (std::size_t i = 0; i < in_.size(); ++i)
-        for (std::size_t j = 0; j < out_.size(); ++j) {
+      for (int i : range(in_))
+        for (int j : range(out_)) {
           const Change pair{relay_, in_[i].node, out_[j].node, 0, 0};
           int& grade = grade_[i * out_.size() + j];
           if (grade != kLoop && pair.costs(inside)) grade = kBroken;
@@ -276,27 +275,27 @@ class Pairing {
  private:
   // Says which ports are of one box; a node in none is a box of its own, and so is each GPU of a box
   // that has the relay to itself.
-  void number_boxes(const std::vector<int>& group, bool several) {
+  void number_boxes(const Ints& group, bool several) {
     std::unordered_map<int, int> number;
     for (std::vector<Port>* ports : {&in_, &out_})
       for (Port& port : *ports) {
         const int box = several ? group[port.node] : -1;
-        const auto fresh = static_cast<int>(number.size());
+        const auto fresh = number_of(number);
         port.box = number.try_emplace(box >= 0 ? box : -1 - port.node, fresh).first->second;
       }
   }
 
   // Each port's position among the ports of its box: GPU 3 of one box faces GPU 3 of another.
-  static std::vector<int> index(const std::vector<Port>& ports, const std::vector<int>& group) {
+  static Ints index(const std::vector<Port>& ports, const Ints& group) {
     std::unordered_map<int, int> count;
-    std::vector<int> position;
+    Ints position;
     for (const Port& port : ports) position.push_back(count[group[port.node]]++);
     return position;
   }
 
   int relay_;
   std::vector<Port> in_, out_;
-  std::vector<int> grade_;
+  Ints grade_;
 };
 
 // What theory guarantees to finish: every pair once, as much of it as the cuts allow.
@@ -309,7 +308,7 @@ void split_pair_by_pair(Splitter& splitter, int relay) {
             std::min(splitter.capacity(in.node, relay), splitter.capacity(relay, out.node));
         if (units == 0) continue;
         std::vector<Change> one{{relay, in.node, out.node, units, 0}};
-        std::vector<std::vector<char>> broken;
+        std::vector<Marks> broken;
         splitter.apply(one, broken);
       }
   if (!splitter.ports_in(relay).empty() || !splitter.ports_out(relay).empty())
@@ -318,9 +317,9 @@ void split_pair_by_pair(Splitter& splitter, int relay) {
 
 // Removes relays that are not linked with each other: whole pairings are proposed and verified at
 // once; the cuts that object say which pairs to try otherwise in the next round.
-void split(Splitter& splitter, const std::vector<int>& relays, const std::vector<char>& is_relay,
-           const std::vector<int>& group) {
-  std::vector<std::vector<char>> broken;
+void split(Splitter& splitter, const Ints& relays, const Marks& is_relay,
+           const Ints& group) {
+  std::vector<Marks> broken;
   for (bool progress = true; progress;) {
     std::vector<Change> changes;
     for (int relay : relays) {
@@ -335,12 +334,12 @@ void split(Splitter& splitter, const std::vector<int>& relays, const std::vector
 }
 
 // Hops from the nearest node that is no relay: what hangs nearest to the ranks goes first.
-std::vector<int> depths(const Digraph& graph, const std::vector<char>& relay) {
-  std::vector<int> depth(graph.nodes);
-  for (int v = 0; v < graph.nodes; ++v) depth[v] = relay[v] ? graph.nodes : 0;
+Ints depths(const Digraph& graph, const Marks& relay) {
+  Ints depth(graph.nodes);
+  for (int v : range(graph.nodes)) depth[v] = relay[v] ? graph.nodes : 0;
   for (bool changed = true; changed;) {
     changed = false;
-    for (int e = 0; e < graph.arcs(); ++e) {
+    for (int e : range(graph.arcs())) {
       const int next = depth[graph.tail[e]] + 1;
       if (graph.capacity[e] > 0 && depth[graph.head[e]] > next) {
         depth[graph.head[e]] = next;
@@ -353,34 +352,34 @@ std::vector<int> depths(const Digraph& graph, const std::vector<char>& relay) {
 
 // Takes out what relays could only send back and forth between each other, as far as the cuts allow:
 // else a leaf switch would send up to the spine what its own ports can exchange.
-void drop_detours(Splitter& splitter, const std::vector<char>& relay) {
+void drop_detours(Splitter& splitter, const Marks& relay) {
   std::vector<Change> loops;
   const Digraph& graph = splitter.graph();
-  for (int e = 0; e < graph.arcs(); ++e) {
+  for (int e : range(graph.arcs())) {
     const int u = graph.tail[e], w = graph.head[e];
     if (!relay[u] || !relay[w] || u > w) continue;
     const Amount units = std::min(splitter.capacity(u, w), splitter.capacity(w, u));
     if (units > 0) loops.push_back({w, u, u, units, 0});
   }
-  std::vector<std::vector<char>> broken;
+  std::vector<Marks> broken;
   if (!loops.empty()) splitter.apply(loops, broken);
 }
 
 }  // namespace
 
-Logical remove_relays(const Digraph& graph, const Demand& demand, const std::vector<char>& relay,
-                      const std::vector<int>& group, bool detours) {
+Logical remove_relays(const Digraph& graph, const Demand& demand, const Marks& relay,
+                      const Ints& group, bool detours) {
   Splitter splitter(graph, demand, relay);
   if (!detours) drop_detours(splitter, relay);
-  const std::vector<int> depth = depths(graph, relay);
-  std::vector<int> waiting;
-  for (int v = 0; v < graph.nodes; ++v)
+  const Ints depth = depths(graph, relay);
+  Ints waiting;
+  for (int v : range(graph.nodes))
     if (relay[v]) waiting.push_back(v);
-  std::stable_sort(waiting.begin(), waiting.end(), [&](int a, int b) { return depth[a] < depth[b]; });
+  std::ranges::stable_sort(waiting, [&](int a, int b) { return depth[a] < depth[b]; });
   while (!waiting.empty()) {
-    std::vector<int> now, later;
+    Ints now, later;
     for (int w : waiting) {
-      const bool apart = std::none_of(now.begin(), now.end(), [&](int other) {
+      const bool apart = std::ranges::none_of(now, [&](int other) {
         return splitter.capacity(w, other) > 0 || splitter.capacity(other, w) > 0;
       });
       (apart ? now : later).push_back(w);
@@ -391,13 +390,13 @@ Logical remove_relays(const Digraph& graph, const Demand& demand, const std::vec
   return splitter.logical();
 }
 
-bool trim(Digraph& graph, const Demand& demand, const std::vector<char>& relay) {
+bool trim(Digraph& graph, const Demand& demand, const Marks& relay) {
   Splitter splitter(graph, demand, relay);
   for (bool progress = true, balanced = false; !balanced;) {
     if (!progress) return false;
     progress = false;
     balanced = true;
-    for (int w = 0; w < graph.nodes; ++w) {
+    for (int w : range(graph.nodes)) {
       if (!relay[w]) continue;
       const std::vector<Port> in = splitter.ports_in(w), out = splitter.ports_out(w);
       Amount surplus = 0;
@@ -413,21 +412,21 @@ bool trim(Digraph& graph, const Demand& demand, const std::vector<char>& relay) 
                                         : splitter.capacity(port.node, w);
         return std::pair{relay[port.node], std::min<Amount>(0, back - port.units)};
       };
-      std::stable_sort(ports.begin(), ports.end(),
+      std::ranges::stable_sort(ports,
                        [&](const Port& a, const Port& b) { return order(a) < order(b); });
       for (const Port& port : ports) {
         const Amount units = std::min(port.units, surplus > 0 ? surplus : -surplus);
         if (units == 0) break;
         const int u = surplus > 0 ? port.node : w, t = surplus > 0 ? w : port.node;
         std::vector<Change> one{{-1, u, t, units, 0}};
-        std::vector<std::vector<char>> broken;
+        std::vector<Marks> broken;
         const Amount done = splitter.apply(one, broken);
         surplus += surplus > 0 ? -done : done;
         progress |= done > 0;
       }
     }
   }
-  for (int e = 0; e < graph.arcs(); ++e)
+  for (int e : range(graph.arcs()))
     graph.capacity[e] = splitter.capacity(graph.tail[e], graph.head[e]);
   return true;
 }

@@ -1,7 +1,5 @@
 #include "relays/port_matching.hpp"
 
-#include <algorithm>
-
 #include "flow.hpp"
 
 namespace forestcoll {
@@ -11,14 +9,14 @@ constexpr int kFillRounds = 256;  // of filling; what they leave is matched by f
 
 // Rows that have units, columns that take them, and what goes from where to where.
 struct Table {
-  std::vector<Amount> rows, columns;  // what each has left
-  std::vector<Amount> units;          // row by row
+  Amounts rows, columns;  // what each has left
+  Amounts units;          // row by row
 
-  Table(std::vector<Amount> in, std::vector<Amount> out)
+  Table(Amounts in, Amounts out)
       : rows(std::move(in)), columns(std::move(out)), units(rows.size() * columns.size(), 0) {}
 
-  int height() const { return static_cast<int>(rows.size()); }
-  int width() const { return static_cast<int>(columns.size()); }
+  int height() const { return number_of(rows); }
+  int width() const { return number_of(columns); }
 
   std::size_t cell(int row, int column) const {
     return static_cast<std::size_t>(row) * columns.size() + column;
@@ -48,8 +46,8 @@ struct Cell {
 // Raises all cells together by the most that every row, column and pair of boxes can bear, then those
 // where all three can still give one more, and so on: nobody gets more at the cost of one with less
 // (max-min fairness by progressive filling; Bertsekas, Gallager, Data Networks, 6.5.2).
-void fill(Table& table, std::vector<Cell> cells, std::vector<Amount>& limit) {
-  std::vector<Amount> row_count(table.rows.size()), column_count(table.columns.size()),
+void fill(Table& table, std::vector<Cell> cells, Amounts& limit) {
+  Amounts row_count(table.rows.size()), column_count(table.columns.size()),
       box_count(limit.size());
   auto count = [&](const Cell& cell, Amount by) {
     row_count[cell.row] += by;
@@ -72,10 +70,10 @@ void fill(Table& table, std::vector<Cell> cells, std::vector<Amount>& limit) {
       table.add(cell.row, cell.column, step);
       limit[cell.boxes] -= step;
     }
-    std::vector<char> gone(cells.size());
-    for (std::size_t i = 0; i < cells.size(); ++i) gone[i] = full(cells[i]);
+    Marks gone(cells.size());
+    for (int i : range(cells)) gone[i] = full(cells[i]);
     std::size_t kept = 0;
-    for (std::size_t i = 0; i < cells.size(); ++i) {
+    for (int i : range(cells)) {
       if (gone[i]) count(cells[i], -1);
       else cells[kept++] = cells[i];
     }
@@ -87,14 +85,14 @@ void fill(Table& table, std::vector<Cell> cells, std::vector<Amount>& limit) {
 // division goes round instead of piling up in column 0.
 template <typename Use>
 void round_robin(const Table& table, const Use& use) {
-  for (int i = 0; i < table.height(); ++i)
+  for (int i : range(table.height()))
     for (int step = 1; step <= table.width(); ++step) use(i, (i + step) % table.width());
 }
 
 // The same backwards, for flows: they take the arc first that was added last.
 template <typename Use>
 void reverse_robin(const Table& table, const Use& use) {
-  for (int i = 0; i < table.height(); ++i)
+  for (int i : range(table.height()))
     for (int step = table.width(); step >= 1; --step) use(i, (i + step) % table.width());
 }
 
@@ -104,8 +102,8 @@ class Flow {
   explicit Flow(Table& table)
       : table_(table), net_(table.height() + table.width() + 2),
         source_(table.height() + table.width()) {
-    for (int i = 0; i < table.height(); ++i) net_.add_arc(source_, i, table.rows[i]);
-    for (int j = 0; j < table.width(); ++j)
+    for (int i : range(table.height())) net_.add_arc(source_, i, table.rows[i]);
+    for (int j : range(table.width()))
       net_.add_arc(table.height() + j, source_ + 1, table.columns[j]);
   }
 
@@ -139,15 +137,15 @@ class Flow {
 };
 
 // The most that `allowed` cells can carry, as evenly as it can be.
-void fill_evenly(Table& table, const std::vector<char>& allowed) {
+void fill_evenly(Table& table, const Marks& allowed) {
   std::vector<Cell> cells;
   auto is_allowed = [&](int i, int j) {
     return allowed[table.cell(i, j)] != 0;
   };
-  for (int i = 0; i < table.height(); ++i)
-    for (int j = 0; j < table.width(); ++j)
+  for (int i : range(table.height()))
+    for (int j : range(table.width()))
       if (is_allowed(i, j)) cells.push_back({i, j, 0});
-  std::vector<Amount> limit{kInfinite};
+  Amounts limit{kInfinite};
   fill(table, std::move(cells), limit);
   for (const Amount most : {Amount{1}, Amount{2}, kInfinite}) {  // a bit more, then what it takes
     if (table.wanted() == 0) return;
@@ -171,22 +169,22 @@ struct Gate {
 class Rest {
  public:
   Rest(Table& table, const std::vector<Port>& in, const std::vector<Port>& out,
-       const std::vector<int>& grade, int even, int boxes)
+       const Ints& grade, int even, int boxes)
       : table_(table), in_(in), grade_(grade), even_(even), boxes_(boxes), of_(boxes),
         source_(table.height() + table.width()), net_(source_ + 2),
         gates_(static_cast<std::size_t>(boxes) * boxes) {
-    for (int j = 0; j < table.width(); ++j) of_[out[j].box].push_back(j);
+    for (int j : range(table.width())) of_[out[j].box].push_back(j);
   }
 
-  void match(std::vector<Amount>& limit) {
-    for (int i = 0; i < table_.height(); ++i) net_.add_arc(source_, i, table_.rows[i]);
-    for (int j = 0; j < table_.width(); ++j)
+  void match(Amounts& limit) {
+    for (int i : range(table_.height())) net_.add_arc(source_, i, table_.rows[i]);
+    for (int j : range(table_.width()))
       net_.add_arc(table_.height() + j, source_ + 1, table_.columns[j]);
-    for (int i = 0; i < table_.height(); ++i)
-      for (int b = 0; b < boxes_; ++b)
+    for (int i : range(table_.height()))
+      for (int b : range(boxes_))
         if (open(i, b)) enter(i, b);
-    for (std::size_t pair = 0; pair < gates_.size(); ++pair)
-      if (gates_[pair].in >= 0) leave(gates_[pair], static_cast<int>(pair) % boxes_, limit[pair]);
+    for (int pair : range(gates_))
+      if (gates_[pair].in >= 0) leave(gates_[pair], pair % boxes_, limit[pair]);
     net_.push(source_, source_ + 1, kInfinite);
     for (Gate& gate : gates_) {
       if (gate.in < 0) continue;
@@ -205,7 +203,7 @@ class Rest {
 
   bool open(int i, int b) const {
     return !of_[b].empty() &&
-           std::all_of(of_[b].begin(), of_[b].end(), [&](int j) { return grade(i, j) < even_; });
+           std::ranges::all_of(of_[b], [&](int j) { return grade(i, j) < even_; });
   }
 
   // An arc from row i to its gate to box b, with what flows there by now.
@@ -244,23 +242,23 @@ class Rest {
 
   Table& table_;
   const std::vector<Port>& in_;
-  const std::vector<int>& grade_;
+  const Ints& grade_;
   int even_, boxes_;
-  std::vector<std::vector<int>> of_;  // columns, per box
+  Lists of_;  // columns, per box
   int source_;
   Residual net_;
   std::vector<Gate> gates_;  // per pair of boxes
 };
 
 // How much each pair of boxes should carry: all that cells below grade `even` can, spread evenly.
-std::vector<Amount> between_boxes(const std::vector<Port>& in, const std::vector<Port>& out,
-                                  const std::vector<int>& grade, int even, int boxes) {
-  std::vector<Amount> rows(boxes, 0), columns(boxes, 0);
+Amounts between_boxes(const std::vector<Port>& in, const std::vector<Port>& out,
+                                  const Ints& grade, int even, int boxes) {
+  Amounts rows(boxes, 0), columns(boxes, 0);
   for (const Port& port : in) rows[port.box] += port.units;
   for (const Port& port : out) columns[port.box] += port.units;
-  std::vector<char> allowed(static_cast<std::size_t>(boxes) * boxes, 0);
-  for (std::size_t i = 0; i < in.size(); ++i)
-    for (std::size_t j = 0; j < out.size(); ++j)
+  Marks allowed(static_cast<std::size_t>(boxes) * boxes, 0);
+  for (int i : range(in))
+    for (int j : range(out))
       if (grade[i * out.size() + j] < even) allowed[in[i].box * boxes + out[j].box] = 1;
   Table table(std::move(rows), std::move(columns));
   fill_evenly(table, allowed);
@@ -270,22 +268,20 @@ std::vector<Amount> between_boxes(const std::vector<Port>& in, const std::vector
 }  // namespace
 
 std::vector<Match> spread(const std::vector<Port>& in, const std::vector<Port>& out,
-                          const std::vector<int>& grade, int even) {
-  std::vector<Amount> rows, columns;
+                          const Ints& grade, int even) {
+  Amounts rows, columns;
   int boxes = 0;
   for (const Port& port : in) rows.push_back(port.units), boxes = std::max(boxes, port.box + 1);
   for (const Port& port : out) columns.push_back(port.units), boxes = std::max(boxes, port.box + 1);
   Table table(std::move(rows), std::move(columns));
-  std::vector<Amount> limit = between_boxes(in, out, grade, even, boxes);
-  std::vector<int> kinds(grade);
-  std::sort(kinds.begin(), kinds.end());
-  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+  Amounts limit = between_boxes(in, out, grade, even, boxes);
+  const Ints kinds = distinct(grade);
   auto at = [&](int i, int j) { return grade[table.cell(i, j)]; };
   for (const int kind : kinds) {
     if (kind >= even) break;
     std::vector<Cell> cells;
-    for (int i = 0; i < table.height(); ++i)
-      for (int j = 0; j < table.width(); ++j)
+    for (int i : range(table.height()))
+      for (int j : range(table.width()))
         if (at(i, j) == kind) cells.push_back({i, j, in[i].box * boxes + out[j].box});
     fill(table, std::move(cells), limit);
     round_robin(table, [&](int i, int j) {  // one more for some
@@ -307,8 +303,8 @@ std::vector<Match> spread(const std::vector<Port>& in, const std::vector<Port>& 
     flow.settle();
   }
   std::vector<Match> matches;
-  for (int i = 0; i < table.height(); ++i)
-    for (int j = 0; j < table.width(); ++j)
+  for (int i : range(table.height()))
+    for (int j : range(table.width()))
       if (const Amount units = table.units[table.cell(i, j)]; units > 0)
         matches.push_back({i, j, units});
   return matches;

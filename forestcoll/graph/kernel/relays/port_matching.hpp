@@ -1,8 +1,6 @@
 // How a switch's incoming units are matched with its outgoing units, before any cut is looked at.
 #pragma once
 
-#include <vector>
-
 #include "graph.hpp"
 
 namespace forestcoll {
@@ -26,6 +24,6 @@ struct Match {
 // that, every pair of ports, those of a better grade first. Thin and wide links make low trees, and
 // boxes that reach each other equally well need no way over a third.
 std::vector<Match> spread(const std::vector<Port>& in, const std::vector<Port>& out,
-                          const std::vector<int>& grade, int even);
+                          const Ints& grade, int even);
 
 }  // namespace forestcoll

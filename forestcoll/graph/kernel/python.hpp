@@ -1,0 +1,22 @@
+// What files that Python calls take of nanobind, and how they refuse what it hands over.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+inline void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+}  // namespace forestcoll
