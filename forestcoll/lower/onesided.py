@@ -13,7 +13,7 @@ adds one offset to every operand, and getOffset takes it modulo something only w
 `reuse_resources`, whose ring has a fixed size, and which `re` misreads: it looks at its outputs to
 tell which of its inputs lie in the ring). So a ring of a few units cannot be said in a pipeline:
 what a connection of a pipeline needs of scratch is as long as the chunks that go through it, and
-bounding it means having fewer such connections. `pipelines.cpp` in graph/kernel/lowering says which
+bounding it means having fewer such connections. `pipelines.hpp` in graph/kernel/lowering says which
 are left: those from box to box, and one a rank with children, for all of them, where the output
 cannot take the sum.
 """
