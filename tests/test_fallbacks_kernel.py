@@ -34,8 +34,8 @@ KERNEL = Path(_kernel.__file__).parent
 if not (KERNEL / "relays").exists():  # an installed package has no sources beside it
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "graph" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
-ELSEWHERE = {"module", "tree_scan", "tree_paths", "rehanging", "box_attachments", "routes"}
-ELSEWHERE |= {"local_search", "pipelines"}
+ELSEWHERE = {"module", "tree_paths", "rehanging", "local_search", "edge_colouring"}
+ELSEWHERE |= {"list_scheduling", "fifo_blocks", "onesided_blocks"}
 """Files that need Python, or that the probe does not ask."""
 
 FLAGS = ("-std=c++20", "-O0", "--coverage", "-pthread", f"-I{KERNEL}")
@@ -232,7 +232,7 @@ class Probe:
         changed = {stem: lines for stem, *lines in (net[:3] for net in NETS.values())}
         unit = ["#include <cstdlib>", 'const bool in_net = std::getenv("IN_NET") != nullptr;']
         for source in (*sorted(KERNEL.rglob("*.cpp")), PROBE):
-            if source.stem in ELSEWHERE or b"nanobind" in source.read_bytes():
+            if source.stem in ELSEWHERE:
                 continue
             if source.stem in changed:
                 old, new = changed[source.stem]
