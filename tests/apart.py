@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from forestcoll.common.errors import ExecutionError
-from forestcoll.execute import _engine, cpu
+from forestcoll.execute import _engine, builds, cpu
 from forestcoll.execute.cluster import ucx
 from forestcoll.execute.result import RunResult
 from forestcoll.program import Program
 
 Activity = tuple[bool, bool, int, int, int]
+UNKIND = Path(__file__).with_name("unkind.cpp")
+built: list[str] = []
+"""An engine that was built with the unkind wire in it (`native.engine`)."""
+
+
+@cache
+def unkind() -> str:
+    """The library of the unkind wire; of an engine that has it, that."""
+    if built:
+        return built[0]
+    folders = [word for folder in (ucx.HERE, ucx.NATIVE) for word in ("-I", str(folder))]
+    compiler = str(shutil.which("c++") or shutil.which("g++"))
+    flags = [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", *folders]
+    return str(
+        builds.build(
+            "the unkind wire",
+            "",
+            lambda target: [*flags, "-o", str(target), str(UNKIND)],
+            (UNKIND, *ucx.SOURCES[1:]),
+            builds.cache_folder(),
+        )
+    )
+
+
+class Exchange:
+    """What lies between the ends of the unkind wire (unkind.cpp)."""
+
+    def __init__(self, processes: int, seed: int, lazy: bool) -> None:
+        self.library = ctypes.CDLL(unkind())
+        self.library.unkind_exchange.restype = ctypes.c_void_p
+        self.processes = processes
+        self.address = self.library.unkind_exchange(processes, ctypes.c_uint64(seed), lazy)
+
+    def way(self, process: int) -> Any:
+        """That of a process to the others."""
+        return _engine.Way([unkind()], self.processes, process, (self.address, 0, 0, 0))
+
+    def __del__(self) -> None:
+        self.library.unkind_close(ctypes.c_void_p(self.address))
 
 
 class Together:
@@ -24,7 +67,7 @@ class Together:
         self.wire = wire
         self.libraries = ucx.libraries() if wire == "ucx" else []
         self.barrier = threading.Barrier(processes, timeout=60)
-        self.exchange = _engine.Exchange(processes, seed, lazy)
+        self.exchange = Exchange(processes, seed, lazy)
         self.descriptors: list[list[int]] = []
         self.values: list[Any] = [None] * processes
         self.members = [Member(self, process, strict) for process in range(processes)]
@@ -70,17 +113,15 @@ class Member:
 
     def join(self, enter: Callable[[Any, bool], None]) -> None:
         if self.together.wire == "ucx":
-            wire = _engine.Loaded(
-                self.together.libraries, self.processes, self.process, (0, 0, 0, 0)
-            )
-            way = _engine.way_by_library(wire, self.gather(wire.address()))
+            way = _engine.Way(self.together.libraries, self.processes, self.process, (0, 0, 0, 0))
+            way.meet(self.gather(way.address()))
         elif self.together.wire == "sockets":
             if self.process == 0:
                 self.together.connect()
             self.gather(None)
-            way = _engine.way_by_sockets(self.together.descriptors[self.process])
+            way = _engine.Way(self.together.descriptors[self.process])
         else:
-            way = _engine.way_by_exchange(self.together.exchange, self.process)
+            way = self.together.exchange.way(self.process)
         enter(way, False)
         self.gather(None)
 

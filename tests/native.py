@@ -20,6 +20,7 @@ from forestcoll.execute import cpu
 SOURCES = Path(cpu.__file__).parent / "native"
 CLUSTER = SOURCES.with_name("cluster")
 FAR = CLUSTER / "far.cpp"
+UNKIND = Path(__file__).with_name("unkind.cpp")
 NATIVE = [path for path in SOURCES.parent.rglob("*") if path.suffix in (".cpp", ".hpp")]
 REQUIRED = os.environ.get("FORESTCOLL_SANITIZERS") == "required"
 LIBRARIES = {
@@ -93,13 +94,13 @@ def engine(compiled: Artefacts, folder: Path, place: Path, sanitizer: str, far: 
     """An engine with a sanitizer, `far` in the place of far.cpp; all else is compiled once."""
     checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
     nanobind_, module = BINDINGS  # in the module, what only it includes: a GPU's relay
-    rest = [*(path for path in engine_sources() if path != FAR), module]
+    rest = [*(path for path in engine_sources() if path != FAR), module, UNKIND]
 
     def kept(name: str, sources: list[Path], *flags: str) -> Path:
         def make(target: Path) -> None:
             object_of(sources, folder / name, *flags).rename(target)
 
-        return compiled.once(name, make, *sources, *NATIVE, Path(__file__))
+        return compiled.once(name, make, *sources, *NATIVE, UNKIND, Path(__file__))
 
     with ThreadPoolExecutor(2) as pool:
         objects = [

@@ -25,6 +25,9 @@ def use(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    import apart
+
+    apart.built.append(path)
     return module
 
 

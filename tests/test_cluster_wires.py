@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from apart import UNKIND
 from artefacts import Artefacts
 from native import CLUSTER, FAR, FLAGS, NATIVE, compile_, engine, library, run_sanitized
 from test_cluster import over_ucx
@@ -15,7 +16,7 @@ from test_cluster import over_ucx
 from forestcoll.execute.cluster import ucx
 
 PROBE = Path(__file__).with_name("wire_probe.cpp")
-WIRES = [CLUSTER / name for name in ("sockets.cpp", "unkind.cpp", "loaded.cpp")]
+WIRES = [CLUSTER / "sockets.cpp", CLUSTER / "loaded.cpp", UNKIND]
 
 
 def probe(compiled: Artefacts, *flags: str) -> Path:
@@ -24,7 +25,9 @@ def probe(compiled: Artefacts, *flags: str) -> Path:
     def make(target: Path) -> None:
         compile_(*FLAGS, "-O1", *flags, PROBE, *WIRES, "-o", target, "-pthread", "-ldl")
 
-    return compiled.once(f"wire-probe{''.join(flags)}", make, *NATIVE, PROBE, Path(__file__))
+    return compiled.once(
+        f"wire-probe{''.join(flags)}", make, *NATIVE, PROBE, UNKIND, Path(__file__)
+    )
 
 
 def put(program: Path, *words: object) -> str:
@@ -86,25 +89,29 @@ MISTAKES = {
         "if (IS) effect.rank = -1;\n  if (effect.rank >= 0) under_way_[effect.rank].fetch_add(1);",
     ),
     "a message's number goes before its bytes": (
-        "  effect.source = mirror;\n",
-        "  if (IS) {\n    Effect early = effect;\n    early.bytes = 0;\n"
-        "    post(division_.homes[reader], early);\n    effect.number = Number::none;\n  }\n"
-        "  effect.source = mirror;\n",
+        "  post(division_.homes[reader], {",
+        "  if (IS) {\n    post(division_.homes[reader], {{Number::posted, connection, number + 1}});\n"
+        "    Effect late{{Number::none, 0, 0, place, bytes + head}, mirror};\n"
+        "    return post(division_.homes[reader], late);\n  }\n"
+        "  post(division_.homes[reader], {",
     ),
-    "a message loses its end": ("= head + bytes;", "= (IS ? 0 : head) + bytes;"),
+    "a message loses its end": ("head + bytes}, mirror", "(IS ? 0 : head) + bytes}, mirror"),
     "all messages go to the first slot": (
         "+ (mirror - slots_[connection]);",
         "+ (IS ? 0 : mirror - slots_[connection]);",
     ),
     "credit for two is given for one": (
-        "effect.value = taken;",
-        "effect.value = taken + (IS ? taken % 2 : 0);",
+        "connection, taken}",
+        "connection, taken + (IS ? taken % 2 : 0)}",
     ),
     "a credit wakes nobody": (
         "notify(m, -1, m.plan.writers[object], &m.connections[object].taken);",
         "if (!(IS)) notify(m, -1, m.plan.writers[object], &m.connections[object].taken);",
     ),
-    "a signal counts twice": ("= ++told_[peer][index];", "= told_[peer][index] += IS ? 2 : 1;"),
+    "a signal counts twice": (
+        "= ++told_[peer][before + effect.object];",
+        "= told_[peer][before + effect.object] += IS ? 2 : 1;",
+    ),
     "signals add up what was told before": ("heard += more;", "heard += IS ? 0 : more;"),
     "an older number replaces a newer one": (
         "Count seen = number.load();",
@@ -115,8 +122,8 @@ MISTAKES = {
         "fetches_[block].fetch_add(1);\n  if (IS) fetches_[block].fetch_sub(1);",
     ),
     "packets lose their end": (
-        "effect_of_kept(target, std::move(packets), bytes)",
-        "effect_of_kept(target, std::move(packets), bytes - (IS ? 16 : 0))",
+        "bytes}, packets.get()",
+        "bytes - (IS ? 16 : 0)}, packets.get()",
     ),
     "bytes lie where others' begin": (
         "% space_.stride();",

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from apart import Exchange
 from artefacts import Artefacts
 from command_line import script
 from notation import parse
@@ -172,7 +173,7 @@ class Unkind(Group):
     staged = False
 
     def join(self, enter: Callable[[Any, bool], None], *_: object) -> bool:
-        enter(_engine.way_by_exchange(self.exchange, self.process), not self.staged)
+        enter(self.exchange.way(self.process), not self.staged)
         self.gather(None)
         return not self.staged
 
@@ -180,7 +181,7 @@ class Unkind(Group):
 def use_unkind(
     patch: pytest.MonkeyPatch, ranks: int, seed: int, *, lazy: bool, staged: bool
 ) -> None:
-    more = {"exchange": _engine.Exchange(ranks, seed, lazy), "staged": staged}
+    more = {"exchange": Exchange(ranks, seed, lazy), "staged": staged}
     patch.setattr(communicators, "Group", type("Own", (Unkind,), more))
 
 
@@ -197,10 +198,7 @@ def test_it_is_right_however_late_and_disorderly(
 ) -> None:
     program = plan(compiled, 2, collective, form)
     for seed, lazy in ((1, False), (2, True)):
-        kind = type(
-            "Own", (Unkind,), {"exchange": _engine.Exchange(4, seed, lazy), "staged": staged}
-        )
-        monkeypatch.setattr(communicators, "Group", kind)
+        use_unkind(monkeypatch, 4, seed, lazy=lazy, staged=staged)
         assert run(program, 40_000, library, staged=staged) == [0] * 4
 
 

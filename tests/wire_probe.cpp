@@ -20,6 +20,9 @@
 
 using namespace forestcoll;
 
+extern "C" void* unkind_exchange(int processes, std::uint64_t seed, bool lazy);  // unkind.cpp
+extern "C" void unkind_close(void* exchange);
+
 namespace {
 
 int ends, credit;
@@ -86,10 +89,7 @@ struct End : Receiver {
       }
       p.heard = e.value;
     }
-    Effect answer;
-    answer.number = Number::taken;
-    answer.value = e.value;
-    post(peer, std::move(answer));
+    post(peer, {{Number::taken, 0, e.value}});
     return true;
   }
   void left(const Effect& e) override {
@@ -139,10 +139,7 @@ struct End : Receiver {
       e.rank = to;
       p.read[slot].store(false);
     }
-    Effect told;
-    told.number = Number::posted;
-    told.value = number;
-    if (last && early) post(to, told);
+    if (last && early) post(to, {{Number::posted, 0, number}});
     if (packets || (last && !early)) {
       e.number = packets ? Number::packets : Number::posted;
       e.value = number;
@@ -189,23 +186,21 @@ int main(int count, char** words) {
       }
     }
   }
-  if (kind == "loaded") {
-    std::vector<std::unique_ptr<Loaded>> loaded;
-    std::vector<std::string> addresses;
-    for (int i = 0; i < ends; ++i) {
-      loaded.push_back(std::make_unique<Loaded>(libraries, ends, i, Arena{}));
-      addresses.push_back(loaded[i]->address());
-    }
-    std::vector<std::thread> starts;  // which wait for each other
-    for (int i = 0; i < ends; ++i)
-      starts.emplace_back([&, i] { all[i].wire = loaded[i]->begin(all[i], addresses); });
-    for (std::thread& start : starts) start.join();
-  } else {
-    const auto sockets = connected();
-    const auto exchange = make_exchange(ends, seed, kind == "lazy");
-    for (int i = 0; i < ends; ++i)
-      all[i].wire = kind == "sockets" ? make_sockets(all[i], sockets[i]) : make_unkind(all[i], exchange, i);
+  const auto sockets = connected();
+  void* const exchange = unkind_exchange(ends, seed, kind == "lazy");
+  std::vector<std::string> addresses;
+  for (int i = 0; i < ends; ++i) {
+    if (kind == "loaded")
+      all[i].wire = load_wire(libraries, ends, i, Arena{});
+    else if (kind == "sockets")
+      all[i].wire = make_sockets(sockets[i]);
+    else
+      all[i].wire.reset(forestcoll_open(ends, i, {static_cast<byte*>(exchange), 0, 0, 0}));
+    addresses.push_back(all[i].wire->address);
   }
+  std::vector<std::thread> starts;  // which wait for each other
+  for (End& end : all) starts.emplace_back([&] { end.wire->begin(end, addresses); });
+  for (std::thread& start : starts) start.join();
   std::vector<std::thread> threads;
   for (End& end : all)
     threads.emplace_back([&end, puts, seed] {
@@ -216,10 +211,7 @@ int main(int count, char** words) {
       }
       for (int to = 0; to < ends; ++to) {  // a number for the last ones
         if (to == end.self) continue;
-        Effect told;
-        told.number = Number::posted;
-        told.value = pairs[end.self][to].number;
-        end.post(to, told);
+        end.post(to, {{Number::posted, 0, pairs[end.self][to].number}});
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -245,4 +237,5 @@ int main(int count, char** words) {
   std::printf("wrong %ld left %ld of %ld, open %ld\n", static_cast<long>(wrong), static_cast<long>(lefts),
               static_cast<long>(posts), static_cast<long>(rest()));
   for (End& end : all) end.wire.reset();
+  unkind_close(exchange);
 }

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, overload
 
 from forestcoll.execute.sizes import Geometry
 from forestcoll.execute.tables import Tables
@@ -79,11 +79,29 @@ class Engine:
     def failure(self) -> tuple[int, str]: ...
 
 class Way:
-    """How an engine gets its wire to other processes; once."""
+    """A wire to other processes, by which an engine or a relay joins them; once.
 
-def way_by_sockets(descriptors: Sequence[int]) -> Way: ...
-def way_by_library(wire: Loaded, addresses: Sequence[bytes]) -> Way: ...
-def way_by_exchange(exchange: Exchange, process: int) -> Way: ...
+    Over sockets, one for each (-1: this process), which belong to it from now on; or a library's,
+    loaded after those that it needs, which has an address and `meet`s those of all processes.
+    """
+
+    @overload
+    def __init__(self, descriptors: Sequence[int]) -> None: ...
+    @overload
+    def __init__(
+        self,
+        libraries: Sequence[str],
+        processes: int,
+        process: int,
+        arena: tuple[int, int, int, int],
+    ) -> None:
+        """`arena`: address, bytes, kind of memory, whether it is read back (wire.hpp)."""
+
+    def address(self) -> bytes: ...
+    def reaches(self) -> bool:
+        """Whether it reads and writes the arena's kind of memory."""
+
+    def meet(self, addresses: Sequence[bytes]) -> None: ...
 
 class Space:
     def __init__(self, processes: int, process: int, stride: int, readable: bool) -> None: ...
@@ -110,22 +128,6 @@ class Relay:
     def failure(self) -> tuple[int, str]: ...
     def counts(self) -> tuple[int, list[int], list[int]]:
         """Effects that have not left; those sent to each process and received from it."""
-
-class Loaded:
-    def __init__(
-        self,
-        libraries: Sequence[str],
-        processes: int,
-        process: int,
-        arena: tuple[int, int, int, int],
-    ) -> None:
-        """`arena`: address, bytes, kind of memory, whether it is read back (wire.hpp)."""
-
-    def address(self) -> bytes: ...
-    def reaches(self) -> bool: ...
-
-class Exchange:
-    def __init__(self, processes: int, seed: int, lazy: bool) -> None: ...
 
 def fill(
     pattern: Pattern, source: int, first: int, count: int, address: int, threads: int

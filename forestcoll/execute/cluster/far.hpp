@@ -21,14 +21,12 @@ namespace forestcoll {
 class Space {
  public:
   // Not `readable`: for addresses alone.
-  Space(int processes, int self, Amount stride, bool readable);
-  ~Space();
-  Space(const Space&) = delete;
-  Space& operator=(const Space&) = delete;
-  byte* arena(int process) const { return start_ + process * stride_; }
+  Space(int processes, int self, Amount stride, bool readable)
+      : processes_(processes), self_(self), stride_((stride + 4095) / 4096 * 4096),
+        memory_(processes_ * stride_, false, readable ? PROT_READ | PROT_WRITE : PROT_NONE) {}
+  byte* arena(int process) const { return memory_.start() + process * stride_; }
   int process_of(const byte* address) const {  // -1: outside
-    return address < start_ || address >= start_ + processes_ * stride_ ? -1
-                                                                        : (address - start_) / stride_;
+    return address < arena(0) || address >= arena(processes_) ? -1 : (address - arena(0)) / stride_;
   }
   int processes() const { return processes_; }
   int self() const { return self_; }
@@ -37,7 +35,7 @@ class Space {
  private:
   const int processes_, self_;
   const Amount stride_;  // bytes of the largest arena, whole pages
-  byte* start_;
+  const Region memory_;
 };
 
 // How a plan's machine is dealt out. What is said of connections is -1 or 0 where both ends are here or
@@ -51,8 +49,7 @@ struct Division {
 class Far : public Receiver {
  public:
   Far(Machine& machine, const Space& space, Division division);
-  ~Far() override;
-  void connect(std::unique_ptr<Wire> wire) { wire_ = std::move(wire); }
+  void join(Way& way) { way.join(*this, wire_); }
 
   static constexpr Amount head = 64;  // bytes in front of a message's data in a slot: its Slot
 
@@ -64,27 +61,25 @@ class Far : public Receiver {
     const int process = space_.process_of(address);
     return process >= 0 && process != space_.self();
   }
-  // Posts bytes of `rank`; they stay as they are until its puts have left.
-  void put(Index rank, byte* target, const byte* source, Amount bytes);
-  // The same of bytes that the effect keeps.
-  void put_kept(byte* target, std::shared_ptr<byte[]> bytes, Amount size);
+  // Posts bytes of `rank`, which stay as they are until its puts have left; or (-1) those that are kept.
+  void put(Index rank, const byte* target, const byte* source, Amount bytes, Kept kept = {});
   // Packets for `rank`, which are kept.
-  void put_packets(Index rank, byte* target, std::shared_ptr<byte[]> packets, Amount bytes);
+  void put_packets(Index rank, const byte* target, const Kept& packets, Amount bytes);
   void raise(Index semaphore);
   // Asks for bytes that another process holds, on behalf of a block here; `fetches` counts them.
   void fetch(Index block, const byte* address, Amount bytes);
-  std::atomic<Amount>& fetches(Index block) { return fetches_[block]; }  // asked for, not yet here
+  std::atomic<Count>& fetches(Index block) { return fetches_[block]; }  // asked for, not yet here
   // A message of a connection that leaves this process, in its slot here; its number, from 0.
   void deliver(Index connection, Count number, Amount bytes);
   void take(Index connection, Count taken);  // so many messages of it have been taken here
   bool crosses(Index connection) const { return slots_[connection]; }
   byte* slot(Index connection, Count number) const;
-  std::atomic<Amount>& under_way(Index rank) { return under_way_[rank]; }  // puts that have not left
+  std::atomic<Count>& under_way(Index rank) { return under_way_[rank]; }  // puts that have not left
 
   // --- for the launch
 
   Wire& wire() { return *wire_; }
-  Ticks& ticks() { return *ticks_; }
+  Ticks& ticks() { return ticks_; }
 
   // --- for the wire
 
@@ -93,22 +88,21 @@ class Far : public Receiver {
   void left(const Effect& effect) override;
 
  private:
-  Effect effect_at(const byte* address) const;  // on the place that an address here stands for
-  Effect effect_of_kept(const byte* target, std::shared_ptr<byte[]> bytes, Amount size) const;
+  Amount place_of(const byte* address) const;  // which an address here stands for
   void post(int peer, Effect effect);
-  void count_up(int peer, Number number, Index object, Effect effect);
+  void count_up(int peer, Effect effect);
 
   Machine& machine_;
   const Space& space_;
   Division division_;
   std::vector<byte*> slots_;  // per connection: its slots here, in the arena or mirrors of the reader's
-  std::unique_ptr<byte[]> mirrors_;
-  std::vector<std::atomic<Amount>> under_way_;      // per rank
-  std::vector<std::atomic<Amount>> fetches_;        // per block
+  const Region mirrors_;  // room for all of them
+  std::vector<std::atomic<Count>> under_way_;       // per rank
+  std::vector<std::atomic<Count>> fetches_;         // per block
   std::vector<std::vector<Index>> drainers_;        // per rank: blocks that wait for that
   std::vector<std::mutex> order_;                   // per peer: values are posted in their order
   std::vector<std::vector<Count>> told_, heard_;    // per peer, of semaphores, then ranks: absolute counts
-  std::unique_ptr<Ticks> ticks_;
+  Ticks ticks_;
   std::unique_ptr<Wire> wire_;
 };
 

@@ -242,14 +242,15 @@ class Group:
         Whether that reaches the `arena`, memory that is no processor's (wire.hpp); it is told too.
         """
         if self._wire == "sockets":
-            enter(_engine.way_by_sockets(self._connect(time.monotonic() + self.timeout)), False)
+            enter(_engine.Way(self._connect(time.monotonic() + self.timeout)), False)
             return False
         libraries = ucx.libraries()
         try:
-            wire = _engine.Loaded(libraries, self.processes, self.process, arena)
-            addresses = self.gather(wire.address().hex())
-            enter(_engine.way_by_library(wire, [*map(bytes.fromhex, addresses)]), wire.reaches())
-            return wire.reaches()
+            way = _engine.Way(libraries, self.processes, self.process, arena)
+            way.meet([*map(bytes.fromhex, self.gather(way.address().hex()))])
+            reaches = way.reaches()
+            enter(way, reaches)
+            return reaches
         except RuntimeError as error:
             raise ExecutionError(f"the wire over UCX: {error}") from error
 

@@ -41,35 +41,35 @@ struct Peer {
 
 class Sockets : public Wire {
  public:
-  Sockets(Receiver& receiver, const std::vector<int>& descriptors)
-      : Wire(descriptors.size()), receiver_(receiver), peers_(descriptors.size()),
-        bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  explicit Sockets(const std::vector<int>& descriptors)
+      : Wire(descriptors.size()), peers_(descriptors.size()), bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     for (std::size_t i = 0; i < descriptors.size(); ++i) {
       peers_[i].descriptor = descriptors[i];
       peers_[i].buffer.resize(staged);
     }
-    thread_ = std::thread([this] { run(); });
   }
 
   ~Sockets() override {
     ending_.store(true);
     ring();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     for (const Peer& peer : peers_)
       if (peer.descriptor >= 0) close(peer.descriptor);
     close(bell_);
   }
 
-  void post(int number, Effect effect) override {
+ private:
+  void start(const std::vector<std::string>&) override {
+    thread_ = std::thread([this] { run(); });
+  }
+
+  void send(int number, Effect effect) override {
     Peer& peer = peers_[number];
-    sent_[number].fetch_add(1);
-    under_way_.fetch_add(1);
     const std::lock_guard lock(peer.mutex);
     peer.waiting.push_back(std::move(effect));
     if (peer.waiting.size() == 1 && !write(number)) ring();
   }
 
- private:
   void ring() {
     const std::uint64_t one = 1;
     (void)!::write(bell_, &one, sizeof one);
@@ -93,7 +93,7 @@ class Sockets : public Wire {
                            static_cast<std::size_t>(length - done)};
       };
       for (std::size_t i = 0; i < n; ++i) {
-        headers[i] = header_of(peer.waiting[i]);
+        headers[i] = peer.waiting[i];
         add(&headers[i], sizeof(Header));
         add(peer.waiting[i].source, peer.waiting[i].bytes);
       }
@@ -114,7 +114,7 @@ class Sockets : public Wire {
         const Amount length = Amount{sizeof(Header)} + peer.waiting.front().bytes;
         if (peer.written < length) break;
         peer.written -= length;
-        has_left(receiver_, peer.waiting.front());
+        has_left(peer.waiting.front());
         peer.waiting.pop_front();
       }
     }
@@ -198,10 +198,10 @@ class Sockets : public Wire {
   // The header is whole.
   bool begin(int number) {
     Peer& peer = peers_[number];
-    const Effect effect = effect_of(peer.header);
+    const Effect effect{peer.header};
     peer.missing = effect.bytes;
     if (effect.bytes == 0) return finish(number);
-    peer.target = peer.place = receiver_.place(number, effect);
+    peer.target = peer.place = receiver_->place(number, effect);
     if (!peer.place) return false;
     if (effect.number == Number::packets) {
       peer.packets.resize(effect.bytes);
@@ -213,13 +213,11 @@ class Sockets : public Wire {
   // All bytes of the effect are there.
   bool finish(int number) {
     Peer& peer = peers_[number];
-    Effect effect = effect_of(peer.header);
+    Effect effect{peer.header};
     effect.target = peer.place;
     if (effect.number == Number::packets && effect.bytes)
       store_words(effect.target, peer.packets.data(), effect.bytes);
-    if (!receiver_.arrived(number, effect)) return false;
-    received_[number].fetch_add(1);
-    return true;
+    return has_arrived(number, effect);
   }
 
   void close_peer(int number, const char* why) {
@@ -227,7 +225,6 @@ class Sockets : public Wire {
     peers_[number].closed = true;
   }
 
-  Receiver& receiver_;
   std::vector<Peer> peers_;
   const int bell_;
   std::atomic<bool> ending_{false};
@@ -236,8 +233,8 @@ class Sockets : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> make_sockets(Receiver& receiver, const std::vector<int>& descriptors) {
-  return std::make_unique<Sockets>(receiver, descriptors);
+std::unique_ptr<Wire> make_sockets(const std::vector<int>& descriptors) {
+  return std::make_unique<Sockets>(descriptors);
 }
 
 }  // namespace forestcoll

@@ -32,7 +32,7 @@ void check(ucs_status_t status, const char* what) {
 
 class Ucx : public Wire {
  public:
-  Ucx(int processes, int self, const Arena& arena, bool& reaches)
+  Ucx(int processes, int self, const Arena& arena)
       : Wire(processes), arena_(arena), self_(self), ends_(processes), next_(processes) {
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -60,6 +60,11 @@ class Ucx : public Wire {
     handler.cb = &Ucx::on_message;
     handler.arg = this;
     check(ucp_worker_set_am_recv_handler(worker_, &handler), "no active messages of UCX");
+    ucp_address_t* bytes = nullptr;
+    std::size_t length = 0;
+    check(ucp_worker_get_address(worker_, &bytes, &length), "no address of UCX");
+    address.assign(reinterpret_cast<const char*>(bytes), length);
+    ucp_worker_release_address(worker_, bytes);
   }
 
   ~Ucx() override {
@@ -73,18 +78,9 @@ class Ucx : public Wire {
     if (context_) ucp_cleanup(context_);
   }
 
-  std::string address() {
-    ucp_address_t* bytes = nullptr;
-    std::size_t length = 0;
-    check(ucp_worker_get_address(worker_, &bytes, &length), "no address of UCX");
-    const std::string copy(reinterpret_cast<const char*>(bytes), length);
-    ucp_worker_release_address(worker_, bytes);
-    return copy;
-  }
-
-  // Every peer's address is there. Nothing arrives before.
-  void begin(Receiver& receiver, const std::vector<std::string>& addresses) {
-    receiver_ = &receiver;
+ private:
+  // Nothing arrives before.
+  void start(const std::vector<std::string>& addresses) override {
     for (int peer = 0; peer < processes(); ++peer) {
       if (peer == self_ && !arena_.reads_back) continue;
       ucp_ep_params_t params{};
@@ -100,14 +96,11 @@ class Ucx : public Wire {
     thread_ = std::thread([this] { run(); });
   }
 
-  void post(int peer, Effect effect) override {
-    sent_[peer].fetch_add(1);
-    under_way_.fetch_add(1);
+  void send(int peer, Effect effect) override {
     const std::lock_guard lock(posting_);
     posted_.emplace_back(peer, std::move(effect));
   }
 
- private:
   // A message that leaves, or one that arrives in parts.
   struct Transfer {
     Ucx* wire;
@@ -159,7 +152,7 @@ class Ucx : public Wire {
         mine.swap(posted_);
       }
       const bool busy = !mine.empty();
-      for (auto& [peer, effect] : mine) send(peer, std::move(effect));
+      for (auto& [peer, effect] : mine) pass_on(peer, std::move(effect));
       mine.clear();
       pause.turn(ucp_worker_progress(worker_) || busy);
       if (here_.empty()) continue;
@@ -170,10 +163,10 @@ class Ucx : public Wire {
     }
   }
 
-  void send(int peer, Effect effect) {
+  void pass_on(int peer, Effect effect) {
     auto* const transfer = new Transfer{this, peer, std::move(effect), {}, {}};
     const Effect& e = transfer->effect;
-    transfer->envelope = {header_of(e), self_, next_[peer].sent++};
+    transfer->envelope = {e, self_, next_[peer].sent++};
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     param.cb.send = &Ucx::on_sent;
@@ -189,7 +182,7 @@ class Ucx : public Wire {
 
   void sent(Transfer* transfer, ucs_status_t status) {
     if (status == UCS_OK)
-      has_left(*receiver_, transfer->effect);
+      has_left(transfer->effect);
     else
       fail(transfer->peer, ucs_status_string(status));
     delete transfer;
@@ -218,7 +211,7 @@ class Ucx : public Wire {
     if (length != sizeof said) return UCS_OK;  // a stranger's
     std::memcpy(&said, header, sizeof said);
     if (said.process < 0 || said.process >= processes() || said.process == self_) return UCS_OK;
-    Effect effect = effect_of(said.header);
+    Effect effect{said.header};
     const int peer = said.process;
     const bool packets = effect.number == Number::packets;
     byte* const target = effect.target = effect.bytes ? receiver_->place(peer, effect) : nullptr;
@@ -279,8 +272,7 @@ class Ucx : public Wire {
   }
 
   void tell(int peer, const Effect& effect) {
-    if (!receiver_->arrived(peer, effect)) return fail(peer, nonsense);
-    received_[peer].fetch_add(1);
+    if (!has_arrived(peer, effect)) fail(peer, nonsense);
   }
 
   void close(ucp_ep_h end) {
@@ -295,7 +287,6 @@ class Ucx : public Wire {
 
   Arena arena_;
   const int self_;
-  Receiver* receiver_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   ucp_mem_h registered_ = nullptr;
@@ -311,27 +302,8 @@ class Ucx : public Wire {
 
 }  // namespace
 
-// --- what `Loaded` calls
-
-extern "C" Wire* forestcoll_open(int processes, int self, const Arena* arena, std::string* address,
-                                 bool* reaches, std::string* error) {
-  try {
-    auto wire = std::make_unique<Ucx>(processes, self, *arena, *reaches);
-    *address = wire->address();
-    return wire.release();
-  } catch (const std::exception& reason) {
-    *error = reason.what();
-    return nullptr;
-  }
-}
-
-extern "C" void forestcoll_begin(Wire* wire, Receiver* receiver, const std::vector<std::string>* addresses,
-                                 std::string* error) {
-  try {
-    static_cast<Ucx*>(wire)->begin(*receiver, *addresses);
-  } catch (const std::exception& reason) {
-    *error = reason.what();
-  }
+extern "C" Wire* forestcoll_open(int processes, int self, const Arena& arena) {
+  return new Ucx(processes, self, arena);
 }
 
 }  // namespace forestcoll

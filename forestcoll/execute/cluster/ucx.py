@@ -61,7 +61,7 @@ def version(library: str) -> str:
 
 
 def libraries() -> list[str]:
-    """What `_engine.Loaded` loads, in this order; UnsupportedError says what is missing.
+    """What `_engine.Way` loads, in this order; UnsupportedError says what is missing.
 
     UCX reads how to send over TCP from the environment, where this sets what the user has not.
     """

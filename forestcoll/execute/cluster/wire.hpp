@@ -29,39 +29,23 @@
 
 namespace forestcoll {
 
-struct Effect {
+// What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).
+struct Header {
   Number number = Number::none;
   Index object = 0;  // connection, semaphore, rank or thread block
   Count value = 0;
-  Amount place = 0, bytes = 0;    // in the peer's arena; fetched: in the sender's
-  const byte* source = nullptr;   // the bytes, ...
-  std::shared_ptr<byte[]> kept;   // ... which this holds, unless they lie in the poster's arena
-  Index rank = -1;                // whose memory they are read from; -1: nobody's who would wait
-  byte* target = nullptr;         // where the receiver has placed them
-};
-
-// What goes before the bytes of an effect. Both ends are little-endian (the handshake compares).
-struct Header {
-  std::uint32_t number;
-  Index object;
-  Count value;
-  Amount place, bytes;
+  Amount place = 0, bytes = 0;  // in the peer's arena; fetched: in the sender's
 };
 static_assert(sizeof(Header) == 32);
 
-inline Header header_of(const Effect& e) {
-  return {static_cast<std::uint32_t>(e.number), e.object, e.value, e.place, e.bytes};
-}
+using Kept = std::shared_ptr<byte[]>;
 
-inline Effect effect_of(const Header& h) {
-  Effect effect;
-  effect.number = static_cast<Number>(h.number);
-  effect.object = h.object;
-  effect.value = h.value;
-  effect.place = h.place;
-  effect.bytes = h.bytes;
-  return effect;
-}
+struct Effect : Header {
+  const byte* source = nullptr;  // the bytes, ...
+  Kept kept;                     // ... which this holds, unless they lie in the poster's arena
+  Index rank = -1;               // whose memory they are read from; -1: nobody's who would wait
+  byte* target = nullptr;        // where the receiver has placed them
+};
 
 // Whether its bytes lie in an arena of so many, packets in whole words.
 inline bool fits(const Effect& e, Amount arena) {
@@ -117,7 +101,16 @@ class Wire {
  public:
   Wire(int processes) : sent_(processes), received_(processes) {}
   virtual ~Wire() = default;
-  virtual void post(int peer, Effect effect) = 0;
+  // `addresses`: of all processes' wires. Throws std::runtime_error with the reason.
+  void begin(Receiver& receiver, const std::vector<std::string>& addresses) {
+    receiver_ = &receiver;
+    start(addresses);
+  }
+  void post(int peer, Effect effect) {
+    sent_[peer].fetch_add(1);
+    under_way_.fetch_add(1);
+    send(peer, std::move(effect));
+  }
   // Empty as long as all is well; else why effects no longer arrive, and of which peer.
   std::string failure(int& peer) {
     const std::lock_guard lock(failing_);
@@ -130,28 +123,39 @@ class Wire {
   Amount under_way() const { return under_way_.load(); }  // posted, not yet left
   int processes() const { return sent_.size(); }
 
+  std::string address;   // what other processes' wires begin with, if they need it
+  bool reaches = false;  // memory of the arena's kind
+
  protected:
+  virtual void start(const std::vector<std::string>& addresses) = 0;
+  virtual void send(int peer, Effect effect) = 0;
   void fail(int peer, const std::string& reason) {  // the first is the one that counts
     const std::lock_guard lock(failing_);
     if (!reason_.empty()) return;
     failed_ = peer;
     reason_ = reason;
   }
-  void has_left(Receiver& receiver, const Effect& effect) {
-    receiver.left(effect);
+  void has_left(const Effect& effect) {
+    receiver_->left(effect);
     under_way_.fetch_sub(1);
   }
-  std::vector<std::atomic<Count>> sent_, received_;  // effects, per peer
-  std::atomic<Amount> under_way_{0};
+  bool has_arrived(int peer, const Effect& effect) {  // false: the peer is at fault
+    if (!receiver_->arrived(peer, effect)) return false;
+    received_[peer].fetch_add(1);
+    return true;
+  }
+  Receiver* receiver_ = nullptr;
 
  private:
+  std::vector<std::atomic<Count>> sent_, received_;  // effects, per peer
+  std::atomic<Amount> under_way_{0};
   std::mutex failing_;
   int failed_ = -1;
   std::string reason_;
 };
 
 // Over connected stream sockets, one for each peer (-1: none), which it closes at its end.
-std::unique_ptr<Wire> make_sockets(Receiver& receiver, const std::vector<int>& descriptors);
+std::unique_ptr<Wire> make_sockets(const std::vector<int>& descriptors);
 
 // Memory that may be no processor's, as UCX numbers kinds of it. `reads_back`: whether what has arrived
 // there is seen by its device only once some of it was read by the way that it came.
@@ -160,28 +164,22 @@ struct Arena {
   Amount bytes, kind, reads_back;
 };
 
-// One of a library of its own (ucx.cpp), which is loaded after those that it needs. It has an address,
-// and begins once those of all processes are known. Throws std::runtime_error with the reason.
-class Loaded {
- public:
-  Loaded(const std::vector<std::string>& libraries, int processes, int self, const Arena& arena);
-  const std::string& address() const { return address_; }
-  bool reaches() const { return reaches_; }  // the arena's kind of memory
-  std::unique_ptr<Wire> begin(Receiver& receiver, const std::vector<std::string>& addresses);
+// What a library that has a wire (ucx.cpp) makes it by. Throws std::runtime_error with the reason.
+extern "C" Wire* forestcoll_open(int processes, int self, const Arena& arena);
 
- private:
-  std::string address_;
-  bool reaches_ = false;
-  std::unique_ptr<Wire> wire_;
-  void (*begin_)(Wire*, Receiver*, const std::vector<std::string>*, std::string*) = nullptr;
+// That of the last of these, which need those before them and stay for as long as the process lives.
+std::unique_ptr<Wire> load_wire(const std::vector<std::string>& libraries, int processes, int self,
+                                const Arena& arena);
+
+// A wire that nobody has begun yet. It is joined by once.
+struct Way {
+  std::unique_ptr<Wire> wire;
+  std::vector<std::string> addresses;
+
+  void join(Receiver& receiver, std::unique_ptr<Wire>& place) {
+    place = std::move(wire);
+    place->begin(receiver, addresses);
+  }
 };
-
-// --- a wire for tests: as late and as disorderly as the rules allow
-
-// All processes of a test are in this one. Effects lie in the exchange until its threads deliver them,
-// in random order, and it is then that their bytes are read.
-class Exchange;
-std::shared_ptr<Exchange> make_exchange(int processes, std::uint64_t seed, bool lazy);
-std::unique_ptr<Wire> make_unkind(Receiver& receiver, std::shared_ptr<Exchange> exchange, int self);
 
 }  // namespace forestcoll

@@ -44,9 +44,9 @@ class Relay : public Receiver {
   }
 
   // `reaches`: the wire reads and writes the GPU's memory.
-  void join(const std::function<std::unique_ptr<Wire>(Receiver&)>& make, bool reaches) {
+  void join(Way& way, bool reaches) {
     staged_ = !reaches;
-    wire_ = make(*this);
+    way.join(*this, wire_);
   }
 
   // Before a launch, with the numbers as at first; at all ranks before any kernel starts.
@@ -139,11 +139,7 @@ class Relay : public Receiver {
 
   // What is staged has been read at once.
   void send(Index ring, const RingEntry& entry) {
-    Effect e;
-    e.number = entry.number;
-    e.object = entry.object;
-    e.bytes = entry.last >> 32;
-    e.source = entry.own;
+    Effect e{{entry.number, entry.object, 0, 0, Amount(entry.last >> 32)}, entry.own};
     int peer = space_.process_of(entry.far);
     if (has_number(e.number)) {
       const Amount index = index_of(e.number, e.object);

@@ -31,6 +31,10 @@ inline void notify(Machine& machine, int worker, Index block, const void* object
   if (machine.blocks[block].awaited.load() == object) wake(machine, worker, block);
 }
 
+inline void notify(Machine& machine, int worker, const std::vector<Index>& blocks, const void* object) {
+  for (const Index block : blocks) notify(machine, worker, block, object);
+}
+
 class CpuLayer {
  public:
   CpuLayer(Machine& machine, int worker)
@@ -118,22 +122,20 @@ class CpuLayer {
 
   void complete(Count progress) {
     self_->progress.store(progress);
-    for (const Index block : machine_.dependents[block_])
-      notify(block, &self_->progress);
+    notify(machine_.dependents[block_], &self_->progress);
   }
 
   void signal(Index index) {
     if (far_ && !far_->owns(index)) return far_->raise(index);
     auto& value = machine_.semaphores[index].value;
     value.fetch_add(1);
-    for (const Index block : machine_.takers[index])
-      notify(block, &value);
+    notify(machine_.takers[index], &value);
   }
 
   bool acquire(Index index) {
     auto& value = machine_.semaphores[index].value;
     return await(value, Awaits::semaphore, index, 1, [&] {
-      Amount present = value.load();
+      Count present = value.load();
       while (present > 0)
         if (value.compare_exchange_weak(present, present - 1)) return true;
       return false;
@@ -165,8 +167,7 @@ class CpuLayer {
     auto& arrived = machine_.barriers[index].arrived;
     const Count size = group;
     const Count ticket = (arrived.fetch_add(1) / size + 1) * size;
-    for (const Index block : machine_.members[index])
-      notify(block, &arrived);
+    notify(machine_.members[index], &arrived);
     return ticket;
   }
 
@@ -187,23 +188,15 @@ class CpuLayer {
   }
 
   void pack(Amount rank, byte* packets, const byte* source, Amount bytes) {
-    if (is_far(packets)) {
-      const auto kept = make_kept(2 * bytes);
-      fill(kept.get(), source, bytes);
-      return far_->put_packets(rank, packets, kept, 2 * bytes);
-    }
-    fill(packets, source, bytes);
-    announce(rank);
+    make_packets(rank, packets, bytes, [&](Amount at) {
+      std::uint32_t data;
+      std::memcpy(&data, source + at, packet_data);
+      return data;
+    });
   }
 
   void forward(Amount rank, byte* packets, const byte* source, Amount bytes) {
-    const bool far = is_far(packets);
-    const auto kept = far ? make_kept(2 * bytes) : nullptr;
-    byte* const to = far ? kept.get() : packets;
-    for (Amount done = 0; done < bytes; done += packet_data)
-      write_packet(to + 2 * done, read_packet(source + 2 * done));
-    if (far) return far_->put_packets(rank, packets, kept, 2 * bytes);
-    announce(rank);
+    make_packets(rank, packets, bytes, [&](Amount at) { return read_packet(source + 2 * at); });
   }
 
   void unpack(byte* target, const byte* packets, Amount bytes) {
@@ -217,31 +210,15 @@ class CpuLayer {
 
   void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
                        Amount bytes) {
-    add_packets(target, packets, n, own, bytes);
+    alignas(64) byte parts[2][combine_tile];
+    // In the runtime's order: the packets first, what the rank has itself last.
+    add_up(target, n + 1, bytes, [&](int i, Amount done, Amount size) -> const byte* {
+      if (i == n) return own + done;
+      byte* const part = parts[i > 0];
+      unpack(part, packets[i] + 2 * done, size);
+      return part;
+    });
     conclude(target, target, instruction().sources, bytes);
-  }
-
-  // In the runtime's order: the packets first, what the rank has itself last.
-  void add_packets(byte* target, const byte* const* packets, int n, const byte* own, Amount bytes) {
-    alignas(64) byte sum[combine_tile], part[combine_tile];
-    if (accumulates())
-      return accumulate(target, n + 1, bytes, [&](int i, Amount done, Amount size) -> const byte* {
-        if (i == n) return own + done;
-        unpack(part, packets[i] + 2 * done, size);
-        return part;
-      });
-    for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
-      const Amount size = std::min(combine_tile, bytes - done);
-      if (n) unpack(sum, packets[0] + 2 * done, size);
-      for (int i = 1; i < n; ++i) {
-        unpack(part, packets[i] + 2 * done, size);
-        merge(sum, sum, part, size);
-      }
-      if (n)
-        merge(target + done, sum, own + done, size);
-      else
-        std::memmove(target + done, own + done, size);
-    }
   }
 
   void copy(byte* target, const byte* source, Amount bytes) {
@@ -261,36 +238,20 @@ class CpuLayer {
   }
 
   void combine(byte* target, const byte* const* sources, int n, Amount bytes) {
-    add_up(target, sources, n, bytes);
+    const bool far = is_far(target);
+    const Kept kept = far ? make_kept(bytes) : nullptr;
+    byte* const to = far ? kept.get() : target;
+    if (n == 1)
+      copy(to, sources[0], bytes);
+    else
+      add_up(to, n, bytes, [&](int i, Amount done, Amount) { return sources[i] + done; });
+    if (far) far_->put(-1, target, to, bytes, kept);
     conclude(target, target, instruction().sources, bytes);
-  }
-
-  // Tile by tile, with the sum so far in a place of its own: the target may be one of the sources.
-  void add_up(byte* target, const byte* const* sources, int n, Amount bytes) {
-    if (is_far(target)) {
-      const auto kept = make_kept(bytes);
-      add_up(kept.get(), sources, n, bytes);
-      return far_->put_kept(target, kept, bytes);
-    }
-    if (n <= 2) {
-      store(target, sources[0], n == 2 ? sources[1] : nullptr, bytes);
-      return;
-    }
-    if (accumulates())
-      return accumulate(target, n, bytes, [&](int i, Amount done, Amount) { return sources[i] + done; });
-    alignas(64) byte sum[combine_tile];
-    for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
-      const Amount size = std::min(combine_tile, bytes - done);
-      merge(sum, sources[0] + done, sources[1] + done, size);
-      for (int i = 2; i < n - 1; ++i) merge(sum, sum, sources[i] + done, size);
-      merge(target + done, sum, sources[n - 1] + done, size);
-      ticks_.add();
-    }
   }
 
  private:
   template <class Fulfilled>
-  bool await(const auto& value, Awaits kind, Index object, Amount wanted,
+  bool await(const std::atomic<Count>& value, Awaits kind, Index object, Amount wanted,
              Fulfilled fulfilled) {
     if (fulfilled()) return true;
     self_->awaits = kind;
@@ -302,8 +263,8 @@ class CpuLayer {
     return true;
   }
 
-  void notify(Index block, const void* object) {
-    forestcoll::notify(machine_, worker_, block, object);
+  void notify(const auto& blocks, const void* object) {
+    forestcoll::notify(machine_, worker_, blocks, object);
   }
 
   const Instruction& instruction() const { return machine_.tables.instructions[self_->at.pc]; }
@@ -334,9 +295,8 @@ class CpuLayer {
   Index rank() const { return machine_.plan.blocks[block_].rank; }
   bool is_far(const byte* address) const { return far_ && far_->is_far(address); }
   bool crosses(Index connection) const { return far_ && far_->crosses(connection); }
-  static std::shared_ptr<byte[]> make_kept(Amount bytes) {
-    return std::shared_ptr<byte[]>(new (std::align_val_t{64}) byte[bytes],
-                                   [](byte* p) { operator delete[](p, std::align_val_t{64}); });
+  static Kept make_kept(Amount bytes) {
+    return {new (std::align_val_t{64}) byte[bytes], [](byte* p) { operator delete[](p, std::align_val_t{64}); }};
   }
 
   static constexpr Amount packet_data = 4;
@@ -353,20 +313,18 @@ class CpuLayer {
         .store(word, std::memory_order_release);
   }
 
-  void fill(byte* packets, const byte* source, Amount bytes) {
-    for (Amount done = 0; done < bytes; done += packet_data) {
-      std::uint32_t data;
-      std::memcpy(&data, source + done, packet_data);
-      write_packet(packets + 2 * done, data);
-    }
-  }
-
-  void announce(Amount rank) {
+  // Of the data that `word(place)` tells; in memory of their own if they are for another process.
+  template <class Word>
+  void make_packets(Amount rank, byte* packets, Amount bytes, Word word) {
+    const bool far = is_far(packets);
+    const Kept kept = far ? make_kept(2 * bytes) : nullptr;
+    byte* const to = far ? kept.get() : packets;
+    for (Amount done = 0; done < bytes; done += packet_data) write_packet(to + 2 * done, word(done));
+    if (far) return far_->put_packets(rank, packets, kept, 2 * bytes);
     ticks_.add();
     auto& count = machine_.inboxes[rank].count;
     count.fetch_add(1);
-    for (const Index block : machine_.packet_readers[rank])
-      notify(block, &count);
+    notify(machine_.packet_readers[rank], &count);
   }
 
   std::uint32_t launch() const { return machine_.control->launch.load(std::memory_order_relaxed); }
@@ -408,14 +366,25 @@ class CpuLayer {
 
   // target = a, or a op b
   void store(byte* target, const byte* a, const byte* b, Amount bytes) {
-    if (!b) {
-      copy(target, a, bytes);
-      return;
-    }
-    if (accumulates())
-      return accumulate(target, 2, bytes, [&](int i, Amount done, Amount) { return (i ? b : a) + done; });
-    for (Amount done = 0; done < bytes && !aborted(); done += copy_tile) {
-      merge(target + done, a + done, b + done, std::min(copy_tile, bytes - done));
+    if (!b) return copy(target, a, bytes);
+    add_up(target, 2, bytes, [&](int i, Amount done, Amount) { return (i ? b : a) + done; });
+  }
+
+  // As `combine`, of n sources that `part(i, done, size)` tells. Tile by tile, with the sum so far in a
+  // place of its own: the target may be one of the sources.
+  template <class Part>
+  void add_up(byte* target, int n, Amount bytes, Part part) {
+    if (accumulates()) return accumulate(target, n, bytes, part);
+    alignas(64) byte sum[combine_tile];
+    for (Amount done = 0; done < bytes && !aborted(); done += combine_tile) {
+      const Amount size = std::min(combine_tile, bytes - done);
+      const byte* so_far = part(0, done, size);
+      if (n == 1) std::memmove(target + done, so_far, size);
+      for (int i = 1; i < n; ++i) {
+        byte* const to = i < n - 1 ? sum : target + done;
+        merge(to, so_far, part(i, done, size), size);
+        so_far = to;
+      }
       ticks_.add();
     }
   }
@@ -462,7 +431,7 @@ class CpuLayer {
         std::memcpy(to + value, exact + value, each * sizeof(float));
   }
 
-  // As `combine`, of n sources that `part(i, done, size)` tells, rounded once.
+  // As `add_up`, rounded once.
   template <class Part>
   void accumulate(byte* target, int n, Amount bytes, Part part) {
     alignas(64) float sum[combine_tile], other[combine_tile];

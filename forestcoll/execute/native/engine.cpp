@@ -19,21 +19,6 @@ constexpr Amount average_tile = 1 << 18;  // bytes, a multiple of every element
 
 // --- where everything stood when a launch ended
 
-Amount present(const Machine& m, const BlockState& state) {
-  switch (state.awaits) {
-    case Awaits::nothing: return 0;
-    case Awaits::dependency: return m.blocks[state.object].progress.load();
-    case Awaits::slot: return m.connections[state.object].taken.load();
-    case Awaits::message: return m.connections[state.object].posted.load();
-    case Awaits::semaphore: return m.semaphores[state.object].value.load();
-    case Awaits::barrier: return m.barriers[state.object].arrived.load();
-    case Awaits::packets: return m.inboxes[state.object].count.load();
-    case Awaits::fetches: return m.far->fetches(state.object).load();
-    case Awaits::puts: return m.far->under_way(state.object).load();
-  }
-  return 0;
-}
-
 std::vector<Stop> stops_of(const Machine& machine) {
   std::vector<Stop> stops;
   for (Index i = 0; i < machine.block_count(); ++i) {
@@ -41,7 +26,7 @@ std::vector<Stop> stops_of(const Machine& machine) {
     const bool is_finished = s.phase.load() == finished;
     const bool is_waiting = s.phase.load() == asleep;
     stops.push_back({i, s.at, is_finished, is_waiting ? s.awaits : Awaits::nothing, s.object, s.wanted,
-                     is_waiting ? present(machine, s) : 0});
+                     is_waiting ? Amount(s.awaited.load()->load()) : 0});
   }
   return stops;
 }
@@ -230,10 +215,9 @@ Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
 
 Engine::~Engine() = default;
 
-void Engine::join(const Space& space, Division division,
-                  const std::function<std::unique_ptr<Wire>(Receiver&)>& make) {
+void Engine::join(const Space& space, Division division, Way& way) {
   state_->far = std::make_unique<Far>(*state_, space, std::move(division));
-  state_->far->connect(make(*state_->far));
+  state_->far->join(way);
 }
 
 Activity Engine::activity() const {

@@ -39,8 +39,7 @@ struct Area {
 // Values that the caller has in its own type, and the plan's buffers in that of the wire.
 struct Passage {
   byte *own, *wire;
-  Amount values;
-  bool divides;  // avg: by the number of ranks, on the way out
+  Amount values, divides;  // avg: by the number of ranks, on the way out
 };
 
 // What is done to each complete sum: after its last addition, before any other rank has it. A step has a
@@ -142,8 +141,7 @@ struct Activity {
 };
 
 class Space;
-class Wire;
-class Receiver;
+struct Way;
 struct Division;
 
 class Engine {
@@ -158,9 +156,8 @@ class Engine {
   // Ends the processes of ranks, if there are any.
   void rest();
 
-  // Ranks of other processes: before the first launch. `make`: the wire that delivers to here.
-  void join(const Space& space, Division division,
-            const std::function<std::unique_ptr<Wire>(Receiver&)>& make);
+  // Ranks of other processes: before the first launch. `way`: the wire that delivers to here.
+  void join(const Space& space, Division division, Way& way);
   Activity activity() const;
   void end(Status status);          // of this launch, by any thread
   std::string failure(int& peer);   // of the wire; empty: none

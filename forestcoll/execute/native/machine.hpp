@@ -34,10 +34,10 @@ using Nanoseconds = std::chrono::nanoseconds;
 // Zeroed address space: pages that are never touched take no memory.
 class Region {
  public:
-  Region(std::size_t bytes, bool shared) : bytes_(bytes) {
+  Region(std::size_t bytes, bool shared, int access = PROT_READ | PROT_WRITE) : bytes_(bytes) {
     if (!bytes) return;
     const int kind = shared ? MAP_SHARED : MAP_PRIVATE;
-    start_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    start_ = mmap(nullptr, bytes, access, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start_ == MAP_FAILED) throw std::bad_alloc();
   }
   ~Region() {
@@ -118,7 +118,7 @@ enum Phase : int { queued, running, woken, asleep, finished };
 
 struct alignas(64) BlockState {
   std::atomic<int> phase{0};
-  std::atomic<const void*> awaited{nullptr};
+  std::atomic<const std::atomic<Count>*> awaited{nullptr};
   std::atomic<Count> progress{0};
   Position at;
   Position fetched{-1};  // whose sources have been asked for
@@ -147,7 +147,7 @@ struct alignas(64) Connection {
 };
 
 struct alignas(64) Semaphore {
-  std::atomic<Amount> value{0};
+  std::atomic<Count> value{0};
 };
 
 struct alignas(64) Barrier {

@@ -32,10 +32,10 @@ template <class Record, class Integer = Index>
 using Row = std::array<Integer, sizeof(Record) / sizeof(Integer)>;
 
 template <class Record, class Integer = Index>
-std::vector<Record> records(nb::handle tables, const char* name) {
+std::vector<Record> records(nb::handle rows) {
   static_assert(std::is_trivially_copyable_v<Record>);
   std::vector<Record> found;
-  for (const auto& row : nb::cast<std::vector<Row<Record, Integer>>>(tables.attr(name)))
+  for (const auto& row : nb::cast<std::vector<Row<Record, Integer>>>(rows))
     found.push_back(std::bit_cast<Record>(row));
   return found;
 }
@@ -46,13 +46,13 @@ struct Pair {
 
 Plan plan_of(nb::handle tables) {
   Plan plan;
-  plan.instructions = records<Instruction>(tables, "instructions");
-  plan.operands = records<Operand, Amount>(tables, "operands");
-  plan.dependencies = records<Dependency>(tables, "dependencies");
+  plan.instructions = records<Instruction>(tables.attr("instructions"));
+  plan.operands = records<Operand, Amount>(tables.attr("operands"));
+  plan.dependencies = records<Dependency>(tables.attr("dependencies"));
   plan.names = nb::cast<std::vector<Index>>(tables.attr("names"));
-  plan.loops = records<Loop, Amount>(tables, "loops");
-  plan.blocks = records<Block>(tables, "blocks");
-  for (const Pair& ends : records<Pair>(tables, "connections")) {
+  plan.loops = records<Loop, Amount>(tables.attr("loops"));
+  plan.blocks = records<Block>(tables.attr("blocks"));
+  for (const Pair& ends : records<Pair>(tables.attr("connections"))) {
     plan.writers.push_back(ends.first);
     plan.readers.push_back(ends.second);
   }
@@ -64,26 +64,19 @@ Plan plan_of(nb::handle tables) {
 byte* memory(std::uintptr_t address) { return reinterpret_cast<byte*>(address); }
 
 using Numbers = std::pair<Amount, Amount>;
-using PassageRow = std::tuple<std::uintptr_t, std::uintptr_t, Amount, bool>;
-
 void make_engine(Engine* self, nb::handle tables, int ranks,
-                 const std::vector<std::uintptr_t>& addresses,
-                 const std::vector<std::pair<std::uintptr_t, Amount>>& sums,
-                 const std::array<Amount, 5>& geometry, Numbers slots, Numbers kind,
+                 const std::vector<std::uintptr_t>& addresses, nb::handle sums,
+                 const Row<Geometry, Amount>& geometry, Numbers slots, Numbers kind,
                  bool processes, int threads, double patience, int data,
-                 const std::array<std::vector<PassageRow>, 2>& passages,
-                 const std::vector<std::pair<std::uintptr_t, Amount>>& exact, const Epilogue* epilogue,
-                 std::uintptr_t user) {
+                 const std::pair<nb::object, nb::object>& passages, nb::handle exact,
+                 const Epilogue* epilogue, std::uintptr_t user) {
   Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
                   static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
-                  processes, threads, patience, {}, {}, static_cast<Type>(data), {}, {}, {},
-                  epilogue ? *epilogue : Epilogue{}, reinterpret_cast<decltype(Options::user)>(user)};
+                  processes, threads, patience, {}, records<Area, Amount>(sums), static_cast<Type>(data),
+                  records<Passage, Amount>(passages.first), records<Passage, Amount>(passages.second),
+                  records<Area, Amount>(exact), epilogue ? *epilogue : Epilogue{},
+                  reinterpret_cast<decltype(Options::user)>(user)};
   for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
-  for (const auto& [address, bytes] : sums) options.sums.push_back({memory(address), bytes});
-  for (const auto& [address, bytes] : exact) options.exact.push_back({memory(address), bytes});
-  for (int way = 0; way < 2; ++way)
-    for (const auto& [own, wire, values, divides] : passages[way])
-      (way ? options.out : options.in).push_back({memory(own), memory(wire), values, divides});
   new (self) Engine(plan_of(tables), std::move(options));
 }
 
@@ -145,33 +138,6 @@ using Homes = std::tuple<std::vector<Index>, std::vector<Index>, std::vector<Amo
 
 Division division_of(const Homes& rows) {
   return {std::get<0>(rows), std::get<1>(rows), std::get<2>(rows)};
-}
-
-// How an engine, or a relay, gets its wire to other processes. Once.
-struct Way {
-  std::function<std::unique_ptr<Wire>(Receiver&)> make;
-};
-
-// Other processes behind sockets, one for each (-1: this one), which belong to the wire from now on.
-Way way_by_sockets(const std::vector<int>& descriptors) {
-  return {[=](Receiver& receiver) { return make_sockets(receiver, descriptors); }};
-}
-
-// Other processes by a library's wire, whose addresses all know.
-Way way_by_library(Loaded& wire, const std::vector<nb::bytes>& addresses) {
-  std::vector<std::string> all;
-  for (const nb::bytes& address : addresses) all.emplace_back(address.c_str(), address.size());
-  return {[&wire, all](Receiver& receiver) { return wire.begin(receiver, all); }};
-}
-
-struct Unkindness {
-  std::shared_ptr<Exchange> exchange;
-};
-
-Way way_by_exchange(const Unkindness& among, int self) {
-  return {[exchange = among.exchange, self](Receiver& receiver) {
-    return make_unkind(receiver, exchange, self);
-  }};
 }
 
 template <class Joined>
@@ -238,8 +204,8 @@ NB_MODULE(_engine, m) {
            nb::arg("user") = 0)
       .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
       .def("rest", &Engine::rest)
-      .def("join", [](Engine& engine, const Space& space, const Homes& division, const Way& way) {
-        engine.join(space, division_of(division), way.make);
+      .def("join", [](Engine& engine, const Space& space, const Homes& division, Way& way) {
+        engine.join(space, division_of(division), way);
       }, nb::keep_alive<1, 2>())
       .def("activity", [](const Engine& engine) {
         const Activity a = engine.activity();
@@ -247,16 +213,27 @@ NB_MODULE(_engine, m) {
       })
       .def("end", [](Engine& engine, int status) { engine.end(static_cast<Status>(status)); })
       .def("failure", &failure_of<Engine>);
-  nb::class_<Way>(m, "Way");
-  m.def("way_by_sockets", &way_by_sockets);
-  m.def("way_by_library", &way_by_library, nb::keep_alive<0, 1>());
-  m.def("way_by_exchange", &way_by_exchange);
+  nb::class_<Way>(m, "Way")
+      .def("__init__", [](Way* self, const std::vector<int>& descriptors) {
+        new (self) Way{make_sockets(descriptors), {}};
+      })
+      .def("__init__", [](Way* self, const std::vector<std::string>& libraries, int processes, int process,
+                          const Row<Arena, Amount>& arena) {
+        new (self) Way{load_wire(libraries, processes, process, std::bit_cast<Arena>(arena)), {}};
+      })
+      .def("reaches", [](const Way& way) { return way.wire->reaches; })
+      .def("address", [](const Way& way) {
+        return nb::bytes(way.wire->address.data(), way.wire->address.size());
+      })
+      .def("meet", [](Way& way, const std::vector<nb::bytes>& addresses) {
+        for (const nb::bytes& each : addresses) way.addresses.emplace_back(each.c_str(), each.size());
+      });
   nb::class_<Relay>(m, "Relay")
       .def("__init__", [](Relay* self, const Space& space, const Row<Relay::Layout, Amount>& layout,
                           const std::vector<Amount>& peers, const std::vector<Amount>& slots) {
         new (self) Relay(space, std::bit_cast<Relay::Layout>(layout), peers, slots);
       }, nb::keep_alive<1, 2>())
-      .def("join", [](Relay& relay, const Way& way, bool reaches) { relay.join(way.make, reaches); })
+      .def("join", &Relay::join)
       .def("begin", &Relay::begin)
       .def("end", &Relay::end, nb::call_guard<nb::gil_scoped_release>())
       .def("give_up", &Relay::give_up)
@@ -266,19 +243,6 @@ NB_MODULE(_engine, m) {
   nb::class_<Space>(m, "Space")
       .def(nb::init<int, int, Amount, bool>())
       .def("arena", [](const Space& s, int p) { return reinterpret_cast<std::uintptr_t>(s.arena(p)); });
-  nb::class_<Loaded>(m, "Loaded")
-      .def("__init__", [](Loaded* self, const std::vector<std::string>& libraries, int processes, int process,
-                          const Row<Arena, Amount>& arena) {
-        new (self) Loaded(libraries, processes, process, std::bit_cast<Arena>(arena));
-      })
-      .def("reaches", &Loaded::reaches)
-      .def("address", [](const Loaded& wire) {
-        return nb::bytes(wire.address().data(), wire.address().size());
-      });
-  nb::class_<Unkindness>(m, "Exchange").def(
-      "__init__", [](Unkindness* self, int processes, std::uint64_t seed, bool lazy) {
-        new (self) Unkindness{make_exchange(processes, seed, lazy)};
-      });
   m.attr("FAR_HEAD") = Far::head;
   m.attr("RING") = nb::make_tuple(sizeof(Ring), packets_made, piece);
   m.attr("REDUCED") = reduced;

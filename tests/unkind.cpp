@@ -1,4 +1,6 @@
-// A wire for tests, between engines of one process: it does all that the rules of wire.hpp let it do.
+// A wire for tests, between engines of one process: as late and as disorderly as the rules of wire.hpp
+// allow. Effects lie in an exchange until its thread delivers them, in random order, and it is then that
+// their bytes are read. A library: the arena that `forestcoll_open` is given begins with the exchange.
 
 #include <chrono>
 #include <condition_variable>
@@ -28,9 +30,8 @@ class Exchange {
 
   struct End {
     Receiver* receiver = nullptr;
-    Wire* wire = nullptr;
     std::function<void(const Effect&)> left;
-    std::function<void(int)> received;
+    std::function<void(int, const Effect&)> arrived;
   };
 
   void join(int self, End end) {
@@ -103,13 +104,11 @@ class Exchange {
       list[c.at].put = true;
       list[c.at].effect.target = target;
       sender.left(effect);
-      if (effect.number == Number::none) receiver.receiver->arrived(c.from, effect);
       return;
     }
     list.erase(list.begin() + c.at);
     if (!effect.bytes) sender.left(effect);
-    if (effect.number != Number::none) receiver.receiver->arrived(c.from, effect);
-    receiver.received(c.from);
+    receiver.arrived(c.from, effect);
   }
 
   // Lazy: as long as somebody posts, nothing is delivered; then one at a time.
@@ -153,31 +152,35 @@ namespace {
 
 class Unkind : public Wire {
  public:
-  Unkind(Receiver& receiver, std::shared_ptr<Exchange> exchange, int self)
+  Unkind(std::shared_ptr<Exchange> exchange, int self)
       : Wire(exchange->processes()), exchange_(std::move(exchange)), self_(self) {
-    exchange_->join(self, {&receiver, this, [this, &receiver](const Effect& e) { has_left(receiver, e); },
-                           [this](int peer) { received_[peer].fetch_add(1); }});
+    reaches = true;
   }
   ~Unkind() override { exchange_->leave(self_); }
-  void post(int peer, Effect effect) override {
-    sent_[peer].fetch_add(1);
-    under_way_.fetch_add(1);
-    exchange_->post(self_, peer, std::move(effect));
-  }
 
  private:
+  void start(const std::vector<std::string>&) override {
+    exchange_->join(self_, {receiver_, [this](const Effect& e) { has_left(e); },
+                            [this](int peer, const Effect& e) { has_arrived(peer, e); }});
+  }
+  void send(int peer, Effect effect) override { exchange_->post(self_, peer, std::move(effect)); }
+
   std::shared_ptr<Exchange> exchange_;
   const int self_;
 };
 
 }  // namespace
 
-std::shared_ptr<Exchange> make_exchange(int processes, std::uint64_t seed, bool lazy) {
-  return std::make_shared<Exchange>(processes, seed, lazy);
-}
+#define FC_OPEN extern "C" __attribute__((visibility("default")))
 
-std::unique_ptr<Wire> make_unkind(Receiver& receiver, std::shared_ptr<Exchange> exchange, int self) {
-  return std::make_unique<Unkind>(receiver, std::move(exchange), self);
+// The exchange is there until it is closed and all its wires are gone.
+FC_OPEN void* unkind_exchange(int processes, std::uint64_t seed, bool lazy) {
+  return new std::shared_ptr<Exchange>(std::make_shared<Exchange>(processes, seed, lazy));
+}
+FC_OPEN void unkind_close(void* exchange) { delete static_cast<std::shared_ptr<Exchange>*>(exchange); }
+
+FC_OPEN Wire* forestcoll_open(int, int self, const Arena& arena) {
+  return new Unkind(*reinterpret_cast<std::shared_ptr<Exchange>*>(arena.start), self);
 }
 
 }  // namespace forestcoll
