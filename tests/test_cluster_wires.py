@@ -90,7 +90,8 @@ MISTAKES = {
     ),
     "a message's number goes before its bytes": (
         "  post(division_.homes[reader], {",
-        "  if (IS) {\n    post(division_.homes[reader], {{Number::posted, connection, number + 1}});\n"
+        "  if (IS) {\n"
+        "    post(division_.homes[reader], {{Number::posted, connection, number + 1}});\n"
         "    Effect late{{Number::none, 0, 0, place, bytes + head}, mirror};\n"
         "    return post(division_.homes[reader], late);\n  }\n"
         "  post(division_.homes[reader], {",

@@ -241,12 +241,12 @@ def test_what_is_missing(
 ) -> None:
     """The last one is root in a container without the right."""
 
-    def refuse() -> int:
+    def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted", "unshare")
 
     monkeypatch.setattr(shutil, "which", lambda tool: tool in tools.split() or None)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr(network, "_new_space", refuse)
+    monkeypatch.setattr(network, "_ask", refuse)
     assert refused(capsys).startswith(said)
 
 

@@ -104,11 +104,12 @@ class Exchange {
       list[c.at].put = true;
       list[c.at].effect.target = target;
       sender.left(effect);
+      if (effect.number == Number::none) receiver.arrived(c.from, effect);
       return;
     }
     list.erase(list.begin() + c.at);
     if (!effect.bytes) sender.left(effect);
-    receiver.arrived(c.from, effect);
+    if (effect.number != Number::none || !effect.bytes) receiver.arrived(c.from, effect);
   }
 
   // Lazy: as long as somebody posts, nothing is delivered; then one at a time.

@@ -69,7 +69,7 @@ def lacking() -> str:
 def _works() -> str:
     """What the kernel says against it; nothing is left of the attempt."""
     try:
-        with _space() as space, inside(space):
+        with inside(None):
             batch("ip", ["link add v0 type veth peer name v1"])
             batch("tc", ["qdisc add dev v0 root tbf rate 1mbit burst 3000 limit 10000"])
     except (OSError, ExecutionError) as error:
@@ -180,6 +180,9 @@ class Network:
         self.packet = max(least, min(most, int(slowest * PACKET_SECONDS / 8)))
         self.fds: list[int] = []  # of each node's namespace, and of `control`
         self._rank = graph.rank_of
+        self.near: dict[int, dict[int, VethPair]] = defaultdict(dict)  # node -> peer -> their link
+        for w in self.wires:
+            self.near[w.a][w.b] = self.near[w.b][w.a] = w
 
     def __enter__(self) -> Network:
         try:
@@ -216,20 +219,19 @@ class Network:
         """Bytes that have gone over each link (node, node) so far, with all headers."""
         counters = {}
         for node in range(self.graph.n):
-            mine = {w.name: w for w in self.wires if node in (w.a, w.b)}
+            peers = {wire.name: peer for peer, wire in self.near[node].items()}
             with inside(self.fds[node]):
                 lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
             for line in lines:
                 name, _, numbers = line.strip().partition(":")
-                if name in mine:
-                    wire = mine[name]
-                    other = wire.b if wire.a == node else wire.a
-                    counters[node, other] = int(numbers.split()[8])
+                if name in peers:
+                    counters[node, peers[name]] = int(numbers.split()[8])
         return counters
 
     def _build(self) -> None:
         for _ in range(self.graph.n + 1):
-            self.fds.append(_new_space())
+            with inside(None):
+                self.fds.append(os.open(_OWN, os.O_RDONLY))
         for wire in self.wires:
             there = self._path(wire.b)
             with inside(self.fds[wire.a]):
@@ -258,10 +260,7 @@ class Network:
         lines, queues = ["link set lo up", "addr flush dev lo"], []
         if node in self._rank:
             lines.append(f"addr add {address(self._rank[node])}/32 dev lo")
-        for wire in self.wires:
-            if node not in (wire.a, wire.b):
-                continue
-            peer = wire.b if node == wire.a else wire.a
+        for peer, wire in self.near[node].items():
             lines.append(f"link set {wire.name} up")
             lines.append(
                 f"neigh replace {GATEWAY} lladdr {wire.mac(peer)} dev {wire.name} nud permanent"
@@ -277,7 +276,7 @@ class Network:
         batch("tc", queues)
 
     def _table(self, node: int, table: Table) -> list[str]:
-        by_peer = {w.b if w.a == node else w.a: w for w in self.wires if node in (w.a, w.b)}
+        by_peer = self.near[node]
         source = f" src {address(self._rank[node])}" if node in self._rank else ""
         lines = ["route flush scope global", "rule flush"]
         lines += ["rule add pref 32766 lookup main"]
@@ -308,51 +307,38 @@ class Network:
 # --- namespaces -----------------------------------------------------------------------------------
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_OWN = "/proc/thread-self/ns/net"
+
+
+def _ask(function: str, *arguments: int) -> None:
+    if getattr(_libc, function)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), function)
 
 
 def enter(fd: int) -> None:
     """Move the calling thread into a network namespace."""
-    if _libc.setns(fd, CLONE_NEWNET) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), "setns")
+    _ask("setns", fd, CLONE_NEWNET)
 
 
 @contextmanager
-def inside(fd: int) -> Iterator[None]:
-    """The calling thread in a namespace for a while. Processes that it starts are there too."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+def inside(fd: int | None) -> Iterator[None]:
+    """The calling thread in a namespace (None: a new one) for a while.
+
+    Processes that it starts are there too.
+    """
+    home = os.open(_OWN, os.O_RDONLY)
     try:
-        enter(fd)
+        if fd is None:
+            _ask("unshare", CLONE_NEWNET)
+        else:
+            enter(fd)
         try:
             yield
         finally:
             enter(home)
     finally:
         os.close(home)
-
-
-def _new_space() -> int:
-    """A file descriptor of a new network namespace."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    try:
-        if _libc.unshare(CLONE_NEWNET) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), "unshare")
-        try:
-            return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        finally:
-            enter(home)
-    finally:
-        os.close(home)
-
-
-@contextmanager
-def _space() -> Iterator[int]:
-    fd = _new_space()
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def batch(tool: str, lines: list[str]) -> None:

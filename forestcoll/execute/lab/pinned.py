@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise, permutations, zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute.lab.network import Network, VethPair, batch, inside, scale_of
+from forestcoll.execute.lab.network import Network, batch, inside, scale_of
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.routes.fabric import DECAPSULATION, Fabric
 from forestcoll.solver.routes.repair import Repair, repair
@@ -155,12 +155,9 @@ class _Lab:
         self.network, self.fabric, names = network, fabric, network.graph.names
         self.switches, self.number = fabric.switches, network.graph.node_of
         self.hosts = sorted({flow.path[k] for flow in flows for k in (0, -1)})
-        self.wire: dict[tuple[str, str], VethPair] = {}
-        self.near: dict[str, list[str]] = defaultdict(list)
-        for wire in network.wires:
-            for ends in permutations((names[wire.a], names[wire.b]), 2):
-                self.wire[ends] = wire
-                self.near[ends[0]].append(ends[1])
+        near = network.near.items()
+        self.wire = {(names[a], names[b]): wire for a, wires in near for b, wire in wires.items()}
+        self.near = {names[node]: [names[peer] for peer in wires] for node, wires in near}
         for name, lines in self._lines().items():
             self._set(name, lines)
         self.flows = flows
