@@ -18,10 +18,6 @@ Pattern = tuple[int, int, bool, int, int]
 Passage = tuple[int, int, int, bool]
 """Addresses of the caller's data and the wire's, values, whether they are divided on the way."""
 
-Division = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""Of each rank its process, of each semaphore the rank that takes from it, of each connection where
-its slots lie in its reader's arena (far.hpp)."""
-
 FAR_HEAD: int
 """Bytes in front of a message in such a slot."""
 
@@ -73,7 +69,17 @@ class Engine:
         self, turn: int, group: Together | None = None
     ) -> tuple[int, int, list[Stop], list[tuple[int, int, int]], list[Death]]: ...
     def rest(self) -> None: ...
-    def join(self, space: Space, division: Division, way: Way) -> None: ...
+    def join(
+        self,
+        space: Space,
+        homes: Sequence[int],
+        owners: Sequence[int],
+        slots: Sequence[int],
+        way: Way,
+    ) -> None:
+        """`homes`: of each rank its process; `owners`: of each semaphore the rank that takes from
+        it; `slots`: of each connection where its slots lie in its reader's arena (far.hpp)."""
+
     def activity(self) -> tuple[bool, bool, int, int, int]: ...
     def end(self, status: int) -> None: ...
     def failure(self) -> tuple[int, str]: ...

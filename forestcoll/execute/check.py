@@ -84,10 +84,14 @@ def _check_connections(program: Program) -> None:
                         f"{block.channel}, which thread block {owners[key][0]} does already"
                     )
                 owners[key] = (b, messages)
-    for key in senders.keys() - receivers.keys():
-        raise _no_partner(key[0], senders[key][0], "sends to", key[1], key[2])
-    for key in receivers.keys() - senders.keys():
-        raise _no_partner(key[1], receivers[key][0], "receives from", key[0], key[2])
+    for side, (ends, others, what) in enumerate(
+        ((senders, receivers, "sends to"), (receivers, senders, "receives from"))
+    ):
+        for key in ends.keys() - others.keys():
+            raise PlanError(
+                f"rank {key[side]}, thread block {ends[key][0]}: {what} rank {key[1 - side]} on "
+                f"channel {key[2]}, but no thread block there does the opposite"
+            )
     for (a, z, channel), (b, sent) in senders.items():
         for k, ((s, have), (t, want)) in enumerate(
             zip(sent, receivers[a, z, channel][1], strict=False)
@@ -112,10 +116,3 @@ def _messages(block: ThreadBlock) -> tuple[list[tuple[int, int]], list[tuple[int
         if i.op in RECEIVES:
             received.append((s, count))
     return sent, received
-
-
-def _no_partner(rank: int, block: int, what: str, peer: int, channel: int) -> PlanError:
-    return PlanError(
-        f"rank {rank}, thread block {block}: {what} rank {peer} on channel {channel}, "
-        "but no thread block there does the opposite"
-    )

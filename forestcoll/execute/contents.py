@@ -5,6 +5,7 @@ Both are drawn from the definition of the collective alone (data.cpp), never fro
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,30 @@ def allocate(
         size = scratch[r] * chunk * program.scratch_factor
         buffers.append(Buffers(first, second, memory(r, size)))
     return buffers
+
+
+def place(
+    program: Program,
+    scratch: Sequence[int],
+    chunk: int,
+    mode: Mode,
+    homes: Sequence[int],
+    bases: Sequence[int],
+    unit: int,
+) -> tuple[list[Buffers], list[int]]:
+    """As `allocate`, one after the other in arenas that begin at the addresses `bases`; their ends.
+
+    `homes`: the arena of each rank; buffers begin at multiples of `unit` bytes.
+    """
+    ends = [0] * len(bases)
+
+    def memory(rank: int, size: int) -> Bytes:
+        home = homes[rank]
+        begin = -(-ends[home] // unit) * unit
+        ends[home] = begin + size
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(bases[home] + begin))
+
+    return allocate(program, scratch, chunk, mode, memory), ends
 
 
 def common_memory(rank: int, size: int) -> Bytes:

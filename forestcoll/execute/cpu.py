@@ -249,7 +249,7 @@ class _Job:
         engine = self.engine(tables, buffers, own)
         owners = [rank for rank, _ in tables.takers]
         shares = self.homes, owners, arenas.slots
-        group.join(lambda way, _: engine.join(arenas.space, shares, way))
+        group.join(lambda way, _: engine.join(arenas.space, *shares, way))
         group.watch(lambda: activity(engine), lambda how: engine.end(Status[how.upper()]))
         try:
             return self.request.row(

@@ -11,7 +11,7 @@ from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.execute import _engine
 from forestcoll.execute.check import check as check_structure
-from forestcoll.execute.result import MODES, Mode, Row
+from forestcoll.execute.result import MODES, Mode, Row, repeat
 from forestcoll.execute.sizes import Layout, layout
 from forestcoll.program import Pipeline, Program
 from forestcoll.program.sizes import Sizes
@@ -118,22 +118,9 @@ class Request:
         launch: Callable[[int], int],
         compare: Callable[[], int],
     ) -> Row:
-        """All launches of a mode. `launch` gives nanoseconds, given how many went before it.
-
-        The first and the last one begin with fresh data; after them `compare` counts wrong
-        elements, if the request is to check any.
-        """
-        warmup, iterations = self.launches
-        nanoseconds = wrong = 0
-        for k in range(warmup + iterations):
-            fresh = k in (0, warmup + iterations - 1)
-            if fresh:
-                fill()
-            elapsed = launch(k)
-            nanoseconds += elapsed if k >= warmup else 0
-            if fresh and self.check:
-                wrong = max(wrong, compare())
-        seconds = max(nanoseconds, 1) / iterations / 1e9
+        """All launches of a mode (`repeat`); `launch` gives nanoseconds."""
+        nanoseconds, wrong = repeat(self.launches, self.check, fill, launch, compare)
+        seconds = max(nanoseconds, 1) / self.launches[1] / 1e9
         checked = wrong if self.check else None
         kind = self.dtype, self.op if self.user is None else self.user.name
         return Row.of(self.program, self.data, mode, kind, self.root, seconds, checked)

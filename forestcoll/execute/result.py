@@ -57,6 +57,30 @@ class Row:
         return None if self.predicted_us is None else 100 * self.predicted_us / self.time_us
 
 
+def repeat(
+    launches: tuple[int, int],
+    check: bool,
+    fill: Callable[[], None],
+    launch: Callable[[int], float],
+    compare: Callable[[], int],
+) -> tuple[float, int]:
+    """What launches (not timed, timed) take together, and the most that `compare` counts as wrong.
+
+    `launch` is given how many went before it. The first and the last one begin with fresh data, and
+    are compared if there is to be a `check`.
+    """
+    elapsed, wrong, (warmup, iterations) = 0.0, 0, launches
+    for k in range(warmup + iterations):
+        fresh = k in (0, warmup + iterations - 1)
+        if fresh:
+            fill()
+        took = launch(k)
+        elapsed += took if k >= warmup else 0
+        if fresh and check:
+            wrong = max(wrong, compare())
+    return elapsed, wrong
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """The table, what a user should know about the sizes, and the first wrong elements in words."""

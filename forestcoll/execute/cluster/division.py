@@ -6,16 +6,13 @@ elsewhere. All know how all are laid out, and keep address space for those of th
 
 from __future__ import annotations
 
-import ctypes
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute import _engine
-from forestcoll.execute.contents import Buffers, Bytes, allocate
+from forestcoll.execute.contents import Buffers, place
 from forestcoll.execute.result import Mode
 from forestcoll.execute.sizes import Layout
 from forestcoll.execute.tables import CODES, Tables
@@ -89,32 +86,19 @@ def lay_out(
 ) -> Arenas:
     """Arenas for `process`. `slots`: bytes of one, and how many a connection has."""
     count = max(homes) + 1
-    ends = [0] * count
-
-    def place(home: int, size: int, unit: int = PAGE) -> int:
-        begin = -(-ends[home] // unit) * unit
-        ends[home] = begin + size
-        return begin
-
-    def allocate_by(memory: Callable[[int, int], Bytes]) -> list[Buffers]:
-        return allocate(program, tables.scratch, data.chunk_bytes, mode, memory)
-
-    allocate_by(lambda rank, size: np.broadcast_to(np.uint8(place(homes[rank], size) & 1), size))
+    what = program, tables.scratch, data.chunk_bytes, mode, homes
+    _, ends = place(*what, [PAGE] * count, PAGE)
     each = slots[1] * (_engine.FAR_HEAD + -(-slots[0] // LINE) * LINE)
     own = [homes[row[0]] for row in tables.blocks]
-    between = [own[writer] != own[reader] for writer, reader in tables.connections]
-    offsets = [
-        place(own[reader], each) if apart else 0
-        for apart, (_, reader) in zip(between, tables.connections, strict=True)
-    ]
-    space = _engine.Space(count, process, max(max(ends), PAGE), True)
-    ends = [0] * count
-
-    def view(rank: int, size: int) -> Bytes:
-        address = space.arena(homes[rank]) + place(homes[rank], size)
-        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-
-    return Arenas(space, allocate_by(view), offsets)
+    offsets = [0] * len(tables.connections)
+    for c, (writer, reader) in enumerate(tables.connections):
+        home = own[reader]
+        if own[writer] != home:
+            offsets[c] = -(-ends[home] // PAGE) * PAGE
+            ends[home] = offsets[c] + each
+    space = _engine.Space(count, process, max(*ends, PAGE), True)
+    buffers, _ = place(*what, [*map(space.arena, range(count))], PAGE)
+    return Arenas(space, buffers, offsets)
 
 
 def mark_drains(

@@ -97,23 +97,22 @@ class _Runner:
     contents: Contents
 
     def row(self, mode: Mode) -> Row:
-        in_place = mode == "in-place"
-        buffers = staging(self.job.program, self.job.data, mode, self.team.memory)
+        buffers, _ = staging(self.job.program, self.job.data, mode, self.team.memory.ctypes.data)
 
         def fill() -> None:
             self.contents.fill(buffers)
-            self.team.ask("move", in_place, True)
+            self.team.ask("move", mode, True)
 
         def compare() -> int:
-            self.team.ask("move", in_place, False)
+            self.team.ask("move", mode, False)
             return self.contents.compare(buffers, mode)
 
-        return self.request.row(mode, fill, lambda k: self.launch(in_place, k), compare)
+        return self.request.row(mode, fill, lambda k: self.launch(mode, k), compare)
 
-    def launch(self, in_place: bool, number: int) -> int:
+    def launch(self, mode: Mode, number: int) -> int:
         """Nanoseconds of the slowest GPU; ExecutionError if it did not end well."""
-        self.team.ask("prepare", in_place, number)
-        done = self.team.launch(self.request.timeout, in_place)
+        self.team.ask("prepare", mode, number)
+        done = self.team.launch(self.request.timeout, mode)
         ended = self.team.ask("end_state")
         explain(self.job, ended, None if done else self.request.timeout)
         return max(int(taken) for taken in self.team.ask("nanoseconds"))

@@ -1,4 +1,4 @@
-"""Where everything lies: one arena a GPU, with its ranks' buffers, flags and message slots.
+"""Where everything lies: one arena a GPU, with its ranks' buffers, message slots and flags.
 
 Flags are numbers of eight bytes, each in a cache line of its own. They lie with whoever waits for
 them: `posted` of a connection with its reader, `taken` with its writer, a semaphore with the rank
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.execute import _engine
+from forestcoll.execute.contents import place as place_buffers
 from forestcoll.execute.sizes import Layout, longest_message
 from forestcoll.execute.tables import Tables
 from forestcoll.program import Program
@@ -40,15 +41,11 @@ def slot_of(program: Program, data: Layout, most: int = SLOT_BYTES) -> int:
 
 @dataclass(slots=True)
 class Arenas:
-    """Places of all things, by their numbers over all ranks (tables.py)."""
+    """Places of all things but buffers, which come first, by their numbers over all ranks."""
 
     gpu_of: list[int]  # per rank, as a position among the GPUs used
     bytes: list[int]  # per GPU
     flags: list[tuple[int, int]]  # per GPU: (begin, bytes)
-    input: list[Place]  # per rank, out of place
-    output: list[Place]
-    scratch: list[Place]
-    scratch_bytes: list[int]
     posted: list[Place]  # per connection
     taken: list[Place]
     slots: list[Place]
@@ -82,7 +79,9 @@ def lay_out(
 
     `nodes`: the node of each rank.
     """
-    ends = [0] * (max(gpu_of) + 1)
+    gpus = max(gpu_of) + 1
+    what = program, tables.scratch, data.chunk_bytes
+    _, ends = place_buffers(*what, "out-of-place", gpu_of, [ALIGNMENT] * gpus, ALIGNMENT)
 
     def place(gpu: int, size: int, unit: int = ALIGNMENT) -> Place:
         begin = -(-ends[gpu] // unit) * unit
@@ -92,15 +91,10 @@ def lay_out(
     def flags(ranks: Iterable[int]) -> list[Place]:
         return [place(gpu_of[r], LINE, LINE) for r in ranks]
 
-    chunk, ranks = data.chunk_bytes, list(zip(gpu_of, program.ranks, strict=True))
-    scratch_bytes = [count * chunk * program.scratch_factor for count in tables.scratch]
     rank_of = [row[0] for row in tables.blocks]
     writers, readers = ([rank_of[ends[side]] for ends in tables.connections] for side in (0, 1))
     packets = _engine.RING[1] * (len(set(nodes)) > 1)
     large = {
-        "input": [place(gpu, rank.input_chunks * chunk) for gpu, rank in ranks],
-        "output": [place(gpu, rank.output_chunks * chunk) for gpu, rank in ranks],
-        "scratch": [place(*pair) for pair in zip(gpu_of, scratch_bytes, strict=True)],
         "slots": [place(gpu_of[r], slots * slot_bytes) for r in readers],
         "sizes": [place(gpu_of[r], slots * 8) for r in readers],
         "mirrors": [
@@ -109,7 +103,7 @@ def lay_out(
         ],
         "made": [place(gpu, packets * rank_of.count(r)) for r, gpu in enumerate(gpu_of)],
     }
-    begins = [place(gpu, 0)[1] for gpu in range(len(ends))]
+    begins = [place(gpu, 0)[1] for gpu in range(gpus)]
     small = {
         "posted": flags(readers),
         "taken": flags(writers),
@@ -119,4 +113,4 @@ def lay_out(
     }
     spans = [(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
     sizes = [max(end, ALIGNMENT) for end in ends]
-    return Arenas(gpu_of, sizes, spans, scratch_bytes=scratch_bytes, **large, **small)
+    return Arenas(gpu_of, sizes, spans, **large, **small)

@@ -26,7 +26,8 @@ from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.far import Far
 from forestcoll.execute.gpu.worker import Job, Worker, explain, watch
 from forestcoll.execute.request import Request
-from forestcoll.execute.tables import build
+from forestcoll.execute.result import Mode
+from forestcoll.execute.tables import Tables, build
 from forestcoll.program import Program
 
 Gather = Callable[[bytes], Sequence[bytes]]
@@ -74,18 +75,19 @@ class Communicator:
                 f"{size_bytes} bytes of {dtype} are not a whole number of elements on each of "
                 f"{program.n} ranks"
             )
-        self._in_place = not program.out_of_place
+        self._mode: Mode = "out-of-place" if program.out_of_place else "in-place"
         try:
-            nodes = self._meet(request, node or os.environ.get(NODE), wire)
-            self.job = Job.of(request, list(range(program.n)), nodes=nodes)
+            tables = build(request.program)
+            nodes = self._meet(request, tables, node or os.environ.get(NODE), wire)
+            self.job = Job.of(request, list(range(program.n)), tables=tables, nodes=nodes)
             self._open(device, built)
         except BaseException:
             self.close(together=False)
             raise
 
-    def _meet(self, request: Request, node: str | None, wire: str) -> list[int]:
+    def _meet(self, request: Request, tables: Tables, node: str | None, wire: str) -> list[int]:
         """The node of each rank. Where there are several, all ranks meet in a group."""
-        host, what = socket.gethostname(), digest(f"{request}{build(request.program)}")
+        host, what = socket.gethostname(), digest(f"{request}{tables}")
         told = self._together(lambda: (node or host, host, what))
         names, hosts, whats = zip(*told, strict=True)
         if len(set(whats)) > 1:
@@ -130,7 +132,7 @@ class Communicator:
                 worker.connect(handles, devices)
                 worker.load()
             else:
-                self._far = Far(self.job, worker, group, handles, devices, self._in_place)
+                self._far = Far(self.job, worker, group, handles, devices, self._mode)
 
         self._together(connect)
         if self._far is not None:
@@ -173,22 +175,22 @@ class Communicator:
             raise ExecutionError("the communicator is closed")
         device, far = worker.device, self._far
         number, self._launch = self._launch, self._launch + 1
-        mine = worker.buffers(self.rank, self._in_place)
-        self._move(worker, source, mine[0], inwards=True)
-        self._together(lambda: worker.prepare(self._in_place, number))
+        mine = worker.buffers(self._mode)[self.rank]
+        self._move(worker, source, mine.input.ctypes.data, inwards=True)
+        self._together(lambda: worker.prepare(self._mode, number))
 
         def launch() -> tuple[bool, bool]:
             if far is None:
-                worker.start(self._in_place)
+                worker.start(self._mode)
                 done = watch(lambda: [device.poll()], device.abort, self._timeout)
             else:
-                done = far.launch(self._in_place)
+                done = far.launch(self._mode)
             return done, bool(device.stops()["mismatch"].any())
 
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):
             explain(self.job, self._together(worker.end_state), self._timeout)
-        self._move(worker, target, mine[1], inwards=False)
+        self._move(worker, target, mine.output.ctypes.data, inwards=False)
         return device.nanoseconds()
 
     def _move(self, worker: Worker, user: int, mine: int, *, inwards: bool) -> None:

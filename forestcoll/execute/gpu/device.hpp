@@ -42,29 +42,7 @@
 
 namespace forestcoll::gpu {
 
-#if defined(__HIPCC__)
-
-FC_DEVICE Count load_acquire(const Count* p) {
-  return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
-}
-FC_DEVICE Count load_relaxed(const Count* p) {
-  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-}
-FC_DEVICE void store_release(Count* p, Count value) {
-  __hip_atomic_store(p, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
-}
-FC_DEVICE void store_relaxed(Count* p, Count value) {
-  __hip_atomic_store(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-}
-FC_DEVICE Count fetch_add(Count* p, Count value) {
-  return __hip_atomic_fetch_add(p, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
-}
-FC_DEVICE bool exchange_if(Count* p, Count expected, Count value) {
-  return __hip_atomic_compare_exchange_strong(p, &expected, value, __ATOMIC_ACQ_REL,
-                                              __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
-}
-
-#elif defined(__CUDACC__)
+#if defined(__CUDACC__) && !defined(__HIPCC__)
 
 FC_DEVICE Count load_acquire(const Count* p) {
   Count value;
@@ -99,28 +77,36 @@ FC_DEVICE bool exchange_if(Count* p, Count expected, Count value) {
   return before == expected;
 }
 
-#else  // neither: the same source on a CPU, where a stand-in for the runtime drives it
-
+#else
+#if defined(__HIPCC__)
+#define FC_ATOMIC(name, _, ...) __hip_atomic_##name(__VA_ARGS__, __HIP_MEMORY_SCOPE_SYSTEM)
+#else  // the same source on a CPU, where a stand-in for the runtime drives it
+#define FC_ATOMIC(_, name, ...) __atomic_##name(__VA_ARGS__)
 inline void yield_to_others() { sched_yield(); }
+#endif
 
 FC_DEVICE Count load_acquire(const Count* p) {
-  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  return FC_ATOMIC(load, load_n, p, __ATOMIC_ACQUIRE);
 }
 FC_DEVICE Count load_relaxed(const Count* p) {
-  return __atomic_load_n(p, __ATOMIC_RELAXED);
+  return FC_ATOMIC(load, load_n, p, __ATOMIC_RELAXED);
 }
 FC_DEVICE void store_release(Count* p, Count value) {
-  __atomic_store_n(p, value, __ATOMIC_RELEASE);
+  FC_ATOMIC(store, store_n, p, value, __ATOMIC_RELEASE);
 }
 FC_DEVICE void store_relaxed(Count* p, Count value) {
-  __atomic_store_n(p, value, __ATOMIC_RELAXED);
+  FC_ATOMIC(store, store_n, p, value, __ATOMIC_RELAXED);
 }
 FC_DEVICE Count fetch_add(Count* p, Count value) {
-  return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+  return FC_ATOMIC(fetch_add, fetch_add, p, value, __ATOMIC_ACQ_REL);
 }
 FC_DEVICE bool exchange_if(Count* p, Count expected, Count value) {
-  return __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE);
+  constexpr auto order = __ATOMIC_ACQ_REL, otherwise = __ATOMIC_ACQUIRE;
+#if defined(__HIPCC__)
+  return __hip_atomic_compare_exchange_strong(p, &expected, value, order, otherwise, __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+  return __atomic_compare_exchange_n(p, &expected, value, false, order, otherwise);
+#endif
 }
 
 #endif

@@ -31,10 +31,13 @@ int check(FC_GPU(Error_t) code, const char* what) {
   return fail(std::string(what) + ": " + FC_GPU(GetErrorString)(code));
 }
 
-#define FC_TRY(call)                                 \
-  do {                                               \
-    if (const int bad = check((call), #call)) return bad; \
+#define FC_CHECK(call, words)                           \
+  do {                                                  \
+    if (const int bad = check((call), words)) return bad; \
   } while (false)
+#define FC_TRY(call) FC_CHECK(call, #call)
+// A call of the runtime.
+#define FC_CALL(name, ...) FC_CHECK(FC_GPU(name)(__VA_ARGS__), "FC_GPU(" #name ")(" #__VA_ARGS__ ")")
 
 // One thread block of the device for each of the plan's that live here. Two of them on a multiprocessor
 // at least: all must run at once.
@@ -110,34 +113,30 @@ extern "C" {
 
 // A plan in host memory; pointers inside its tables are the device's.
 struct fc_gpu_plan {
-  const void* tables[tables_of_launch];  // Launch's, in its order
+  Launch launch;  // without what this GPU has of its own
   std::size_t bytes[tables_of_launch];
   Amount blocks;  // that this GPU runs
-  Geometry geometry;
-  Amount slot_bytes, slot_count;
-  Elsewhere far;
-  Index type, op;
 };
 
 const char* fc_gpu_error() { return last_error.c_str(); }
 
 int fc_gpu_count(int* count) {
-  FC_TRY(FC_GPU(GetDeviceCount)(count));
+  FC_CALL(GetDeviceCount, count);
   return 0;
 }
 
 // What follows in this thread is for that device.
 int fc_gpu_use(int number) {
-  FC_TRY(FC_GPU(SetDevice)(number));
+  FC_CALL(SetDevice, number);
   return 0;
 }
 
 // name|multiprocessors|total bytes|free bytes, of the one in use
 int fc_gpu_describe(int number, char* text, int room) {
   FC_DEVICE_PROPERTIES properties;
-  FC_TRY(FC_GPU(GetDeviceProperties)(&properties, number));
+  FC_CALL(GetDeviceProperties, &properties, number);
   std::size_t available = 0, total = 0;
-  FC_TRY(FC_GPU(MemGetInfo)(&available, &total));
+  FC_CALL(MemGetInfo, &available, &total);
   std::snprintf(text, room, "%s|%d|%zu|%zu", properties.name,
                 properties.multiProcessorCount, total, available);
   return 0;
@@ -145,20 +144,20 @@ int fc_gpu_describe(int number, char* text, int room) {
 
 // Whether kernels on `from` reach the memory of `to`, and may change it atomically.
 int fc_gpu_reaches(int from, int to, int* access, int* atomics) {
-  FC_TRY(FC_GPU(DeviceGetP2PAttribute)(access, FC_GPU(DevP2PAttrAccessSupported), from, to));
-  FC_TRY(FC_GPU(DeviceGetP2PAttribute)(atomics, FC_GPU(DevP2PAttrNativeAtomicSupported), from, to));
+  FC_CALL(DeviceGetP2PAttribute, access, FC_GPU(DevP2PAttrAccessSupported), from, to);
+  FC_CALL(DeviceGetP2PAttribute, atomics, FC_GPU(DevP2PAttrNativeAtomicSupported), from, to);
   return 0;
 }
 
 int fc_gpu_open(int number, std::size_t arena_bytes, Device** out) {
   auto* d = *out = new Device;
   d->number = number;
-  FC_TRY(FC_GPU(SetDevice)(number));
+  FC_CALL(SetDevice, number);
   FC_TRY(allocate(&d->arena, arena_bytes));
-  FC_TRY(FC_GPU(StreamCreateWithFlags)(&d->stream, FC_GPU(StreamNonBlocking)));
-  FC_TRY(FC_GPU(StreamCreateWithFlags)(&d->side, FC_GPU(StreamNonBlocking)));
-  FC_TRY(FC_GPU(EventCreate)(&d->begin));
-  FC_TRY(FC_GPU(EventCreate)(&d->end));
+  FC_CALL(StreamCreateWithFlags, &d->stream, FC_GPU(StreamNonBlocking));
+  FC_CALL(StreamCreateWithFlags, &d->side, FC_GPU(StreamNonBlocking));
+  FC_CALL(EventCreate, &d->begin);
+  FC_CALL(EventCreate, &d->end);
   FC_TRY(share(&d->abort, &d->device_abort, 1));
   return 0;
 }
@@ -168,7 +167,7 @@ int fc_gpu_detach(Device* d) {
   while (!d->imported.empty()) {
     void* const there = d->imported.back();
     d->imported.pop_back();
-    FC_TRY(FC_GPU(IpcCloseMemHandle)(there));
+    FC_CALL(IpcCloseMemHandle, there);
   }
   return 0;
 }
@@ -198,7 +197,7 @@ int fc_gpu_handle_bytes() { return sizeof(FC_GPU(IpcMemHandle_t)); }
 
 int fc_gpu_export(Device* d, void* handle) {
   FC_GPU(IpcMemHandle_t) own;
-  FC_TRY(FC_GPU(IpcGetMemHandle)(&own, d->arena));
+  FC_CALL(IpcGetMemHandle, &own, d->arena);
   std::memcpy(handle, &own, sizeof own);
   return 0;
 }
@@ -206,7 +205,7 @@ int fc_gpu_export(Device* d, void* handle) {
 int fc_gpu_import(Device* d, const void* handle, void** address) {
   FC_GPU(IpcMemHandle_t) other;
   std::memcpy(&other, handle, sizeof other);
-  FC_TRY(FC_GPU(IpcOpenMemHandle)(address, other, FC_GPU(IpcMemLazyEnablePeerAccess)));
+  FC_CALL(IpcOpenMemHandle, address, other, FC_GPU(IpcMemLazyEnablePeerAccess));
   d->imported.push_back(*address);
   return 0;
 }
@@ -214,28 +213,28 @@ int fc_gpu_import(Device* d, const void* handle, void** address) {
 // Between the device's memory and the host's, by any thread, also while a kernel runs: its stream waits
 // for no other one.
 int fc_gpu_write(Device* d, void* address, const void* source, std::size_t bytes) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Memcpy)(address, source, bytes, FC_GPU(MemcpyHostToDevice)));
+  FC_CALL(SetDevice, d->number);
+  FC_CALL(Memcpy, address, source, bytes, FC_GPU(MemcpyHostToDevice));
   return 0;
 }
 
 int fc_gpu_read(Device* d, const void* address, void* target, std::size_t bytes) {
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(Memcpy)(target, address, bytes, FC_GPU(MemcpyDeviceToHost)));
+  FC_CALL(SetDevice, d->number);
+  FC_CALL(Memcpy, target, address, bytes, FC_GPU(MemcpyDeviceToHost));
   return 0;
 }
 
 // Within the device, behind what its stream does already; `wait`: until it is done.
 int fc_gpu_copy(Device* d, void* to, const void* from, std::size_t bytes, int wait) {
   if (bytes)
-    FC_TRY(FC_GPU(MemcpyAsync)(to, from, bytes, FC_GPU(MemcpyDeviceToDevice), d->stream));
-  if (wait) FC_TRY(FC_GPU(StreamSynchronize)(d->stream));
+    FC_CALL(MemcpyAsync, to, from, bytes, FC_GPU(MemcpyDeviceToDevice), d->stream);
+  if (wait) FC_CALL(StreamSynchronize, d->stream);
   return 0;
 }
 
 int fc_gpu_set(Device*, void* address, int value, std::size_t bytes) {
-  FC_TRY(FC_GPU(Memset)(address, value, bytes));
-  FC_TRY(FC_GPU(DeviceSynchronize)());
+  FC_CALL(Memset, address, value, bytes);
+  FC_CALL(DeviceSynchronize);
   return 0;
 }
 
@@ -266,10 +265,10 @@ int fc_gpu_memory([[maybe_unused]] const Device* d) {
 // other, so that all must. `held`: how many run at once, fewer than that if no choice does.
 int fc_gpu_fit(Device* d, int blocks, int* held) {
   int processors = 0;
-  FC_TRY(FC_GPU(DeviceGetAttribute)(&processors, FC_GPU(DevAttrMultiProcessorCount), d->number));
+  FC_CALL(DeviceGetAttribute, &processors, FC_GPU(DevAttrMultiProcessorCount), d->number);
   for (int threads = threads_per_block; threads >= fewest_threads; threads /= 2) {
     int each = 0;
-    FC_TRY(FC_GPU(OccupancyMaxActiveBlocksPerMultiprocessor)(&each, run_blocks, threads, 0));
+    FC_CALL(OccupancyMaxActiveBlocksPerMultiprocessor, &each, run_blocks, threads, 0);
     d->threads = threads;
     *held = each * processors;
     if (*held >= blocks) break;
@@ -281,33 +280,26 @@ int fc_gpu_fit(Device* d, int blocks, int* held) {
 int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
   std::size_t total = 256;
   for (const std::size_t bytes : plan->bytes) total += (bytes + 255) / 256 * 256;
-  FC_TRY(FC_GPU(Malloc)(out(&d->tables), total));
-  byte* places[tables_of_launch];
+  FC_CALL(Malloc, out(&d->tables), total);
+  Launch launch = plan->launch;
+  auto* const tables = reinterpret_cast<void**>(&launch);
   byte* place = d->tables;
   for (std::size_t i = 0; i < tables_of_launch; ++i) {
     if (plan->bytes[i])
-      FC_TRY(FC_GPU(Memcpy)(place, plan->tables[i], plan->bytes[i], FC_GPU(MemcpyHostToDevice)));
-    places[i] = place;
+      FC_CALL(Memcpy, place, tables[i], plan->bytes[i], FC_GPU(MemcpyHostToDevice));
+    tables[i] = place;
     place += (plan->bytes[i] + 255) / 256 * 256;
   }
   d->blocks = plan->blocks;
   FC_TRY(allocate(&d->ticks, 2 * d->blocks + 1));
   FC_TRY(share(&d->seen, &d->device_seen, d->blocks));
   FC_TRY(share(&d->stops, &d->device_stops, d->blocks));
-  Launch launch{};
-  std::memcpy(static_cast<void*>(&launch), places, sizeof places);
-  launch.geometry = plan->geometry;
-  launch.far = plan->far;
   launch.ticks = d->ticks;
   launch.rung = d->ticks + d->blocks;
   launch.stops = d->device_stops;
   launch.abort = d->device_abort;
-  launch.slot_bytes = plan->slot_bytes;
-  launch.slot_count = plan->slot_count;
-  launch.type = plan->type;
-  launch.op = plan->op;
-  FC_TRY(FC_GPU(Malloc)(out(&d->launch), sizeof launch));
-  FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
+  FC_CALL(Malloc, out(&d->launch), sizeof launch);
+  FC_CALL(Memcpy, d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice));
   return 0;
 }
 
@@ -315,29 +307,29 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
 // loaded ones. All processes do so before any of them starts.
 int fc_gpu_prepare(Device* d, byte* const* addresses, Amount count, std::uint32_t number) {
   Launch launch{};
-  FC_TRY(FC_GPU(Memcpy)(&launch, d->launch, sizeof launch, FC_GPU(MemcpyDeviceToHost)));
+  FC_CALL(Memcpy, &launch, d->launch, sizeof launch, FC_GPU(MemcpyDeviceToHost));
   launch.number = number;
-  FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
-  FC_TRY(FC_GPU(Memcpy)(const_cast<byte**>(launch.addresses), addresses, count * sizeof *addresses,
-                        FC_GPU(MemcpyHostToDevice)));
-  FC_TRY(FC_GPU(Memset)(d->ticks, 0, (2 * d->blocks + 1) * sizeof *d->ticks));
+  FC_CALL(Memcpy, d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice));
+  FC_CALL(Memcpy, const_cast<byte**>(launch.addresses), addresses, count * sizeof *addresses,
+                        FC_GPU(MemcpyHostToDevice));
+  FC_CALL(Memset, d->ticks, 0, (2 * d->blocks + 1) * sizeof *d->ticks);
   for (Index i = 0; i < d->blocks; ++i) d->stops[i] = {};
   *d->abort = 0;
-  FC_TRY(FC_GPU(DeviceSynchronize)());
+  FC_CALL(DeviceSynchronize);
   return 0;
 }
 
 // Starts the kernel, and behind it the division of `count` outputs of `bytes` each (`avg`).
 int fc_gpu_start(Device* d, byte* const* sums, int count, Amount bytes, int ranks) {
   const Launch* launch = d->launch;
-  FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
+  FC_CALL(EventRecord, d->begin, d->stream);
   if (d->blocks) FC_TRY(FC_LAUNCH(run_blocks, d->blocks, d->threads, d->stream, launch));
   for (int i = 0; i < count; ++i) {
     byte* const there = sums[i];
     FC_TRY(FC_LAUNCH(average, averaging_blocks, threads_per_block, d->stream, launch, there, bytes,
                      ranks));
   }
-  FC_TRY(FC_GPU(EventRecord)(d->end, d->stream));
+  FC_CALL(EventRecord, d->end, d->stream);
   return 0;
 }
 
@@ -349,9 +341,9 @@ int fc_gpu_poll(Device* d, int* running, Count* ticks) {
   *ticks = 0;
   if (!*running || !d->blocks) return 0;
   // To pinned memory, by the copy engine: thread blocks that wait leave no processor to anything else.
-  FC_TRY(FC_GPU(MemcpyAsync)(d->seen, d->ticks, d->blocks * sizeof *d->seen,
-                             FC_GPU(MemcpyDeviceToHost), d->side));
-  FC_TRY(FC_GPU(StreamSynchronize)(d->side));
+  FC_CALL(MemcpyAsync, d->seen, d->ticks, d->blocks * sizeof *d->seen,
+                             FC_GPU(MemcpyDeviceToHost), d->side);
+  FC_CALL(StreamSynchronize, d->side);
   for (Index i = 0; i < d->blocks; ++i) *ticks += d->seen[i];
   return 0;
 }
@@ -360,7 +352,7 @@ void fc_gpu_abort(Device* d) { *static_cast<volatile Index*>(d->abort) = 1; }
 
 int fc_gpu_nanoseconds(Device* d, Amount* elapsed) {
   float milliseconds = 0;
-  FC_TRY(FC_GPU(EventElapsedTime)(&milliseconds, d->begin, d->end));
+  FC_CALL(EventElapsedTime, &milliseconds, d->begin, d->end);
   *elapsed = static_cast<Amount>(milliseconds * 1e6);
   return 0;
 }
@@ -375,15 +367,15 @@ void fc_gpu_stops(const Device* d, void* target) {
 // other half. What every plan is measured against.
 int fc_gpu_copy_rate(Device* d, std::size_t bytes, int repeat, double* rate) {
   for (int timed = 0; timed < 2; ++timed) {
-    FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
+    FC_CALL(EventRecord, d->begin, d->stream);
     for (int i = 0; i < repeat; ++i)
-      FC_TRY(FC_GPU(MemcpyAsync)(d->arena, d->arena + bytes, bytes, FC_GPU(MemcpyDeviceToDevice),
-                                 d->stream));
-    FC_TRY(FC_GPU(EventRecord)(d->end, d->stream));
-    FC_TRY(FC_GPU(EventSynchronize)(d->end));
+      FC_CALL(MemcpyAsync, d->arena, d->arena + bytes, bytes, FC_GPU(MemcpyDeviceToDevice),
+                                 d->stream);
+    FC_CALL(EventRecord, d->end, d->stream);
+    FC_CALL(EventSynchronize, d->end);
   }
   float milliseconds = 0;
-  FC_TRY(FC_GPU(EventElapsedTime)(&milliseconds, d->begin, d->end));
+  FC_CALL(EventElapsedTime, &milliseconds, d->begin, d->end);
   *rate = static_cast<double>(bytes) * repeat / (milliseconds * 1e6);
   return 0;
 }

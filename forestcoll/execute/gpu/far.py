@@ -19,6 +19,7 @@ from forestcoll.execute.cluster.group import Activity, Group
 from forestcoll.execute.deadlock_report import error_of
 from forestcoll.execute.gpu.arena import LINE
 from forestcoll.execute.gpu.worker import Job, Worker, report_of, watch
+from forestcoll.execute.result import Mode
 
 PIECES = 16
 """Pieces of pinned memory through which data goes: 4 MiB."""
@@ -38,7 +39,7 @@ class Far:
         group: Group,
         handles: list[bytes],
         devices: list[int],
-        in_place: bool,
+        mode: Mode,
     ) -> None:
         self.job, self.worker, self.group, self.device = job, worker, group, worker.device
         self.how, self.activity = "", (False, False, 0, 0, 0)
@@ -78,9 +79,8 @@ class Far:
         slots = [*(place for _, place in arenas.slots), *[0] * (count + len(takers))]
         self.relay = _engine.Relay(self.space, layout, [*peers, *peers, *takers], slots)
         first, end = self.space.arena(0), self.space.arena(len(nodes))
-        places = [worker.addresses(r, in_place, 0) for r in range(len(nodes))]
         worker.load(
-            mark_drains(tables, places, job.data.chunk_bytes, nodes),
+            mark_drains(tables, worker.addresses(mode, 0), job.data.chunk_bytes, nodes),
             given,
             (seen, first, at(arenas.made[rank]), end - first),
         )
@@ -92,7 +92,7 @@ class Far:
         through = "data for other nodes goes through the host's memory: the wire reaches no GPU's"
         return (through,) * (not reaches)
 
-    def launch(self, in_place: bool) -> bool:
+    def launch(self, mode: Mode) -> bool:
         """Runs the kernel until all that ranks sent each other is there.
 
         False: nothing moved for the group's patience, at all ranks alike.
@@ -103,7 +103,7 @@ class Far:
         try:
             relay.begin()
             group.begin()  # so have all others
-            self.worker.start(in_place)
+            self.worker.start(mode)
             watch(self._poll, self.device.abort, math.inf, lambda: self.how)
             relay.end()
             self._await(lambda: relay.counts()[0] == 0)

@@ -60,14 +60,14 @@ _CALLS = {
 class _Plan(ctypes.Structure):
     _fields_ = (
         ("tables", c_void_p * TABLES),
+        ("geometry", c_int64 * 5),
+        ("far", c_uint64 * 4),
+        ("own", c_void_p * 4),
+        ("slots", c_int64 * 2),
+        ("kind", c_int32 * 2),
+        ("number", c_int32),
         ("bytes", c_size_t * TABLES),
         ("blocks", c_int64),
-        ("geometry", c_int64 * 5),
-        ("slot_bytes", c_int64),
-        ("slot_count", c_int64),
-        ("far", c_uint64 * 4),
-        ("type", c_int32),
-        ("op", c_int32),
     )
 
 
@@ -232,13 +232,13 @@ class Device:
         """
         self.blocks = blocks
         plan = _Plan(
-            (c_void_p * TABLES)(*(table.ctypes.data for table in tables)),
-            (c_size_t * TABLES)(*(table.nbytes for table in tables)),
-            blocks,
-            (c_int64 * 5)(*geometry),
-            *slots,
-            (c_uint64 * 4)(*far),
-            *kind,
+            tables=tuple(table.ctypes.data for table in tables),
+            geometry=geometry,
+            far=far,
+            slots=slots,
+            kind=kind,
+            bytes=tuple(table.nbytes for table in tables),
+            blocks=blocks,
         )
         self.call("load", byref(plan))
 

@@ -11,8 +11,11 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from forestcoll.common.errors import ExecutionError
-from forestcoll.execute.gpu.worker import GRACE, Job, staging_bytes, watch
+from forestcoll.execute.gpu.worker import GRACE, PAGE, Job, staging, watch
+from forestcoll.execute.result import Mode
 
 
 class Processes:
@@ -105,7 +108,8 @@ class Team:
     ) -> None:
         self.devices = list(devices)
         self._processes = processes
-        self.memory = processes.need(len(self.devices), staging_bytes(job.program, job.data))
+        _, most = staging(job.program, job.data, "out-of-place", PAGE)
+        self.memory = np.frombuffer(processes.need(len(self.devices), most), np.uint8)
         try:
             for gpu, device in enumerate(devices):
                 processes.pipes[gpu].send(("open", (str(library), gpu, device, job)))
@@ -151,9 +155,9 @@ class Team:
             how = f"was killed by signal {-code}"
         return ExecutionError(f"the process of GPU {self.devices[gpu]} {how}")
 
-    def launch(self, patience: float, in_place: bool) -> bool:
+    def launch(self, patience: float, mode: Mode) -> bool:
         """Runs the kernels; False: nothing moved for `patience` seconds and they were given up."""
-        self.ask("start", in_place)
+        self.ask("start", mode)
         return watch(lambda: self.ask("poll"), lambda: self.ask("abort"), patience)
 
     def _pipes(self) -> list[Connection]:

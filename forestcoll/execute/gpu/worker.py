@@ -10,6 +10,7 @@ import mmap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,17 @@ import numpy.typing as npt
 
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
 from forestcoll.execute import _engine
-from forestcoll.execute.contents import Buffers, allocate, allocations
+from forestcoll.execute.contents import Buffers, place
 from forestcoll.execute.deadlock_report import Report, Stop, error_of
-from forestcoll.execute.gpu.arena import SLOT_BYTES, SLOTS, Arenas, Place, lay_out, slot_of
+from forestcoll.execute.gpu.arena import (
+    ALIGNMENT,
+    SLOT_BYTES,
+    SLOTS,
+    Arenas,
+    Place,
+    lay_out,
+    slot_of,
+)
 from forestcoll.execute.gpu.native import Device, Library
 from forestcoll.execute.request import Request
 from forestcoll.execute.result import Mode
@@ -55,6 +64,7 @@ class Job:
         slots: int = SLOTS,
         slot_bytes: int = SLOT_BYTES,
         nodes: Sequence[int] = (),
+        tables: Tables | None = None,
     ) -> Job:
         """The job of a request. `gpu_of`: position of each rank's GPU among those used.
 
@@ -64,7 +74,7 @@ class Job:
         nodes = list(nodes) or [0] * program.n
         if len(set(nodes)) > 1:
             slot_bytes = min(slot_bytes, _engine.RING[2])
-        tables, slot = build(program), slot_of(program, data, slot_bytes)
+        tables, slot = tables or build(program), slot_of(program, data, slot_bytes)
         return Job(
             program,
             tables,
@@ -79,24 +89,14 @@ class Job:
         )
 
 
-def staging(program: Program, data: Layout, mode: Mode, memory: mmap.mmap) -> list[Buffers]:
-    """All ranks' buffers in memory of the host that parent and workers share; no scratch."""
-    taken = 0
+def staging(program: Program, data: Layout, mode: Mode, begin: int) -> tuple[list[Buffers], int]:
+    """All ranks' buffers in memory of the host, from the address `begin` on; no scratch.
 
-    def take(_: int, size: int) -> npt.NDArray[np.uint8]:
-        nonlocal taken
-        begin = taken
-        taken = -(-(begin + size) // PAGE) * PAGE
-        return np.frombuffer(memory, np.uint8, size, begin)
-
-    return allocate(program, [0] * program.n, data.chunk_bytes, mode, take)
-
-
-def staging_bytes(program: Program, data: Layout) -> int:
-    """What `staging` takes at most."""
-    first = program.ranks[0]
-    sizes = (c * data.chunk_bytes for c in (first.input_chunks, first.output_chunks))
-    return program.n * sum(-(-size // PAGE) * PAGE for size in sizes) + PAGE
+    And the bytes that they take. Parent and workers share that memory.
+    """
+    none = [0] * program.n
+    buffers, (end,) = place(program, none, data.chunk_bytes, mode, none, [begin], PAGE)
+    return buffers, end
 
 
 class Worker:
@@ -106,9 +106,9 @@ class Worker:
     def __init__(self, library: str, gpu: int, device: int, job: Job, memory: mmap.mmap) -> None:
         self.job = job
         self.gpu = gpu
-        self.memory = memory
+        self.memory = np.frombuffer(memory, np.uint8)
         self.bases: list[int] = []
-        self.staged: dict[Mode, list[Buffers]] = {}
+        self.placed: dict[Mode, list[Buffers]] = {}
         self.mine = [r for r, where in enumerate(job.arenas.gpu_of) if where == gpu]
         native = Library(Path(library))
         if device >= native.count():
@@ -184,75 +184,47 @@ class Worker:
         """A place as an address of this process."""
         return self.bases[place[0]] + place[1]
 
-    def addresses(self, rank: int, in_place: bool, launch: int) -> tuple[int, ...]:
-        """Of a rank's input, output and scratch, and of the allocations that they lie in."""
-        user = self.buffers(rank, in_place)
-        scratch = self.at(self.job.arenas.scratch[rank])
-        half = self.job.arenas.scratch_bytes[rank] // 2
-        second = self.job.program.double_scratch and launch % 2
-        chunk = self.job.data.chunk_bytes
-        sizes = tuple(count * chunk for count in self.chunks(rank))
-        begins = allocations(user, (sizes[0], sizes[1]))
-        return *user, scratch + half * bool(second), *begins, scratch
+    def buffers(self, mode: Mode) -> list[Buffers]:
+        """Of all ranks, as addresses of this process, behind which their data is not."""
+        if mode not in self.placed:
+            job, chunk = self.job, self.job.data.chunk_bytes
+            where = job.arenas.gpu_of, self.bases, ALIGNMENT
+            self.placed[mode], _ = place(job.program, job.tables.scratch, chunk, mode, *where)
+        return self.placed[mode]
 
-    def buffers(self, rank: int, in_place: bool) -> tuple[int, int]:
-        """Addresses of a rank's input and output."""
-        a, chunk = self.job.arenas, self.job.data.chunk_bytes
-        source, target = (self.at(p[rank]) for p in (a.input, a.output))
-        if in_place:
-            i, o = (c * chunk for c in self.chunks(rank))
-            own = rank * min(i, o)
-            if i < o:
-                source = target + own
-            else:
-                target = source + (own if i > o else 0)
-        return source, target
+    def addresses(self, mode: Mode, launch: int) -> list[tuple[int, ...]]:
+        """Of each rank's input, output and scratch, and of the allocations that they lie in."""
+        turns = 2 if self.job.program.double_scratch else 1
+        return [each.addresses(launch % turns, turns) for each in self.buffers(mode)]
 
-    def chunks(self, rank: int) -> tuple[int, int]:
-        """Chunks of a rank's input and output."""
-        program_of_rank = self.job.program.ranks[rank]
-        return program_of_rank.input_chunks, program_of_rank.output_chunks
-
-    def move(self, in_place: bool, inwards: bool) -> None:
+    def move(self, mode: Mode, inwards: bool) -> None:
         """Inputs and outputs from the host to the GPU, where scratch becomes all ones; or back."""
+        there, move = self.buffers(mode), self.device.write if inwards else self.device.read
+        host, _ = staging(self.job.program, self.job.data, mode, self.memory.ctypes.data)
         for rank in self.mine:
-            host, (source, target) = self.host(rank, in_place), self.buffers(rank, in_place)
             # in place the input is the last to be written: it is a part of the output, or the whole
-            for place, data in ((target, host.output), (source, host.input)):
-                (self.device.write if inwards else self.device.read)(place, data)
+            move(there[rank].output.ctypes.data, host[rank].output)
+            move(there[rank].input.ctypes.data, host[rank].input)
             if inwards:
-                begin, size = self.at(self.job.arenas.scratch[rank]), self.job.arenas.scratch_bytes
-                self.device.set(begin, 0xFF, size[rank])
+                scratch = there[rank].scratch
+                self.device.set(scratch.ctypes.data, 0xFF, scratch.nbytes)
 
-    def host(self, rank: int, in_place: bool) -> Buffers:
-        """A rank's memory on the host, which the parent fills and compares."""
-        mode: Mode = "in-place" if in_place else "out-of-place"
-        if mode not in self.staged:
-            self.staged[mode] = staging(self.job.program, self.job.data, mode, self.memory)
-        return self.staged[mode][rank]
-
-    def prepare(self, in_place: bool, launch: int) -> None:
+    def prepare(self, mode: Mode, launch: int) -> None:
         """Flags as before the first launch. All processes do this before any of them starts."""
         begin, _ = self.job.arenas.flags[self.gpu]
         self.device.write(
             self.device.base + begin, self.job.arenas.initial(self.gpu, self.job.tables)
         )
-        addresses = [
-            address
-            for rank in range(self.job.program.n)
-            for address in self.addresses(rank, in_place, launch)
-        ]
-        self.device.prepare(addresses, launch + 1)
+        self.device.prepare([*chain(*self.addresses(mode, launch))], launch + 1)
 
-    def start(self, in_place: bool) -> None:
+    def start(self, mode: Mode) -> None:
         """Starts the kernel; `avg` divides the complete sums behind it."""
-        job, sums = self.job, []
+        job, buffers, sums = self.job, self.buffers(mode), []
         if job.average:
             origin = job.program.collective.origin
             ranks = [rank for rank in self.mine if origin(rank, job.root, 0) is not None]
-            sums = [self.buffers(rank, in_place)[1] for rank in ranks]
-        size = job.program.ranks[0].output_chunks * job.data.chunk_bytes
-        self.device.start(sums, size, job.program.n)
+            sums = [buffers[rank].output.ctypes.data for rank in ranks]
+        self.device.start(sums, buffers[0].output.nbytes, job.program.n)
 
     def end_state(self) -> tuple[list[tuple[Any, ...]], list[int]]:
         """(where each thread block of this GPU stood, the flags of this GPU)."""

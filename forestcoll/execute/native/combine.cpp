@@ -11,61 +11,54 @@
 namespace forestcoll {
 namespace {
 
+#define FC_LOOP __attribute__((always_inline)) static inline void
+
 template <Reduction op, class T>
-__attribute__((always_inline)) inline void combine_loop(byte* target, const byte* a, const byte* b,
-                                                Amount bytes) {
-  T* to = reinterpret_cast<T*>(target);
-  const T* x = reinterpret_cast<const T*>(a);
-  const T* y = reinterpret_cast<const T*>(b);
-  const Amount n = bytes / Amount{sizeof(T)};
-  for (Amount i = 0; i < n; ++i) to[i] = combine_elements<op>(x[i], y[i]);
-}
+struct Combining {
+  FC_LOOP run(byte* target, const byte* a, const byte* b, Amount bytes) {
+    T* to = reinterpret_cast<T*>(target);
+    const T* x = reinterpret_cast<const T*>(a);
+    const T* y = reinterpret_cast<const T*>(b);
+    const Amount n = bytes / Amount{sizeof(T)};
+    for (Amount i = 0; i < n; ++i) to[i] = combine_elements<op>(x[i], y[i]);
+  }
+};
+
+// The same for the set of instructions that has more.
+template <Reduction op, class T>
+struct CombiningWide : Combining<op, T> {};
 
 template <class T>
-__attribute__((always_inline)) inline void divide_loop(byte* target, Amount bytes, int ranks) {
-  T* to = reinterpret_cast<T*>(target);
-  const Amount n = bytes / Amount{sizeof(T)};
-  for (Amount i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
-}
+struct Dividing {
+  FC_LOOP run(byte* target, Amount bytes, int ranks) {
+    T* to = reinterpret_cast<T*>(target);
+    const Amount n = bytes / Amount{sizeof(T)};
+    for (Amount i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
+  }
+};
 
 // Of a plain type, one value after the other; of fp8, block after block.
 template <class T>
-__attribute__((always_inline)) inline void widen_loop(byte* target, const byte* source, Amount values) {
-  float* to = reinterpret_cast<float*>(target);
-  const T* from = reinterpret_cast<const T*>(source);
-  if constexpr (std::is_same_v<T, Fp8>)
-    for (Amount i = 0; i < values / block_values; ++i) widen_block(from[i], to + i * block_values);
-  else
-    for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::in(from[i]);
-}
+struct Widening {
+  FC_LOOP run(byte* target, const byte* source, Amount values) {
+    float* to = reinterpret_cast<float*>(target);
+    const T* from = reinterpret_cast<const T*>(source);
+    if constexpr (std::is_same_v<T, Fp8>)
+      for (Amount i = 0; i < values / block_values; ++i) widen_block(from[i], to + i * block_values);
+    else
+      for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::in(from[i]);
+  }
+};
 
 template <class T>
-__attribute__((always_inline)) inline void narrow_loop(byte* target, const byte* source, Amount values) {
-  T* to = reinterpret_cast<T*>(target);
-  const float* from = reinterpret_cast<const float*>(source);
-  if constexpr (std::is_same_v<T, Fp8>)
-    for (Amount i = 0; i < values / block_values; ++i) narrow_block(from + i * block_values, to[i]);
-  else
-    for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::out(from[i]);
-}
-
-// What every processor of the kind has.
-struct Plain {
-  template <class T>
-  static void widen(byte* target, const byte* source, Amount values) {
-    widen_loop<T>(target, source, values);
-  }
-  template <class T>
-  static void narrow(byte* target, const byte* source, Amount values) {
-    narrow_loop<T>(target, source, values);
-  }
-  template <Reduction op, class T>
-  static void combine(byte* target, const byte* a, const byte* b, Amount bytes) {
-    combine_loop<op, T>(target, a, b, bytes);
-  }
-  template <class T>
-  static void divide(byte* target, Amount bytes, int ranks) {
-    divide_loop<T>(target, bytes, ranks);
+struct Narrowing {
+  FC_LOOP run(byte* target, const byte* source, Amount values) {
+    T* to = reinterpret_cast<T*>(target);
+    const float* from = reinterpret_cast<const float*>(source);
+    if constexpr (std::is_same_v<T, Fp8>)
+      for (Amount i = 0; i < values / block_values; ++i) narrow_block(from + i * block_values, to[i]);
+    else
+      for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::out(from[i]);
   }
 };
 
@@ -111,46 +104,46 @@ FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
   return _mm256_add_ps(x, y);
 }
 
-struct Avx2 {
-  template <class T>
-  __attribute__((target("avx2,f16c"))) static void widen(byte* target, const byte* source,
-                                                         Amount values) {
-    widen_loop<T>(target, source, values);
-  }
-  template <class T>
-  __attribute__((target("avx2,f16c"))) static void narrow(byte* target, const byte* source,
-                                                          Amount values) {
-    narrow_loop<T>(target, source, values);
-  }
-  template <Reduction op, class T>
-  __attribute__((target("avx2,f16c"))) static void combine(byte* target, const byte* a,
-                                                           const byte* b, Amount bytes) {
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-      constexpr Amount step = 16;  // bytes of eight
-      for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
-        const __m256 x = Lanes<T>::load(reinterpret_cast<const T*>(a));
-        const __m256 y = Lanes<T>::load(reinterpret_cast<const T*>(b));
-        Lanes<T>::store(reinterpret_cast<T*>(target), combine_lanes<op>(x, y));
-      }
+// Short floats eight at a time, and the rest one by one.
+template <Reduction op, class T>
+struct CombiningLanes {
+  FC_AVX2 void run(byte* target, const byte* a, const byte* b, Amount bytes) {
+    constexpr Amount step = 16;  // bytes of eight
+    for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
+      const __m256 x = Lanes<T>::load(reinterpret_cast<const T*>(a));
+      const __m256 y = Lanes<T>::load(reinterpret_cast<const T*>(b));
+      Lanes<T>::store(reinterpret_cast<T*>(target), combine_lanes<op>(x, y));
     }
-    combine_loop<op, T>(target, a, b, bytes);
-  }
-  template <class T>
-  __attribute__((target("avx2,f16c"))) static void divide(byte* target, Amount bytes,
-                                                          int ranks) {
-    divide_loop<T>(target, bytes, ranks);
+    Combining<op, T>::run(target, a, b, bytes);
   }
 };
+template <Reduction op>
+struct CombiningWide<op, Half> : CombiningLanes<op, Half> {};
+template <Reduction op>
+struct CombiningWide<op, BFloat16> : CombiningLanes<op, BFloat16> {};
+
+template <class Loop, class... Given>
+__attribute__((target("avx2,f16c"))) void run_avx2(Given... given) {
+  Loop::run(given...);
+}
 #endif
 
-// function(set) for the best instruction set of this processor
-template <class Function>
-auto with_set(Function function) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return function(Avx2{});
-#endif
-  return function(Plain{});
+template <class Loop, class... Given>
+void run_plain(Given... given) {
+  Loop::run(given...);
 }
+
+// A loop as a function: `Wide`, for the instructions that few processors lack, where this one has them.
+template <class Loop, class Wide = Loop>
+struct Best {
+  template <class... Given>
+  operator Function<Given...>() const {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return run_avx2<Wide, Given...>;
+#endif
+    return run_plain<Loop, Given...>;
+  }
+};
 
 template <class Function>
 auto with_any(Type type, Function function) {
@@ -166,37 +159,24 @@ Amount wire_bytes(Type type) {
 Amount wire_values(Type type) { return type == Type::fp8 ? block_values : 1; }
 
 Convert widen_function(Type type) {
-  return with_set([&](auto set) {
-    return with_any(type, [](auto zero) -> Convert {
-      return decltype(set)::template widen<decltype(zero)>;
-    });
-  });
+  return with_any(type, [](auto zero) -> Convert { return Best<Widening<decltype(zero)>>(); });
 }
 
 Convert narrow_function(Type type) {
-  return with_set([&](auto set) {
-    return with_any(type, [](auto zero) -> Convert {
-      return decltype(set)::template narrow<decltype(zero)>;
-    });
-  });
+  return with_any(type, [](auto zero) -> Convert { return Best<Narrowing<decltype(zero)>>(); });
 }
 
 Combine combine_function(Type type, Reduction op) {
-  return with_set([&](auto set) {
-    return with_any(type, [&](auto zero) {
-      return with_reduction(op, [&](auto chosen) -> Combine {
-        return decltype(set)::template combine<decltype(chosen)::op, decltype(zero)>;
-      });
+  return with_any(type, [&](auto zero) {
+    return with_reduction(op, [&](auto chosen) -> Combine {
+      using T = decltype(zero);
+      return Best<Combining<decltype(chosen)::op, T>, CombiningWide<decltype(chosen)::op, T>>();
     });
   });
 }
 
 Divide divide_function(Type type) {
-  return with_set([&](auto set) {
-    return with_type(type, [&](auto zero) -> Divide {
-      return decltype(set)::template divide<decltype(zero)>;
-    });
-  });
+  return with_type(type, [](auto zero) -> Divide { return Best<Dividing<decltype(zero)>>(); });
 }
 
 }  // namespace forestcoll

@@ -149,27 +149,30 @@ void for_tiles(Amount count, int threads, Work work) {
   });
 }
 
-template <class T>
-void fill_typed(const Pattern& p, int source, Amount first, Amount count, byte* target,
-                int threads) {
+}  // namespace
+
+void fill(const Pattern& p, int source, Amount first, Amount count, byte* target,
+          int threads) {
   const Values values(p);
-  T* const to = reinterpret_cast<T*>(target);
-  for_tiles(count, threads, [&](Amount at, Amount n) {
-    expected_tile(p, values, source, first + at, n, to + at);
+  with_type(p.type, [&](auto zero) {
+    auto* const to = reinterpret_cast<decltype(zero)*>(target);
+    for_tiles(count, threads, [&](Amount at, Amount n) {
+      expected_tile(p, values, source, first + at, n, to + at);
+    });
   });
 }
 
-template <class T>
-Comparison compare_typed(const Pattern& p, int source, Amount first, Amount count,
-                         const std::vector<const byte*>& buffers, std::size_t limit, int threads,
-                         const Epilogue* epilogue) {
+Comparison compare(const Pattern& p, int source, Amount first, Amount count,
+                   const std::vector<const byte*>& buffers, std::size_t limit, int threads,
+                   const Epilogue* epilogue) {
   const Values values(p);
   Comparison result;
   result.wrong.assign(buffers.size(), 0);
   std::vector<std::vector<Difference>> found(buffers.size());
   std::mutex mutex;
   const auto before = [](const Difference& a, const Difference& b) { return a.element < b.element; };
-  for_tiles(count, threads, [&](Amount at, Amount n) {
+  const auto compare_tile = [&](auto zero, Amount at, Amount n) {
+    using T = decltype(zero);
     T expected[tile];
     expected_tile(p, values, source, first + at, n, expected);
     if (source == reduced && epilogue)
@@ -188,26 +191,12 @@ Comparison compare_typed(const Pattern& p, int source, Amount first, Amount coun
       std::sort(found[b].begin(), found[b].end(), before);
       if (found[b].size() > limit) found[b].resize(limit);
     }
+  };
+  with_type(p.type, [&](auto zero) {
+    for_tiles(count, threads, [&](Amount at, Amount n) { compare_tile(zero, at, n); });
   });
   for (auto& list : found) result.first.insert(result.first.end(), list.begin(), list.end());
   return result;
-}
-
-}  // namespace
-
-void fill(const Pattern& p, int source, Amount first, Amount count, byte* target,
-          int threads) {
-  with_type(p.type, [&](auto zero) {
-    fill_typed<decltype(zero)>(p, source, first, count, target, threads);
-  });
-}
-
-Comparison compare(const Pattern& p, int source, Amount first, Amount count,
-                   const std::vector<const byte*>& buffers, int limit, int threads,
-                   const Epilogue* epilogue) {
-  return with_type(p.type, [&](auto zero) {
-    return compare_typed<decltype(zero)>(p, source, first, count, buffers, limit, threads, epilogue);
-  });
 }
 
 }  // namespace forestcoll

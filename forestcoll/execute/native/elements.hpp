@@ -80,7 +80,11 @@ FC_ELEMENT float widen(Half h) {
 }
 
 // Rounds to nearest even; too large becomes infinite, NaN stays NaN.
-FC_ELEMENT Half narrow_half(float value) {
+template <class T>
+FC_ELEMENT T narrow(float value);
+
+template <>
+FC_ELEMENT Half narrow<Half>(float value) {
   const Bits bits = float_bits(value);
   const Bits sign = bits >> 16 & 0x8000u;
   const Bits magnitude = bits & 0x7fffffffu;
@@ -96,7 +100,8 @@ FC_ELEMENT Half narrow_half(float value) {
 
 FC_ELEMENT float widen(BFloat16 b) { return bits_float(static_cast<Bits>(b.bits) << 16); }
 
-FC_ELEMENT BFloat16 narrow_bfloat16(float value) {
+template <>
+FC_ELEMENT BFloat16 narrow<BFloat16>(float value) {
   const Bits bits = float_bits(value);
   const Bits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const Bits nan = bits >> 16 | 0x40u;
@@ -156,74 +161,46 @@ FC_ELEMENT Amount element_bytes(Type type) {
   return with_type(type, [](auto zero) { return Amount{sizeof zero}; });
 }
 
-// How a type is calculated with: in `Wide`, where nothing can overflow into undefined behaviour.
-template <class T>
-struct Arithmetic;
-
-template <class T>
-struct PlainFloat {
-  using Wide = T;
-  static FC_ELEMENT Wide in(T value) { return value; }
-  static FC_ELEMENT T out(Wide value) { return value; }
-};
-template <>
-struct Arithmetic<float> : PlainFloat<float> {};
-template <>
-struct Arithmetic<double> : PlainFloat<double> {};
-
-template <>
-struct Arithmetic<Half> {
-  using Wide = float;
-  static FC_ELEMENT Wide in(Half value) { return widen(value); }
-  static FC_ELEMENT Half out(Wide value) { return narrow_half(value); }
-};
-template <>
-struct Arithmetic<BFloat16> {
-  using Wide = float;
-  static FC_ELEMENT Wide in(BFloat16 value) { return widen(value); }
-  static FC_ELEMENT BFloat16 out(Wide value) { return narrow_bfloat16(value); }
-};
-
-// `Modular` is the unsigned type in which sums and products wrap; comparisons use T itself.
-template <class T, class M>
-struct Integer {
+// How a type is calculated with: in `Wide`, or as it is. `Modular` is the type in which sums and products
+// wrap, unsigned for integers, so that nothing can overflow into undefined behaviour.
+template <class T, class M = T>
+struct AsItIs {
   using Wide = T;
   using Modular = M;
   static FC_ELEMENT Wide in(T value) { return value; }
   static FC_ELEMENT T out(Wide value) { return value; }
 };
-template <>
-struct Arithmetic<std::int8_t> : Integer<std::int8_t, Bits> {};
-template <>
-struct Arithmetic<std::uint8_t> : Integer<std::uint8_t, Bits> {};
-template <>
-struct Arithmetic<std::int32_t> : Integer<std::int32_t, Bits> {};
-template <>
-struct Arithmetic<std::int64_t> : Integer<std::int64_t, std::uint64_t> {};
 
-template <class A, class = void>
-struct Modulus {
-  template <class W>
-  static FC_ELEMENT W sum(W a, W b) { return a + b; }
-  template <class W>
-  static FC_ELEMENT W prod(W a, W b) { return a * b; }
+template <class T>
+struct AsFloat {
+  using Wide = float;
+  using Modular = float;
+  static FC_ELEMENT Wide in(T value) { return widen(value); }
+  static FC_ELEMENT T out(Wide value) { return narrow<T>(value); }
 };
 
-template <class A>
-struct Modulus<A, decltype(static_cast<void>(typename A::Modular{}))> {
-  using M = typename A::Modular;
-  template <class W>
-  static FC_ELEMENT W sum(W a, W b) { return static_cast<M>(a) + static_cast<M>(b); }
-  template <class W>
-  static FC_ELEMENT W prod(W a, W b) { return static_cast<M>(a) * static_cast<M>(b); }
-};
+template <class T>
+struct Arithmetic : AsItIs<T> {};
+template <>
+struct Arithmetic<Half> : AsFloat<Half> {};
+template <>
+struct Arithmetic<BFloat16> : AsFloat<BFloat16> {};
+template <>
+struct Arithmetic<std::int8_t> : AsItIs<std::int8_t, Bits> {};
+template <>
+struct Arithmetic<std::uint8_t> : AsItIs<std::uint8_t, Bits> {};
+template <>
+struct Arithmetic<std::int32_t> : AsItIs<std::int32_t, Bits> {};
+template <>
+struct Arithmetic<std::int64_t> : AsItIs<std::int64_t, std::uint64_t> {};
 
 template <Reduction op, class T>
 FC_ELEMENT T combine_elements(T a, T b) {
   using A = Arithmetic<T>;
+  using M = typename A::Modular;
   const typename A::Wide x = A::in(a), y = A::in(b);
-  if constexpr (op == Reduction::sum) return A::out(Modulus<A>::sum(x, y));
-  if constexpr (op == Reduction::prod) return A::out(Modulus<A>::prod(x, y));
+  if constexpr (op == Reduction::sum) return A::out(M(x) + M(y));
+  if constexpr (op == Reduction::prod) return A::out(M(x) * M(y));
   if constexpr (op == Reduction::min) return A::out(y < x ? y : x);
   if constexpr (op == Reduction::max) return A::out(x < y ? y : x);
 }

@@ -47,15 +47,6 @@ std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
   return found;
 }
 
-}  // namespace
-
-struct Engine::State : Machine {
-  std::unique_ptr<ProcessPool> pool;
-  std::atomic<int> ending{0};  // Status that another thread ends the launch with
-};
-
-namespace {
-
 void add_once(std::vector<Index>& list, Index value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
@@ -176,52 +167,39 @@ void pass(const Options& options, const std::vector<Passage>& passages, bool bac
 
 // Values before they are rounded: none yet, as all buffers begin.
 void lay_out_exact(Machine& m) {
-  Amount bytes = 0;
-  const auto place = [&](const Area& area) {
-    const Amount begin = bytes;
-    bytes += area.bytes / m.options.geometry.element_bytes * wire_values(m.options.type) * sizeof(float);
-    return begin;
-  };
-  std::vector<Amount> begins;
-  for (const Area& area : m.options.exact) begins.push_back(place(area));
-  m.exact_memory = std::make_unique<Region>(bytes, m.options.processes);
-  for (const Amount begin : begins)
-    m.exact.push_back(reinterpret_cast<float*>(m.exact_memory->start() + begin));
+  const Amount each = wire_values(m.options.type) * sizeof(float);
+  m.exact_memory = carve(m.options.processes, [&](Carver& carver) {
+    m.exact.clear();
+    for (const Area& area : m.options.exact)
+      m.exact.push_back(
+          reinterpret_cast<float*>(carver.space(area.bytes / m.options.geometry.element_bytes * each)));
+  });
 }
 
 }  // namespace
 
-Engine::Engine(Plan plan, Options options) : state_(std::make_unique<State>()) {
-  State& s = *state_;
-  s.plan = std::move(plan);
-  s.options = std::move(options);
-  s.tables = {s.plan.instructions.data(), s.plan.operands.data(), s.plan.dependencies.data(),
-              s.plan.names.data(), s.plan.loops.data()};
-  s.dependents.resize(s.block_count());
-  s.takers.resize(s.plan.semaphores.size());
-  s.members.resize(s.plan.barriers);
-  s.packet_readers.resize(s.options.ranks);
-  s.combine = combine_function(s.options.type, s.options.op);
-  s.combine_wide = combine_function(Type::float32, s.options.op);
-  s.widen = widen_function(s.options.type);
-  s.narrow = narrow_function(s.options.type);
-  lay_out_exact(s);
-  lay_out_states(s);
-  connect_waiters(s);
-  lay_out_teams(s);
-  lay_out_slots(s);
-  if (s.options.processes) list_pages(s);
+Machine::Machine(Plan given, Options wanted) : plan(std::move(given)), options(std::move(wanted)) {
+  tables = {plan.instructions.data(), plan.operands.data(), plan.dependencies.data(), plan.names.data(),
+            plan.loops.data()};
+  dependents.resize(block_count());
+  takers.resize(plan.semaphores.size());
+  members.resize(plan.barriers);
+  packet_readers.resize(options.ranks);
+  combine = combine_function(options.type, options.op);
+  combine_wide = combine_function(Type::float32, options.op);
+  widen = widen_function(options.type);
+  narrow = narrow_function(options.type);
+  lay_out_exact(*this);
+  lay_out_states(*this);
+  connect_waiters(*this);
+  lay_out_teams(*this);
+  lay_out_slots(*this);
+  if (options.processes) list_pages(*this);
 }
 
-Engine::~Engine() = default;
+Machine::~Machine() = default;
 
-void Engine::join(const Space& space, Division division, Way& way) {
-  state_->far = std::make_unique<Far>(*state_, space, std::move(division));
-  state_->far->join(way);
-}
-
-Activity Engine::activity() const {
-  const State& s = *state_;
+Activity activity(const Machine& s) {
   Wire& wire = s.far->wire();
   Activity a;
   // Counts first: what comes afterwards makes them older than they are, never newer.
@@ -234,14 +212,10 @@ Activity Engine::activity() const {
   return a;
 }
 
-void Engine::end(Status status) {
-  state_->ending.store(static_cast<int>(status));
-  stop(*state_, false);
+void end(Machine& m, Status status) {
+  m.ending.store(static_cast<int>(status));
+  stop(m, false);
 }
-
-std::string Engine::failure(int& peer) { return state_->far->wire().failure(peer); }
-
-void Engine::rest() { state_->pool.reset(); }
 
 namespace {
 
@@ -271,27 +245,26 @@ class Patience {
 };
 
 // Sleeps until `word` has reached `wanted`; false: given up, and `result` says why.
-bool await_end(Machine& m, ProcessPool* pool, Word& word, std::uint32_t wanted,
-               const std::function<bool()>& poll, Result& result) {
+bool await_end(Machine& m, Word& word, std::uint32_t wanted, const Caller& caller, Result& result) {
   Patience patience(m);
   for (;;) {
     const std::uint32_t seen = word.load();
     if (seen >= wanted) return true;
     sleep_while(word, seen, &poll_interval);
     if (word.load() >= wanted) return true;
-    if (poll()) {
+    if (caller.poll()) {
       result.status = Status::interrupted;
       return false;
     }
-    if (pool)
-      if (const auto death = pool->death()) {
+    if (m.pool)
+      if (const auto death = m.pool->death()) {
         result.status = Status::died;
         result.deaths = {*death};
         return false;
       }
     if (!m.far && patience.exhausted()) {  // over all processes, it is not this one's to say
       result.status = Status::stalled;
-      if (pool) result.deaths = pool->halted();
+      if (m.pool) result.deaths = m.pool->halted();
       return false;
     }
   }
@@ -307,12 +280,12 @@ void give_up(Machine& m) {
   stop(m, false);
 }
 
-void run_threads(Machine& m, const std::function<bool()>& poll, Result& result) {
+void run_threads(Machine& m, const Caller& caller, Result& result) {
   std::vector<std::jthread> workers;  // joined on every way out
   try {
     m.control->launch.fetch_add(1);
     for (int w = 0; w < m.workers; ++w) workers.emplace_back([&m, w] { run_worker(m, w); });
-    if (await_end(m, nullptr, m.control->over, 1, poll, result))
+    if (await_end(m, m.control->over, 1, caller, result))
       result.status = status_of(m);
     else
       give_up(m);
@@ -324,14 +297,16 @@ void run_threads(Machine& m, const std::function<bool()>& poll, Result& result) 
   }
 }
 
-void run_processes(Machine& m, ProcessPool& pool, const std::function<bool()>& poll, Result& result) {
+void run_processes(Machine& m, const Caller& caller, Result& result) {
+  if (!m.pool) caller.alone([&m] { m.pool = std::make_unique<ProcessPool>(m); });
+  ProcessPool& pool = *m.pool;
   try {
     m.control->launch.fetch_add(1);
     wake_sleepers(m.control->launch);
-    if (await_end(m, &pool, m.control->over, 1, poll, result)) {
+    if (await_end(m, m.control->over, 1, caller, result)) {
       result.status = status_of(m);
       if (result.status == Status::done)
-        await_end(m, &pool, m.control->parked, m.workers, poll, result);
+        await_end(m, m.control->parked, m.workers, caller, result);
     }
   } catch (...) {
     pool.kill();
@@ -357,13 +332,14 @@ bool await(const std::function<bool()>& reached, const Caller& caller, const std
 
 // The part of a launch that is here, until all processes have ended theirs and all that was sent is
 // there; false: it ended badly at one of them. Thread blocks that lie elsewhere count as done.
-bool run_apart(Machine& m, const Caller& caller, std::atomic<int>& ending, Result& result) {
+bool run_apart(Machine& m, const Caller& caller, Result& result) {
   Wire& wire = m.far->wire();
+  const std::atomic<int>& ending = m.ending;
   const auto given_up = [&] {
     result.status = ending.load() ? static_cast<Status>(ending.load()) : Status::interrupted;
   };
   if (m.control->unfinished.load() > 0) {
-    run_threads(m, caller.poll, result);
+    run_threads(m, caller, result);
     if (ending.load()) given_up();
   } else {
     m.control->launch.fetch_add(1);
@@ -390,8 +366,7 @@ bool run_apart(Machine& m, const Caller& caller, std::atomic<int>& ending, Resul
 
 }  // namespace
 
-Result Engine::launch(int turn, const Caller& caller) {
-  State& s = *state_;
+Result launch(Machine& s, int turn, const Caller& caller) {
   Result result;
   if (s.block_count() == 0) return result;
   const auto begin = Clock::now();
@@ -406,12 +381,9 @@ Result Engine::launch(int turn, const Caller& caller) {
   }
   bool well = true;
   if (s.far) {
-    well = run_apart(s, caller, s.ending, result);
-  } else if (s.options.processes) {
-    if (!s.pool) caller.alone([&s] { s.pool = std::make_unique<ProcessPool>(s); });
-    run_processes(s, *s.pool, caller.poll, result);
+    well = run_apart(s, caller, result);
   } else {
-    run_threads(s, caller.poll, result);
+    (s.options.processes ? run_processes : run_threads)(s, caller, result);
   }
   if (result.status != Status::done || !well) {
     result.stops = stops_of(s);

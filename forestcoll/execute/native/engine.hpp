@@ -140,45 +140,21 @@ struct Activity {
   Count ticks = 0;
 };
 
-class Space;
-struct Way;
-struct Division;
-
-class Engine {
- public:
-  // The caller has checked the plan (check.py): what its tables name is there.
-  Engine(Plan plan, Options options);
-  ~Engine();
-  // Runs the plan once, with the addresses of `turn`. When `caller.poll` returns true the launch is
-  // interrupted. Ranks that are processes stay alive, waiting, between launches of one thread. After a
-  // launch that was not done the engine is of no more use.
-  Result launch(int turn, const Caller& caller);
-  // Ends the processes of ranks, if there are any.
-  void rest();
-
-  // Ranks of other processes: before the first launch. `way`: the wire that delivers to here.
-  void join(const Space& space, Division division, Way& way);
-  Activity activity() const;
-  void end(Status status);          // of this launch, by any thread
-  std::string failure(int& peer);   // of the wire; empty: none
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
+template <class... Given>
+using Function = void (*)(Given...);
 
 // target[i] = a[i] op b[i] for all elements of `bytes` bytes.
-using Combine = void (*)(byte* target, const byte* a, const byte* b, Amount bytes);
+using Combine = Function<byte* /*target*/, const byte* /*a*/, const byte* /*b*/, Amount /*bytes*/>;
 Combine combine_function(Type type, Reduction op);  // avg: the sum
 // target[i] = target[i] / ranks, as the type divides.
-using Divide = void (*)(byte* target, Amount bytes, int ranks);
+using Divide = Function<byte* /*target*/, Amount /*bytes*/, int /*ranks*/>;
 Divide divide_function(Type type);
 
 // Types of the wire. A block of fp8 is one element of so many bytes, and so many values.
 Amount wire_bytes(Type type);
 Amount wire_values(Type type);
 // `values` values (whole blocks) to float32, and from there, rounded to nearest even.
-using Convert = void (*)(byte* target, const byte* source, Amount values);
+using Convert = Function<byte* /*target*/, const byte* /*source*/, Amount /*values*/>;
 Convert widen_function(Type type);
 Convert narrow_function(Type type);
 
@@ -226,7 +202,7 @@ struct Comparison {
 // Compares each buffer, bit by bit, with what `fill` would write there.
 // `epilogue`: what has been done to it, or nullptr; its state goes on as in one launch.
 Comparison compare(const Pattern& pattern, int source, Amount first, Amount count,
-                   const std::vector<const byte*>& buffers, int limit, int threads,
+                   const std::vector<const byte*>& buffers, std::size_t limit, int threads,
                    const Epilogue* epilogue);
 
 }  // namespace forestcoll

@@ -12,6 +12,13 @@
 
 namespace forestcoll {
 
+// Runs the plan once, with the addresses of `turn`. When `caller.poll` returns true the launch is
+// interrupted. After a launch that was not done the machine is of no more use.
+Result launch(Machine& machine, int turn, const Caller& caller);
+// With other processes; by any thread.
+Activity activity(const Machine& machine);
+void end(Machine& machine, Status status);  // of this launch
+
 // Makes teams, queues and states ready for a launch of which every block is in line.
 void prepare_launch(Machine& machine);
 

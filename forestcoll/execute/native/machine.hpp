@@ -201,8 +201,14 @@ struct Control {
 };
 
 class Far;
+class ProcessPool;
 
+// An engine: a plan, made ready for any number of launches.
 struct Machine {
+  // The caller has checked the plan (check.py): what its tables name is there.
+  Machine(Plan plan, Options options);
+  ~Machine();
+
   Plan plan;
   Tables tables{};
   Options options;
@@ -228,7 +234,9 @@ struct Machine {
   Index* rings = nullptr;      // the queues' entries
   Slot* slots = nullptr;       // per connection: options.slots
   byte* slot_bytes = nullptr;  // the same, options.slot_bytes each
-  std::unique_ptr<Far> far;    // ranks of other processes, if there are any
+  std::unique_ptr<Far> far;    // ranks of other processes, if there are any: before the first launch
+  std::unique_ptr<ProcessPool> pool;  // ranks that are processes stay alive, waiting, between launches
+  std::atomic<int> ending{0};         // Status that another thread ends the launch with
 
   Index block_count() const { return plan.blocks.size(); }
   Index connection_count() const { return plan.writers.size(); }

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "../gpu/relay.hpp"
+#include "launch.hpp"
 
 namespace nb = nanobind;
 using namespace forestcoll;
@@ -64,7 +65,7 @@ Plan plan_of(nb::handle tables) {
 byte* memory(std::uintptr_t address) { return reinterpret_cast<byte*>(address); }
 
 using Numbers = std::pair<Amount, Amount>;
-void make_engine(Engine* self, nb::handle tables, int ranks,
+void make_engine(Machine* self, nb::handle tables, int ranks,
                  const std::vector<std::uintptr_t>& addresses, nb::handle sums,
                  const Row<Geometry, Amount>& geometry, Numbers slots, Numbers kind,
                  bool processes, int threads, double patience, int data,
@@ -77,7 +78,7 @@ void make_engine(Engine* self, nb::handle tables, int ranks,
                   records<Area, Amount>(exact), epilogue ? *epilogue : Epilogue{},
                   reinterpret_cast<decltype(Options::user)>(user)};
   for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
-  new (self) Engine(plan_of(tables), std::move(options));
+  new (self) Machine(plan_of(tables), std::move(options));
 }
 
 void make_epilogue(Epilogue* self, const std::vector<std::pair<int, double>>& steps, Numbers parts,
@@ -94,7 +95,7 @@ nb::object row(const Stop& s) {
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
 // raised once all workers have stopped. Python forks with its lock held: nobody does while we hold it.
 // `group`: None, or whose `begin()` and `end(sent)` bring all processes of the launch together.
-nb::object launch(Engine& engine, int turn, nb::object group) {
+nb::object launch_engine(Machine& engine, int turn, nb::object group) {
   Result result;
   const auto together = [](auto work) {  // false: it has raised, and the error waits in Python
     const nb::gil_scoped_acquire held;
@@ -122,7 +123,7 @@ nb::object launch(Engine& engine, int turn, nb::object group) {
                             expected = nb::cast<std::vector<Count>>(group.attr("end")(sent));
                           });
                         }};
-    result = engine.launch(turn, caller);
+    result = launch(engine, turn, caller);
   }
   if (PyErr_Occurred()) throw nb::python_error();
   nb::list stops, leftovers, deaths;
@@ -134,14 +135,7 @@ nb::object launch(Engine& engine, int turn, nb::object group) {
   return nb::make_tuple(static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths);
 }
 
-using Homes = std::tuple<std::vector<Index>, std::vector<Index>, std::vector<Amount>>;
-
-Division division_of(const Homes& rows) {
-  return {std::get<0>(rows), std::get<1>(rows), std::get<2>(rows)};
-}
-
-template <class Joined>
-nb::object failure_of(Joined& joined) {
+nb::object failure_of(auto& joined) {
   int peer = -1;
   const std::string why = joined.failure(peer);
   return nb::make_tuple(peer, why);
@@ -195,24 +189,26 @@ NB_MODULE(_engine, m) {
   m.def("element_bytes", [](int type) { return wire_bytes(static_cast<Type>(type)); });
   m.def("element_values", [](int type) { return wire_values(static_cast<Type>(type)); });
   nb::class_<Epilogue>(m, "Epilogue").def("__init__", &make_epilogue);
-  nb::class_<Engine>(m, "Engine")
+  nb::class_<Machine>(m, "Engine")
       .def("__init__", &make_engine, nb::arg("tables"), nb::arg("ranks"), nb::arg("addresses"),
            nb::arg("sums"), nb::arg("geometry"), nb::arg("slots"), nb::arg("kind"),
            nb::arg("processes"), nb::arg("threads"), nb::arg("patience"), nb::arg("data") = 0,
            nb::arg("passages") = nb::make_tuple(nb::list(), nb::list()),
            nb::arg("exact") = nb::list(), nb::arg("epilogue").none() = nb::none(),
            nb::arg("user") = 0)
-      .def("launch", &launch, nb::arg("turn"), nb::arg("group").none() = nb::none())
-      .def("rest", &Engine::rest)
-      .def("join", [](Engine& engine, const Space& space, const Homes& division, Way& way) {
-        engine.join(space, division_of(division), way);
+      .def("launch", &launch_engine, nb::arg("turn"), nb::arg("group").none() = nb::none())
+      .def("rest", [](Machine& engine) { engine.pool.reset(); })
+      .def("join", [](Machine& engine, const Space& space, const std::vector<Index>& homes,
+                      const std::vector<Index>& owners, const std::vector<Amount>& slots, Way& way) {
+        engine.far = std::make_unique<Far>(engine, space, Division{homes, owners, slots});
+        engine.far->join(way);
       }, nb::keep_alive<1, 2>())
-      .def("activity", [](const Engine& engine) {
-        const Activity a = engine.activity();
+      .def("activity", [](const Machine& engine) {
+        const Activity a = activity(engine);
         return nb::make_tuple(a.idle, a.finished, a.sent, a.received, a.ticks);
       })
-      .def("end", [](Engine& engine, int status) { engine.end(static_cast<Status>(status)); })
-      .def("failure", &failure_of<Engine>);
+      .def("end", [](Machine& engine, int status) { end(engine, static_cast<Status>(status)); })
+      .def("failure", [](Machine& engine) { return failure_of(engine.far->wire()); });
   nb::class_<Way>(m, "Way")
       .def("__init__", [](Way* self, const std::vector<int>& descriptors) {
         new (self) Way{make_sockets(descriptors), {}};
@@ -238,7 +234,7 @@ NB_MODULE(_engine, m) {
       .def("end", &Relay::end, nb::call_guard<nb::gil_scoped_release>())
       .def("give_up", &Relay::give_up)
       .def("close", &Relay::close)
-      .def("failure", &failure_of<Relay>)
+      .def("failure", [](Relay& relay) { return failure_of(relay); })
       .def("counts", &counts_of);
   nb::class_<Space>(m, "Space")
       .def(nb::init<int, int, Amount, bool>())

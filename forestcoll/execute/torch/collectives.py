@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -118,8 +118,8 @@ def broadcast(
 
     `src` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
-    root, output = _root("src", src), tensor if out is None else out
-    return start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=root)
+    output = tensor if out is None else out
+    return start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=src)
 
 
 def reduce(
@@ -136,8 +136,8 @@ def reduce(
 
     `dst` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
-    root, output = _root("dst", dst), tensor if out is None else out
-    return start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
+    output = tensor if out is None else out
+    return start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=dst)
 
 
 def perform(
@@ -198,10 +198,6 @@ def check_once(plan: Plan) -> None:
         ) from error
 
 
-def _root(word: str, rank: int | None) -> tuple[str, int] | None:
-    return None if rank is None else (word, rank)
-
-
 def check_alike(input_: torch.Tensor, output: torch.Tensor) -> None:
     """Two tensors of one type on one device; else UnsupportedError."""
     for given in (input_, output):
@@ -238,7 +234,7 @@ def start(
     group: Any,
     async_op: bool,
     op: Any = "sum",
-    root: tuple[str, int] | None = None,
+    root: int | None = None,
     sizes: Callable[[int], list[int]] | None = None,
     results: tuple[list[torch.Tensor], Callable[[], None]] | None = None,
     layers: Sequence[int] | None = None,
@@ -304,26 +300,13 @@ def check_call(
     tensors: tuple[torch.Tensor, torch.Tensor],
     group: Any,
     op: Operator | None = None,
-    root: tuple[str, int] | None = None,
+    root: int | None = None,
 ) -> None:
     """Check all that one rank can before anything is sent.
 
-    `tensors`: input and output. `op`: what adds them up, if anything.
+    `tensors`: input and output. `op`: what adds them up, if anything. `root`: a global rank.
     """
-    output = tensors[1]
-    _check_plan(plan, collective, dist.get_world_size(group), group, root)
-    for tensor in tensors:
-        if why := refusal(tensor, op, group):
-            raise UnsupportedError(why)
-    if any(
-        size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
-    ):
-        raise UnsupportedError("elements of the output share memory (expand); clone it")
-
-
-def _check_plan(
-    plan: Plan, collective: Collective, size: int, group: Any, root: tuple[str, int] | None
-) -> None:
+    output, size = tensors[1], dist.get_world_size(group)
     if plan.collective is not collective:
         raise PlanError(f"{plan.name} is a plan for {plan.collective}, not for {collective}")
     if plan.ranks != size:
@@ -331,11 +314,19 @@ def _check_plan(
             f"{plan.name} is for {plan.ranks} ranks, but the process group has {size}; "
             "synthesize one for these GPUs, or pass the group that it was made for"
         )
-    if root is not None and dist.get_global_rank(group, plan.root) != root[1]:
+    if root is not None and dist.get_global_rank(group, plan.root) != root:
+        word = "dst" if collective.reduces else "src"
         raise PlanError(
             f"{plan.name} has its root at rank {plan.root} of the group (global rank "
-            f"{dist.get_global_rank(group, plan.root)}), but {root[0]} is {root[1]}"
+            f"{dist.get_global_rank(group, plan.root)}), but {word} is {root}"
         )
+    for tensor in tensors:
+        if why := refusal(tensor, op, group):
+            raise UnsupportedError(why)
+    if any(
+        size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
+    ):
+        raise UnsupportedError("elements of the output share memory (expand); clone it")
 
 
 @dataclass(slots=True)
@@ -351,10 +342,10 @@ class _Call:
     leave: Callable[[], None] | None
     layers: Sequence[int] | None
     watch: Watch | None = None
-    rank: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.rank = dist.get_rank(self.group)
+    @property
+    def rank(self) -> int:
+        return int(dist.get_rank(self.group))
 
     def __call__(self) -> None:
         sizes = self.told.settle()

@@ -25,7 +25,7 @@ from forestcoll.program import Program
 from forestcoll.verify import verify
 
 
-class Communicator:
+class Communicator(communicator.Communicator):
     """A plan for tensors of one size, on this process's GPU. Close it, or use it in a `with`.
 
     `numel`: elements of a rank's input. `op`: sum, prod, min, max, avg. `group`: whose rank i is
@@ -71,7 +71,7 @@ class Communicator:
             dist.all_gather_object(told, text, group=words)
             return told
 
-        self._communicator = communicator.Communicator(
+        super().__init__(
             program,
             whole * dtype.itemsize,
             rank,
@@ -83,7 +83,6 @@ class Communicator:
             built=built,
             wire=wire,
         )
-        self.notes = self._communicator.notes
 
     def __call__(self, input: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
         """The collective; the output, which is the input where none is given and sizes allow."""
@@ -98,7 +97,7 @@ class Communicator:
         source, target = input.contiguous(), output.contiguous()
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        self._communicator.run(source.data_ptr(), target.data_ptr())
+        self.run(source.data_ptr(), target.data_ptr())
         if target.data_ptr() != output.data_ptr():
             output.copy_(target)
         return output
@@ -119,16 +118,6 @@ class Communicator:
                 f"the {name} has {tensor.numel()} elements of {tensor.dtype}; this communicator is "
                 f"for {wanted} of {self.dtype}"
             )
-
-    def close(self, *, together: bool = True) -> None:
-        """Gives the memory back, once all ranks close; not `together`: at once, after an error."""
-        self._communicator.close(together=together)
-
-    def __enter__(self) -> Communicator:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(together=kind is None)
 
 
 def _program(plan: Plan | Program | str | Path) -> Program:

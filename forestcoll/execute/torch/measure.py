@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute.result import MODES, Mode, Row, RunResult
+from forestcoll.execute.result import MODES, Mode, Row, RunResult, repeat
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.torch import collectives
 from forestcoll.execute.torch.alltoall import all_to_all_single
@@ -126,24 +126,18 @@ def time_it(
     """
     rank, n = dist.get_rank(what.group), dist.get_world_size(what.group)
     case = _Case(what, part, rank, n, mode)
-    seconds, wrong, texts = 0.0, 0, list[str]()
-    for k in range(warmup + iterations):
-        fresh = k in (0, warmup + iterations - 1)
-        if fresh:
-            case.fill()
+
+    def launch(_: int) -> float:
         dist.barrier(group=what.group)
         began = time.perf_counter()
         what.act(case.input, case.output)
         if case.input.device.type == "cuda":
             torch.cuda.synchronize(case.input.device)
-        took = time.perf_counter() - began
-        seconds += took if k >= warmup else 0.0
-        if fresh and check:
-            measured, words = case.compare()
-            wrong = max(wrong, measured)
-            texts = texts or words
+        return time.perf_counter() - began
+
+    seconds, wrong = repeat((warmup, iterations), check, case.fill, launch, case.compare)
     told: list[Any] = [None] * n
-    dist.all_gather_object(told, (seconds, wrong, texts), group=what.group)
+    dist.all_gather_object(told, (seconds, wrong, case.texts), group=what.group)
     slowest = max(entry[0] for entry in told)
     return (
         max(slowest, 1e-9) / iterations * 1e6,
@@ -157,6 +151,7 @@ class _Case:
 
     def __init__(self, what: Measured, part: int, rank: int, n: int, mode: Mode) -> None:
         self.what, self.part, self.rank, self.n, self.mode = what, part, rank, n, mode
+        self.texts: list[str] = []  # wrong elements of the first comparison that saw some
         ins, outs = part * what.collective.input_parts(n), part * what.collective.output_parts(n)
         longer = torch.empty(max(ins, outs), dtype=_dtype(what.dtype), device=what.device)
         own = longer[rank * part : (rank + 1) * part] if ins != outs else longer
@@ -187,7 +182,7 @@ class _Case:
             OPERATORS[self.what.op].combine(total, each, out=total)
         return total // self.n if self.what.op == "avg" else total
 
-    def compare(self) -> tuple[int, list[str]]:
+    def compare(self) -> int:
         part, compared = self.part, list[tuple[torch.Tensor, torch.Tensor, str, int]]()
         collective = self.what.collective
         for p in range(collective.output_parts(self.n)):
@@ -205,7 +200,8 @@ class _Case:
             count, words = compare(where, got, wanted, start, SHOWN - len(texts))
             wrong += count
             texts += words
-        return wrong, texts
+        self.texts = self.texts or texts
+        return wrong
 
 
 def _dtype(name: str) -> torch.dtype:
