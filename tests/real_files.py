@@ -26,7 +26,6 @@ def read_as(
     text: str,
     source: str,
     settings: Mapping[str, str] | None = None,
-    machines: readers.Machines | None = None,
 ) -> Any:
     """What the reader of that format makes of a file: a Topology or a Fabric."""
-    return readers.read(text, source, settings or {}, machines, readers.find_format(form))
+    return readers.read(text, source, settings or {}, readers.find_format(form))

@@ -111,7 +111,7 @@ FABRIC = text_of("ibnetdiscover", "two hosts of two ports")
 
 
 def join(of: Topology, *ports: str, text: str = FABRIC, use: str = "") -> Topology:
-    from forestcoll.topology.readers.base.settings import Values
+    from forestcoll.topology.readers.shared import Values
 
     chosen = Values("f", 0, {"ports": use}).patterns("ports") if use else None
     fabric = read_as("ibnetdiscover", text, "fabric.out")

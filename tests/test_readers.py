@@ -12,7 +12,7 @@ from test_readings import text_of
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Topology, catalog, check_connected, readers
-from forestcoll.topology.readers.base.fabric import Fabric, Port
+from forestcoll.topology.readers.shared import Fabric, Port
 
 MESH = text_of("nccl-xml", "mesh of nvlinks")
 CABLES = text_of("ibnetdiscover", "each cable counts once and its slower end wins")
@@ -113,6 +113,6 @@ def test_files_by_path(tmp_path: Path) -> None:
 def test_what_is_no_format() -> None:
     assert readers.format_of("nothing of the kind") is None
     with pytest.raises(TopologyError, match=r"none of the formats that are read: .*ibnetdiscover"):
-        readers.loads("nothing of the kind", "f")
+        readers.read("nothing of the kind", "f")
     with pytest.raises(TopologyError, match="did you mean 'ibnetdiscover'"):
         readers.find_format("ibnetdiscovery")

@@ -22,8 +22,8 @@ from real_files import read_as
 from test_readings import dumps
 
 from forestcoll.common.errors import ForestCollError
-from forestcoll.topology import Topology, catalog, readers
-from forestcoll.topology.readers.base.fabric import Fabric
+from forestcoll.topology import Topology, readers
+from forestcoll.topology.readers.shared import Fabric
 
 COUNT = 300
 CELL = re.compile(r"(?<=,)\d+(?:\.\d+)?(?=[GM]?(?:,|$))")
@@ -168,7 +168,7 @@ def look(found: Topology | Fabric) -> tuple[object, tuple[str, ...], set[str]]:
 def judge(dump: Dump, slip: Slip, sound: tuple[object, tuple[str, ...], set[str]]) -> str:
     """`refused`, `same`, `noted`, `unnamed` (a note that names nothing) or `silent`."""
     try:
-        found = read_as(dump.form, slip.text, "dump", dump.settings, catalog.machine)
+        found = read_as(dump.form, slip.text, "dump", dump.settings)
         what, notes, names = look(found)
     except ForestCollError:
         return "refused"
@@ -190,7 +190,7 @@ def stands_once(dump: Dump, slip: Slip) -> bool:
 
 def run(dump: Dump, seed: str, count: int) -> tuple[Counter[str], list[str]]:
     """How many of each, and those that are silent and do not stand once."""
-    sound = look(read_as(dump.form, dump.text, "dump", dump.settings, catalog.machine))
+    sound = look(read_as(dump.form, dump.text, "dump", dump.settings))
     found: Counter[str] = Counter()
     wrong = []
     for slip in slips(dump.text, seed, count, dump.figure):
@@ -216,7 +216,7 @@ def test_every_format_is_here() -> None:
 @pytest.mark.parametrize("name", DUMPS)
 def test_no_slip_is_taken_in_silence(name: str) -> None:
     found, wrong = run(DUMPS[name], f"slips {name}", COUNT)
-    assert not wrong, "compare what is read with its like (readers/base/doubts.py), or name it ONCE"
+    assert not wrong, "compare what is read with its like (readers/shared.py), or name it ONCE"
     assert found["refused"] + found["noted"] >= COUNT // 20
 
 

@@ -33,7 +33,7 @@ from forestcoll.topology import (
     readers,
 )
 from forestcoll.topology.calibrate import Measured, load_measurement
-from forestcoll.topology.readers.base.fabric import Fabric
+from forestcoll.topology.readers.shared import Fabric
 
 ROWS = Path(__file__).parent / "readings"
 FORMS = {form.name for form in readers.FORMATS}
@@ -152,7 +152,7 @@ def read(form: str, settings: dict[str, str], text: str) -> Topology | Fabric | 
         found = catalog.load(text, settings)
     else:
         own, network = compose.split_settings(settings)
-        found = read_as(form, text, "f", own, catalog.machine)
+        found = read_as(form, text, "f", own)
         if network:
             found = compose.compose_boxes(found, network)
     if isinstance(found, Topology):

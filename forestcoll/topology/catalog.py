@@ -165,7 +165,7 @@ def loads_file(
             if name not in settable:
                 hint = did_you_mean(name, settable) or f"; there are {', '.join(settable)}"
                 raise TopologyError(f"{source}: unknown parameter '{name[:60]}'{hint}")
-    topology = readers.read(text, source, own, machine, form)
+    topology = readers.read(text, source, own, form)
     if not isinstance(topology, readers.Fabric):
         return compose.compose_boxes(topology, network) if network else topology
     if network:

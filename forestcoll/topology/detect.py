@@ -23,9 +23,8 @@ from pathlib import Path
 
 from forestcoll.common.errors import ForestCollError, TopologyError, did_you_mean
 from forestcoll.common.input_limits import TOPOLOGY_BYTES
-from forestcoll.topology import Adapter, Topology, catalog, compose, readers
-from forestcoll.topology.readers.base.fabric import Fabric, list_some
-from forestcoll.topology.readers.base.settings import Patterns
+from forestcoll.topology import Adapter, Topology, compose, readers
+from forestcoll.topology.readers.shared import Fabric, Patterns, list_some
 
 SECONDS = 120
 """What a tool may take; ibnetdiscover asks every switch of a fabric."""
@@ -220,7 +219,7 @@ def _read(name: str, text: str, form: str, settings: Mapping[str, str]) -> Step:
     shape = readers.find_format(form)
     own = {k: v for k, v in settings.items() if k in readers.settings_of(shape)}
     try:
-        given = readers.read(text, f"this machine ({name})", own, catalog.machine, shape)
+        given = readers.read(text, f"this machine ({name})", own, shape)
     except ForestCollError as error:
         return Step(name, str(error), text)
     if isinstance(given, Fabric):

@@ -21,7 +21,7 @@ from forestcoll.topology import (
     readers,
 )
 from forestcoll.topology.file import NO_SETTINGS
-from forestcoll.topology.readers.base.settings import Values
+from forestcoll.topology.readers.shared import Values
 
 NETWORKS = ("single", "rail", "fat-tree")
 

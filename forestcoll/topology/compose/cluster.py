@@ -17,8 +17,7 @@ from forestcoll.topology.compose.ports import (
     find_uplink,
     port_name,
 )
-from forestcoll.topology.readers.base.fabric import Fabric, Port, list_some, merge_cables
-from forestcoll.topology.readers.base.settings import Patterns
+from forestcoll.topology.readers.shared import Fabric, Patterns, Port, list_some, merge_cables
 
 
 def join_fabric(

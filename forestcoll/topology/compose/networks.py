@@ -10,7 +10,7 @@ from fractions import Fraction
 from forestcoll.common.input_limits import LINKS, NODES
 from forestcoll.topology import Link, Node, Topology, exact, show
 from forestcoll.topology.compose.ports import Uplink, check_rates, choose_uplinks
-from forestcoll.topology.readers.base.settings import Setting, Values, check_settings
+from forestcoll.topology.readers.shared import Setting, Values, check_settings
 from forestcoll.topology.source import located
 
 SETTINGS = (

@@ -9,8 +9,7 @@ from fractions import Fraction
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology import Adapter, Link, Node, Topology
 from forestcoll.topology.globs import matcher
-from forestcoll.topology.readers.base.fabric import Port, list_some, make_ids
-from forestcoll.topology.readers.base.settings import Patterns
+from forestcoll.topology.readers.shared import Patterns, Port, list_some, make_ids
 
 SLOWEST = Fraction(1, 10)
 """Ports slower than this part of the fastest are for management, and are left out unasked."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,8 @@ from forestcoll.common.input_limits import DUMP_BYTES
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
-    from forestcoll.topology.readers.base.fabric import Fabric as Fabric
-    from forestcoll.topology.readers.base.settings import NO_MACHINES as NO_MACHINES
-    from forestcoll.topology.readers.base.settings import Machines as Machines
-    from forestcoll.topology.readers.base.settings import Reader
+    from forestcoll.topology.readers.shared import Fabric as Fabric
+    from forestcoll.topology.readers.shared import Reader
 
 SAMPLE = 65_536
 """Characters of a file that are looked at to recognise its format."""
@@ -172,7 +170,7 @@ FORMATS = (
         "model",
         "a model of racks and blocks",
         "",
-        "base.settings:RACKS",
+        "shared:RACKS",
         _has_lines("^switches:", "^blocks:"),
     ),
     Format(
@@ -216,9 +214,8 @@ def _reader(form: Format) -> Reader:
 
 
 def __getattr__(name: str) -> Any:
-    modules = {"Fabric": "fabric", "Machines": "settings", "NO_MACHINES": "settings"}
-    if name in modules:
-        return getattr(import_module(f"forestcoll.topology.readers.base.{modules[name]}"), name)
+    if name == "Fabric":
+        return import_module("forestcoll.topology.readers.shared").Fabric
     raise AttributeError(f"module 'forestcoll.topology.readers' has no attribute '{name}'")
 
 
@@ -226,50 +223,27 @@ def read(
     text: str,
     source: str,
     settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines | None = None,
     form: Format | None = None,
 ) -> Topology | Fabric:
     """Returns the machine or fabric of `text`, in the format `form` or the recognised one.
 
-    `machines` looks a machine up in the catalogue.
-
     Raises `TopologyError`: not recognised, malformed, or lacking what the user must add.
     """
-    from forestcoll.topology.readers.base.doubts import doubt
-    from forestcoll.topology.readers.base.settings import check_settings
+    from forestcoll.topology.readers import shared
     from forestcoll.topology.source import check_size
 
     check_size(text, DUMP_BYTES, source)
     form = form or format_of(text)
     if form is None:
-        listed = ", ".join(
-            f"{form_listed.name} ({form_listed.what})"
-            for form_listed in FORMATS
-            if form_listed.command
-        )
+        listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS if known.command)
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = _reader(form)
-    values = check_settings(settings, reader.settings, source, reader.title, machines)
-    result: Topology | Fabric = reader.loads(text.removeprefix("\ufeff"), values)
-    return replace(result, notes=(*result.notes, *doubt(result, "GPUs")))
-
-
-def loads(
-    text: str,
-    source: str,
-    settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines | None = None,
-) -> Topology:
-    """Returns the same as a topology; of a fabric, every host is one rank."""
-    from forestcoll.topology import Topology
-
-    result = read(text, source, settings, machines)
-    return result if isinstance(result, Topology) else ranks_of(result)
+    values = shared.check_settings(settings, reader.settings, source, reader.title)
+    return shared.add_doubts(reader.loads(text.removeprefix("\ufeff"), values), "GPUs")
 
 
 def ranks_of(fabric: Fabric) -> Topology:
     """Returns every host of a fabric as one rank, with notes on hosts unlike the others."""
-    from forestcoll.topology.readers.base.doubts import doubt
+    from forestcoll.topology.readers.shared import add_doubts
 
-    topology = fabric.to_topology()
-    return replace(topology, notes=(*topology.notes, *doubt(topology, "hosts")))
+    return add_doubts(fabric.to_topology(), "hosts")

@@ -14,21 +14,20 @@ from fractions import Fraction
 
 from forestcoll.common.input_limits import MATRIX_OBJECTS
 from forestcoll.topology import Adapter, Link, Node, Topology, exact, slug
-from forestcoll.topology.readers.base.boxes import (
+from forestcoll.topology.readers.shared import (
     MACHINE,
     NVSWITCHES,
     PCIE,
     PORT_RATE,
+    Machine,
     Nearest,
-    are_joined,
-    needs_pcie,
+    Reader,
+    Values,
+    list_some,
     note_ports,
-    put_inside,
+    note_unlike,
+    socket_rate,
 )
-from forestcoll.topology.readers.base.doubts import note_unlike
-from forestcoll.topology.readers.base.fabric import list_some
-from forestcoll.topology.readers.base.rates import socket_rate
-from forestcoll.topology.readers.base.settings import Reader, Values
 from forestcoll.topology.source import Element, located, parse_xml
 
 MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
@@ -49,10 +48,10 @@ def _loads(text: str, values: Values) -> Topology:
 READER = Reader("an hwloc file", (PCIE, NVSWITCHES, PORT_RATE, MACHINE), _loads)
 
 
-class _Machine:
+class _Machine(Machine):
     def __init__(self, root: Element, values: Values) -> None:
-        self.root, self.values = root, values
-        self.notes: list[str] = []
+        super().__init__(values)
+        self.root = root
         self.objects: dict[str, Element] = {}
         for e in root.walk():
             if e.tag == "object" and "gp_index" in e.attributes:
@@ -71,8 +70,7 @@ class _Machine:
             )
         self.ids = {id(e): f"gpu{i}" for i, e in enumerate(gpus)}
         self.nodes = {name: Node("gpu") for name in self.ids.values()}
-        self.links: list[Link] = []
-        self.bridges: dict[str, str] = {}  # what is above each, in words
+        self.bridges: dict[str, Fraction] = {}  # GB/s above each
         makes = {_make(e) for e in gpus}
         odd = [
             f"{e.get('pci_busid')} {_make(e)} in line {e.line}"
@@ -85,26 +83,22 @@ class _Machine:
                 f"none: {list_some(odd)}"
             )
 
-    def topology(self) -> Topology:
-        values, gpus = self.values, tuple(self.nodes)
-        adapters = tuple(self.adapters())
-        self.notes += note_ports(adapters, values)
-        machine = values.text("machine")
-        if machine:
-            return put_inside(values, machine, gpus, adapters, self.notes)
+        self.ports = tuple(self.adapters())
+        self.notes += note_ports(self.ports, values)
+
+    def add_links(self) -> None:
+        gpus = len(self.nodes)
         matrices = [m for m in self.root.children if m.get("name") in MATRICES]
         for matrix in matrices:
             self.add_matrix(matrix)
-        joined = are_joined(self.nodes, self.links, gpus)
         what = "its matrix of NVLink does not join" if matrices else "no matrix of NVLink joins"
-        if needs_pcie(values, joined, f"{what} all {len(gpus)} GPUs"):
+        if self.needs_pcie(self.joins_gpus(), f"{what} all {gpus} GPUs"):
             self.add_pcie()
             if not matrices:
                 self.notes.append(
                     "no NVLink in the file: hwloc sees it only with NVML (or RSMI) at hand; PCIe "
                     "alone joins the GPUs (--set machine=NAME where that is wrong)"
                 )
-        return values.topology(self.nodes, self.links, adapters, self.notes)
 
     # NVLink, xGMI
 
@@ -175,13 +169,12 @@ class _Machine:
             self.nodes[name] = Node("switch")
             self.links += [Link(node, name, rate) for node, rate in below]
             cpus.append((name, top))
-        rates = {name: f"{float(_socket_rate(top)):g} GB/s" for name, top in cpus}
-        self.notes += note_unlike("sockets", rates)
+        self.notes += note_unlike("sockets", {name: _socket_rate(top) for name, top in cpus})
         self.notes += note_unlike("PCIe bridges", self.bridges, mixed=True)
         done = {link.src for link in self.links if link.dst.startswith("cpu")}
         for i, (two, top) in enumerate(cpus):
             self.links += [Link(one, two, _socket_rate(top)) for one, _ in cpus[:i]]
-        if not done or not are_joined(self.nodes, self.links, self.ids.values()):
+        if not done or not self.joins_gpus():
             raise self.values.error(
                 "some GPUs hang on no package of the file, so nothing joins them; "
                 "give the machine (--set machine=NAME)"
@@ -205,7 +198,7 @@ class _Machine:
             self.nodes[name] = Node("switch")
             self.links += [Link(node, name, rate) for node, rate in below]
             above = max([_speed(child), *(rate for _, rate in below)])
-            self.bridges[name] = f"{float(above):g} GB/s"
+            self.bridges[name] = above
             yield name, above
 
     def adapters(self) -> Iterator[Adapter]:

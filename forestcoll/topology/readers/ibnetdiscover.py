@@ -20,17 +20,19 @@ from fractions import Fraction
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import DUMP_LINE
 from forestcoll.topology import read_text
-from forestcoll.topology.readers.base.fabric import (
+from forestcoll.topology.readers.shared import (
     HOSTS,
+    INFINIBAND_LANE,
     Cable,
     Fabric,
     Port,
+    Reader,
+    Setting,
+    Values,
     build_fabric,
     list_some,
     make_ids,
 )
-from forestcoll.topology.readers.base.rates import INFINIBAND_LANE
-from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 from forestcoll.topology.source import Place
 
 CODED = ("SDR", "DDR", "QDR")  # 8 of 10 bits carry data

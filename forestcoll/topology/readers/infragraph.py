@@ -21,9 +21,7 @@ from pathlib import PurePath
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import LINKS, NESTED_DEVICES, NODES
 from forestcoll.topology import Link, Node, Topology, bandwidth, exact, slug
-from forestcoll.topology.readers.base.boxes import Groups
-from forestcoll.topology.readers.base.fabric import list_some
-from forestcoll.topology.readers.base.settings import Reader, Setting, Values
+from forestcoll.topology.readers.shared import Groups, Reader, Setting, Values, list_some
 from forestcoll.topology.source import Items, Place, Table, Value, located, parse_yaml
 
 UNKNOWN = Fraction(-1)

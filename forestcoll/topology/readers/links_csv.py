@@ -27,17 +27,21 @@ from functools import lru_cache
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import LINKS, PARALLEL_LINKS
 from forestcoll.topology import Link, Node, Topology, bandwidth, exact, has_unit, read_text
-from forestcoll.topology.readers.base.doubts import kind_of, note_gaps, note_unlike
-from forestcoll.topology.readers.base.fabric import (
+from forestcoll.topology.readers.shared import (
     HOSTS,
     Cable,
     Fabric,
     Port,
+    Reader,
+    Setting,
+    Values,
     build_fabric,
+    kind_of,
     list_some,
     make_ids,
+    note_gaps,
+    note_unlike,
 )
-from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 from forestcoll.topology.source import Place, located
 
 COLUMNS = {

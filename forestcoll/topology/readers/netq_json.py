@@ -11,15 +11,17 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from forestcoll.topology.readers.base.fabric import (
+from forestcoll.topology.readers.shared import (
     HOSTS,
     Cable,
     Fabric,
     Port,
+    Reader,
+    Setting,
+    Values,
     build_fabric,
     make_ids,
 )
-from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 
 
 def _loads(text: str, values: Values) -> Fabric:

@@ -17,19 +17,23 @@ from itertools import pairwise
 
 from forestcoll.common.input_limits import MATRIX_DEVICES
 from forestcoll.topology import Adapter, Link, Node, Topology
-from forestcoll.topology.readers.base.boxes import (
+from forestcoll.topology.readers.shared import (
+    LINKS_OF,
     MACHINE,
     MATRIX_SETTINGS,
+    MOST_NVLINKS,
+    NVLINK,
+    PCIE_OF,
     PORT_RATE,
     Groups,
-    add_pcie,
+    Machine,
+    Reader,
+    Setting,
+    Values,
+    list_some,
     note_ports,
-    put_inside,
     strip_escapes,
 )
-from forestcoll.topology.readers.base.fabric import list_some
-from forestcoll.topology.readers.base.rates import LINKS_OF, MOST_NVLINKS, NVLINK, PCIE_OF
-from forestcoll.topology.readers.base.settings import Reader, Setting, Values
 
 LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _RELATION = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
@@ -65,23 +69,100 @@ class Matrix:
         return self.rows[two][self.place[one]]
 
 
+class _Machine(Machine):
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__(matrix.values)
+        self.matrix = matrix
+        self.nodes = {name.lower(): Node("gpu") for name in matrix.gpus}
+        self.ports = tuple(self.adapters())
+        self.notes += note_ports(self.ports, self.values)
+
+    def add_links(self) -> None:
+        matrix, generation = self.matrix, self.add_nvlinks()
+        sockets, switches = _pcie_groups(matrix)
+        nameless = [p.name for p in self.ports if matrix.legend and p.name in matrix.columns]
+        if nameless:
+            self.notes.append(f"{list_some(nameless)} do not stand in the legend of the others")
+        if self.add_pcie_of_matrix(sockets, switches, PCIE_OF.get(generation), "NVLink"):
+            self.notes += _doubt_affinity(matrix)
+
+    def add_nvlinks(self) -> int:
+        """Adds NVLinks and their switches; returns the GPUs' compute capability, or 0."""
+        matrix = self.matrix
+        counts = {
+            (one, two): int(relation[2:])
+            for i, two in enumerate(matrix.gpus)
+            for one in matrix.gpus[:i]
+            if (relation := matrix.relation(one, two)).startswith("NV")
+        }
+        groups = Groups(matrix.gpus)
+        for one, two in counts:
+            groups.join(one, two)
+        most = 0
+        switched: list[tuple[str, list[str], int]] = []
+        meshed: list[tuple[str, str, int]] = []
+        for group in groups.groups():
+            inside = {pair: n for pair, n in counts.items() if pair[0] in group and n > 0}
+            total = {g: sum(n for pair, n in inside.items() if g in pair) for g in group}
+            if max(total.values()) <= MOST_NVLINKS:
+                most = max(most, *total.values())
+                meshed += [(one, two, n) for (one, two), n in inside.items()]
+                continue
+            every = {inside.get((one, two), 0) for i, two in enumerate(group) for one in group[:i]}
+            if len(every) != 1:
+                raise self.values.error(
+                    f"{group[0]} would have {total[group[0]]} NVLinks, more than the "
+                    f"{MOST_NVLINKS} that a GPU has, and not the same number to all peers, as with "
+                    "a switch; give the machine (--set machine=NAME)"
+                )
+            name = f"nvswitch{len(switched)}" if switched else "nvswitch"
+            switched.append((name, group, every.pop()))
+            most = max(most, switched[-1][2])
+        if not counts:
+            return 0
+        rate, generation = self.find_rate(most)
+        self.nodes |= {name: Node("switch") for name, _, _ in switched}
+        meshed += [(g, name, n) for name, group, n in switched for g in group]
+        self.links = [Link(one.lower(), two.lower(), rate, None, n) for one, two, n in meshed]
+        return generation
+
+    def find_rate(self, most: int) -> tuple[Fraction, int]:
+        """Returns GB/s of one of so many NVLinks a GPU, and the compute capability of that."""
+        generation = LINKS_OF.get(most, 0)
+        asked = self.values.rate("nvlink")
+        if asked is not None:
+            return asked, generation
+        if not generation:
+            raise self.values.error(
+                f"{most} NVLinks a GPU: no GPU that is known has so many, so what one "
+                "carries must be given: --set nvlink=GB/s (V100 and A100 20, H100 20.6, B200 40.1, "
+                "as NCCL counts)"
+            )
+        rate = next(rate for least, rate in NVLINK if generation >= least)
+        self.notes.append(
+            f"NVLink counts {float(rate):g} GB/s per link, as NCCL has it for GPUs of compute "
+            f"capability {generation / 10:g}, assumed from {most} links a GPU (--set nvlink= for "
+            "others)"
+        )
+        return rate, generation
+
+    def adapters(self) -> Iterator[Adapter]:
+        matrix = self.matrix
+        for name in matrix.columns:
+            if name in matrix.gpus:
+                continue
+            level = {
+                gpu: LEVELS.get(matrix.relation(gpu, name), 9)
+                for gpu in matrix.gpus
+                if gpu in matrix.rows or name in matrix.rows
+            }
+            least = min(level.values(), default=9)
+            near = tuple(gpu.lower() for gpu in matrix.gpus if level.get(gpu) == least)
+            yield Adapter(matrix.legend.get(name, name), self.values.rate("port_rate"), near)
+
+
 def _loads(text: str, values: Values) -> Topology:
-    matrix = _read(strip_escapes(text), values)
-    nodes = {name.lower(): Node("gpu") for name in matrix.gpus}
-    adapters = tuple(_adapters(matrix, values))
-    notes = note_ports(adapters, values)
-    machine = values.text("machine")
-    if machine:
-        return put_inside(values, machine, tuple(nodes), adapters, notes)
-    links, generation = _nvlinks(matrix, nodes, values, notes)
-    sockets, switches = _pcie_groups(matrix)
-    nameless = [a.name for a in adapters if matrix.legend and a.name in matrix.columns]
-    if nameless:
-        notes.append(f"{list_some(nameless)} do not stand in the legend of the others")
-    rate = PCIE_OF.get(generation)
-    about_pcie = add_pcie(nodes, links, sockets, switches, values, rate, "NVLink")
-    notes += [*about_pcie, *_doubt_affinity(matrix)] if about_pcie else []
-    return values.topology(nodes, links, adapters, notes)
+    return _Machine(_read(strip_escapes(text), values)).topology()
 
 
 READER = Reader(
@@ -182,68 +263,6 @@ def _check(matrix: Matrix) -> None:
                 raise matrix.values.error(f"{one} and {two} stand as one device (X)")
 
 
-def _nvlinks(
-    matrix: Matrix, nodes: dict[str, Node], values: Values, notes: list[str]
-) -> tuple[list[Link], int]:
-    """The NVLinks, with the switches added to `nodes`, and the GPUs' compute capability (or 0)."""
-    counts = {
-        (one, two): int(relation[2:])
-        for i, two in enumerate(matrix.gpus)
-        for one in matrix.gpus[:i]
-        if (relation := matrix.relation(one, two)).startswith("NV")
-    }
-    groups = Groups(matrix.gpus)
-    for one, two in counts:
-        groups.join(one, two)
-    most = 0
-    switched: list[tuple[str, list[str], int]] = []
-    meshed: list[tuple[str, str, int]] = []
-    for group in groups.groups():
-        inside = {pair: n for pair, n in counts.items() if pair[0] in group and n > 0}
-        total = {g: sum(n for pair, n in inside.items() if g in pair) for g in group}
-        if max(total.values()) <= MOST_NVLINKS:
-            most = max(most, *total.values())
-            meshed += [(one, two, n) for (one, two), n in inside.items()]
-            continue
-        every = {inside.get((one, two), 0) for i, two in enumerate(group) for one in group[:i]}
-        if len(every) != 1:
-            raise values.error(
-                f"{group[0]} would have {total[group[0]]} NVLinks, more than the "
-                f"{MOST_NVLINKS} that a GPU has, and not the same number to all peers, as with a "
-                "switch; give the machine (--set machine=NAME)"
-            )
-        name = f"nvswitch{len(switched)}" if switched else "nvswitch"
-        switched.append((name, group, every.pop()))
-        most = max(most, switched[-1][2])
-    if not counts:
-        return [], 0
-    rate, generation = _rate(most, values, notes)
-    nodes |= {name: Node("switch") for name, _, _ in switched}
-    links = [Link(one.lower(), two.lower(), rate, None, n) for one, two, n in meshed]
-    links += [Link(g.lower(), name, rate, None, n) for name, group, n in switched for g in group]
-    return links, generation
-
-
-def _rate(most: int, values: Values, notes: list[str]) -> tuple[Fraction, int]:
-    generation = LINKS_OF.get(most, 0)
-    asked = values.rate("nvlink")
-    if asked is not None:
-        return asked, generation
-    if not generation:
-        raise values.error(
-            f"{most} NVLinks a GPU: no GPU that is known has so many, so what one "
-            "carries must be given: --set nvlink=GB/s (V100 and A100 20, H100 20.6, B200 40.1, as "
-            "NCCL counts)"
-        )
-    rate = next(rate for least, rate in NVLINK if generation >= least)
-    notes.append(
-        f"NVLink counts {float(rate):g} GB/s per link, as NCCL has it for GPUs of compute "
-        f"capability {generation / 10:g}, assumed from {most} links a GPU (--set nvlink= for "
-        "others)"
-    )
-    return rate, generation
-
-
 def _pcie_groups(matrix: Matrix) -> tuple[list[list[str]], list[list[str]]]:
     """GPUs by socket, and by PCIe switch; what NVLink hides, NICs and affinity tell."""
     sockets, switches = Groups(matrix.columns), Groups(matrix.columns)
@@ -299,17 +318,3 @@ def _processors(text: str) -> list[tuple[int, int]]:
     pairs = [part.partition("-") for part in text.split(",")]
     ranges = [(int(low), int(high or low)) for low, _, high in pairs]
     return ranges if all(low <= high for low, high in ranges) else []
-
-
-def _adapters(matrix: Matrix, values: Values) -> Iterator[Adapter]:
-    for name in matrix.columns:
-        if name in matrix.gpus:
-            continue
-        level = {
-            gpu: LEVELS.get(matrix.relation(gpu, name), 9)
-            for gpu in matrix.gpus
-            if gpu in matrix.rows or name in matrix.rows
-        }
-        least = min(level.values(), default=9)
-        near = tuple(gpu.lower() for gpu in matrix.gpus if level.get(gpu) == least)
-        yield Adapter(matrix.legend.get(name, name), values.rate("port_rate"), near)

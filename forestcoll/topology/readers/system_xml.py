@@ -1,7 +1,7 @@
 """The `<system>` files of NCCL and RCCL (`NCCL_TOPO_DUMP_FILE`), as a `Topology`.
 
 Bandwidths are in GB/s a direction, as the library that wrote the file counts them
-(readers/rates.py): links between GPUs by `Dialect`, PCIe by lanes, sockets by processor. RCCL's
+(readers/shared.py): links between GPUs by library, PCIe by lanes, sockets by processor. RCCL's
 file is NCCL's with `<xgmi>` for the links between GPUs and the architecture in `gcn`, which the
 topology's name begins with: by it the GPUs are known as AMD's (program/targets.py). Peer copies
 over xGMI may measure less, and data sheets state more: `--set xgmi=GB/s`.
@@ -17,162 +17,123 @@ All NVSwitches are one node, as NCCL has it, unless `nvswitches=each`. Bridges a
 state a slower link than the GPU below has (5 GT/s above an H100); `bridges=raised` takes the speed
 of the fastest device below, `bridges=stated` the file's word.
 
-Files of cloud providers list PCI devices without `<gpu>` (readers/base/supplement.py).
+Cloud providers hand out `<system>` files without `<gpu>` for `NCCL_TOPO_FILE`. They give NCCL the
+PCIe tree that a virtual machine hides, and nothing else: GPUs and network ports are PCI devices by
+their class, or by their place alone. The links between the GPUs come from the machine that the user
+names, or from `KNOWN`: machines whose dumps leave out what is public. Where the bus ids are those
+of a machine there, so are the rates of the network ports; notes say so.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from forestcoll.topology import Adapter, Link, Node, Topology, slug
-from forestcoll.topology.readers.base.boxes import (
+from forestcoll.topology.readers.shared import (
     MACHINE,
-    NVSWITCHES,
-    PCIE,
-    Nearest,
-    are_joined,
-    needs_pcie,
-    put_inside,
-)
-from forestcoll.topology.readers.base.doubts import is_run, note_gaps, note_unlike
-from forestcoll.topology.readers.base.fabric import list_some
-from forestcoll.topology.readers.base.rates import (
     MOST_NVLINKS,
     MOST_XGMI,
     NVLINK,
+    NVSWITCHES,
+    PCIE,
     XGMI,
+    Machine,
+    Nearest,
+    Reader,
+    Setting,
+    Values,
+    is_run,
     link_rate,
+    list_some,
+    note_gaps,
+    note_unlike,
     socket_rate,
 )
-from forestcoll.topology.readers.base.settings import Reader, Setting, Values
-from forestcoll.topology.readers.base.supplement import read_supplement
 from forestcoll.topology.source import Element, parse_xml
 
 BRIDGE_TO_CPU = "0x068001"  # target class of an NVLink that ends at the processor
 SWITCH_CLASS, GPU_CLASSES = "0x068000", ("0x03", "0x12")
 GPU_DEVICES = ("0x0302", "0x0380", "0x12")
+LIKELY_GPUS = ("0x0302", "0x0300", "0x0380", "0x12")
+NIC_CLASS = "0x02"
 OLD = {"906": "906", "908": "908", "910": "90a"}
 """What older RCCL calls gfx906 and its like in `gcn`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """What sets one library's files apart: how links between GPUs are called and what they carry.
-
-    `rate` gives GB/s of one link of a `<gpu>`, with a note that says where it comes from.
-    """
-
-    library: str
-    tag: str
-    noun: str
-    most: int  # links of a GPU
-    rate: Callable[[Element], tuple[Fraction, str]]
-
-    @property
-    def reader(self) -> Reader:
-        """Returns the reader of such files."""
-        settings = (
-            Setting(self.tag, f"GB/s of one {self.noun} link and direction", rate=True),
-            PCIE,
-            Setting(
-                "bridges",
-                "bridges that state less than a GPU below has: raised to it, or as stated",
-                ("raised", "stated"),
-            ),
-            NVSWITCHES,
-            MACHINE,
-        )
-        return Reader(f"an {self.library} dump", settings, self.loads)
-
-    def loads(self, text: str, values: Values) -> Topology:
-        """Returns the machine that the file `text` describes."""
-        root = parse_xml(text, values.source)
-        if root.tag != "system":
-            raise root.error(
-                f"<{root.tag}> is not an {self.library} topology; that starts with <system>"
-            )
-        topology = _Machine(root, values, self).topology()
-        if self.library != "RCCL":
-            return topology
-        gcn = next((gpu.get("gcn") for gpu in root.walk() if gpu.tag == "gpu"), "")
-        return replace(
-            topology, name=slug(f"gfx{OLD.get(gcn, gcn[3:].partition(':')[0])}-{topology.name}")
-        )
-
-
 @dataclass(slots=True)
 class Gpu:
-    """A `<gpu>` with the PCIe device that holds it."""
+    """A `<gpu>` with the PCIe device that holds it, and host and bus id of that."""
 
     element: Element
-    bus: str
-    host: int
+    pci: Element
+    place: tuple[int, int]
     rank: int
     dev: int
     id: str = ""
 
 
-def bus_key(bus: str) -> int:
-    """A PCI bus id as a number, whatever its padding and separators ("0000:1B:00.0" is 0x1b000)."""
-    digits = re.sub(r"[:.]", "", bus)
-    if not re.fullmatch(r"[0-9A-Fa-f]{1,16}", digits):
-        raise ValueError(bus)
-    return int(digits, 16)
+class _Machine(Machine):
+    """A file of NCCL: how links between GPUs are called there, and how many a GPU has at most."""
 
+    library, tag, noun, most = "NCCL", "nvlink", "NVLink", MOST_NVLINKS
 
-class _Machine:
-    def __init__(self, root: Element, values: Values, dialect: Dialect) -> None:
+    def __init__(self, root: Element, values: Values) -> None:
+        super().__init__(values)
         self.root = root
-        self.values = values
-        self.dialect = dialect
-        self.notes: list[str] = []
         self.hosts: dict[str, int] = {}
         self.gpus: list[Gpu] = []
-        self.nodes: dict[str, Node] = {}
-        self.links: list[Link] = []
+        self.at: dict[tuple[int, int], Gpu] = {}
+        self.ids: dict[int, str] = {}  # by Python's id() of each <gpu>
+        self.bridges: dict[str, Fraction] = {}  # rate above each, by bus id
 
-    def topology(self) -> Topology:
+    @classmethod
+    def loads(cls, text: str, values: Values) -> Topology:
+        """Returns the machine that the file `text` describes."""
+        root = parse_xml(text, values.source)
+        if root.tag != "system":
+            raise root.error(
+                f"<{root.tag}> is not an {cls.library} topology; that starts with <system>"
+            )
+        return cls(root, values).read()
+
+    def read(self, name: str = "") -> Topology:
+        """Returns the machine, which is called `name` or like the file."""
         self.find_gpus()
         if not self.gpus:
-            return read_supplement(self.root, self.values)
+            return self.read_supplement(name)
         self.name_gpus()
-        machine = self.values.text("machine")
-        if machine:
-            gpus = tuple(self.nodes)
-            return put_inside(self.values, machine, gpus, self.adapters(), self.notes)
-        self.links += self.nvlinks()
-        self.add_pcie()
-        adapters = self.adapters()
-        return self.values.topology(self.nodes, self.links, adapters, self.notes)
+        self.ports = self.adapters()
+        return self.topology(name)
 
-    def add_pcie(self) -> None:
-        noun, ids = self.dialect.noun, {id(gpu.element): gpu.id for gpu in self.gpus}
-        joined = bool(self.links) and are_joined(self.nodes, self.links, ids.values())
-        why = f"{noun} alone does not join all {len(self.gpus)} GPUs"
-        if not needs_pcie(self.values, joined, why, "the PCIe tree"):
+    def rate(self, gpu: Element) -> tuple[str, Fraction | None]:
+        """Returns what a `<gpu>` says of its make, and GB/s of one of its links."""
+        sm = gpu.integer("sm")
+        return f"sm {sm}", next((rate for least, rate in NVLINK if sm >= least), None)
+
+    def add_links(self) -> None:
+        self.links += self.nvlinks()
+        joined = bool(self.links) and self.joins_gpus()
+        why = f"{self.noun} alone does not join all {len(self.gpus)} GPUs"
+        if not self.needs_pcie(joined, why, "the PCIe tree"):
             return
         if len(self.hosts) > 1 and not joined:
             raise self.values.error(
-                f"{len(self.hosts)} hosts in one dump, and {noun} does not join their GPUs; dump "
-                "one host, or write a topology file with the network in it"
+                f"{len(self.hosts)} hosts in one dump, and {self.noun} does not join their GPUs; "
+                "dump one host, or write a topology file with the network in it"
             )
-        raised = self.values.text("bridges", "raised") == "raised"
-        tree = PcieTree(self.root, ids, self.prefixes(), raised)
-        tree.build(self.nvlink_of)
-        self.nodes.update(tree.nodes)
-        self.links.extend(tree.links)
-        for what, rates in (("PCIe bridges", tree.bridges), ("sockets", tree.sockets)):
-            words = {name: f"{float(rate):g} GB/s" for name, rate in rates.items()}
-            self.notes += note_unlike(what, words, mixed=True)
+        sockets = {name: rate for _, name, rate in self.add_pcie()}
+        for what, rates in (("PCIe bridges", self.bridges), ("sockets", sockets)):
+            self.notes += note_unlike(what, rates, mixed=True)
         if self.values.text("pcie", "auto") == "auto":
             self.notes.append(
-                f"{noun} does not join all GPUs, so the PCIe tree and the links between sockets "
-                "are part of the topology"
+                f"{self.noun} does not join all GPUs, so the PCIe tree and the links between "
+                "sockets are part of the topology"
             )
 
     # GPUs
@@ -180,57 +141,51 @@ class _Machine:
     def find_gpus(self) -> None:
         for cpu in self.root.children_of("cpu"):
             host = self.hosts.setdefault(cpu.get("host_hash"), len(self.hosts))
-            for element in cpu.walk():
-                if element.tag == "gpu":
-                    self.gpus.append(self.gpu(element, host))
+            self.gpus += [self.gpu(e, host) for e in cpu.walk() if e.tag == "gpu"]
         stray = [e for e in self.root.walk() if e.tag == "gpu"]
         if len(stray) > len(self.gpus):
             elements = {id(gpu.element) for gpu in self.gpus}
             lost = next(element for element in stray if id(element) not in elements)
             raise lost.error("<gpu> stands outside a <cpu>")
-        seen: dict[tuple[int, int], Gpu] = {}
         for gpu in self.gpus:
-            key = (gpu.host, bus_key(gpu.bus))
-            if key in seen:
-                raise gpu.element.error(f"a second GPU at bus id {gpu.bus}")
-            seen[key] = gpu
+            if self.at.setdefault(gpu.place, gpu) is not gpu:
+                raise gpu.element.error(f"a second GPU at bus id {gpu.pci.text('busid')}")
 
     def gpu(self, element: Element, host: int) -> Gpu:
         parent = element.parent
         if parent is None or parent.tag != "pci":
             raise element.error("<gpu> stands outside a <pci>; its bus id is unknown")
-        bus = self.bus(parent, "busid")
+        place = host, self.bus(parent, "busid")
         dev = element.integer("dev", default=len(self.gpus))
         if dev < 0:
             raise element.error(f'dev="{dev}" is no number of a GPU')
-        return Gpu(element, bus, host, element.integer("rank", default=dev), dev)
+        return Gpu(element, parent, place, element.integer("rank", default=dev), dev)
 
-    def bus(self, element: Element, key: str) -> str:
+    def bus(self, element: Element, key: str) -> int:
+        """A PCI bus id as a number, whatever its padding and separators ("0000:1B:00.0")."""
         bus = element.text(key)
-        try:
-            bus_key(bus)
-        except ValueError:
-            raise element.error(
-                f"{key} '{bus[:40]}' is not a PCI bus id such as 0000:1b:00.0"
-            ) from None
-        return bus
+        digits = re.sub(r"[:.]", "", bus)
+        if not re.fullmatch(r"[0-9A-Fa-f]{1,16}", digits):
+            raise element.error(f"{key} '{bus[:40]}' is not a PCI bus id such as 0000:1b:00.0")
+        return int(digits, 16)
 
     def name_gpus(self) -> None:
-        self.gpus.sort(key=lambda gpu: (gpu.host, gpu.rank, gpu.dev))
+        self.gpus.sort(key=lambda gpu: (gpu.place[0], gpu.rank, gpu.dev))
         if len({gpu.rank for gpu in self.gpus}) == len(self.gpus):
             self.gpus.sort(key=lambda gpu: gpu.rank)
         for gpu in self.gpus:
-            gpu.id = f"{self.prefix(gpu.host)}gpu{gpu.dev}"
+            gpu.id = f"{self.prefix(gpu.place[0])}gpu{gpu.dev}"
             if gpu.id in self.nodes:
                 raise gpu.element.error(f"dev {gpu.dev} is there already, on another GPU")
             self.nodes[gpu.id] = Node("gpu")
+            self.ids[id(gpu.element)] = gpu.id
         self.doubt_numbers()
 
     def doubt_numbers(self) -> None:
         """Notes where GPUs are missing by their numbers, or by the class of their device."""
         hosts: dict[int, list[Gpu]] = defaultdict(list)
         for gpu in self.gpus:
-            hosts[gpu.host].append(gpu)
+            hosts[gpu.place[0]].append(gpu)
         for gpus in hosts.values():
             self.notes += note_gaps(f"dev {gpu.dev}" for gpu in gpus)
             ranks = [gpu.rank for gpu in gpus]
@@ -257,22 +212,17 @@ class _Machine:
     def prefix(self, host: int) -> str:
         return f"box{host}/" if len(self.hosts) > 1 else ""
 
-    def prefixes(self) -> dict[str, str]:
-        """By host_hash, what stands before the ids of that host's nodes."""
-        return {key: self.prefix(host) for key, host in self.hosts.items()}
-
     # NVLink
 
     def nvlinks(self) -> Iterator[Link]:
         """Every NVLink as its two ends state it: both ways where they agree, else one way each."""
-        by_bus = {(gpu.host, bus_key(gpu.bus)): gpu for gpu in self.gpus}
         stated: dict[tuple[str, str], tuple[int, Fraction]] = {}
         entries: dict[tuple[str, str], Element] = {}
         outside: list[str] = []
         for gpu in self.gpus:
             for entry in self.entries(gpu):
                 count = entry.integer("count")
-                target = self.target(entry, gpu, by_bus)
+                target = self.target(entry, gpu)
                 if target is None:
                     outside.append(f"{gpu.id} to {entry.text('target')}, line {entry.line}")
                 elif target and count:
@@ -283,7 +233,7 @@ class _Machine:
                         entries[gpu.id, target] = entry
         if outside:
             self.notes.append(
-                f"{len(outside)} <{self.dialect.tag}> lead to devices that are not in the file and "
+                f"{len(outside)} <{self.tag}> lead to devices that are not in the file and "
                 f"are left out: {list_some(outside)}"
             )
         order = {name: i for i, name in enumerate(self.nodes)}
@@ -301,7 +251,7 @@ class _Machine:
 
     def entries(self, gpu: Gpu) -> Iterator[Element]:
         """The links that a GPU states, each target once."""
-        tag, noun = self.dialect.tag, self.dialect.noun
+        tag, noun = self.tag, self.noun
         seen: dict[str, Element] = {}
         for entry in gpu.element.children_of(tag):
             count, target = entry.integer("count"), entry.text("target")
@@ -311,7 +261,7 @@ class _Machine:
             if other is not entry:
                 raise entry.error(
                     f"a second <{tag}> of {gpu.id} to {target}, after line {other.line}: "
-                    f"{self.dialect.library} writes one, with a count; leave one"
+                    f"{self.library} writes one, with a count; leave one"
                 )
             yield entry
 
@@ -333,22 +283,22 @@ class _Machine:
             if back != count:
                 other = entries.get((dst, src))
                 raise entries[src, dst].error(
-                    f"{src} states {count} {self.dialect.noun} links to {dst}, which states {back} "
+                    f"{src} states {count} {self.noun} links to {dst}, which states {back} "
                     f"back" + (f" in line {other.line}" if other else "") + "; both ends of a link "
                     "are in a dump, so one of them is wrong"
                 )
         for gpu, number in total.items():
-            if number > self.dialect.most and not self.values.has(self.dialect.tag):
+            if number > self.most and not self.values.has(self.tag):
                 own = [entry for (src, _), entry in entries.items() if src == gpu]
                 most = max(own, key=lambda entry: entry.integer("count"))
                 raise most.error(
                     f'count="{most.integer("count")}": {gpu} would have {number} '
-                    f"{self.dialect.noun} links; a GPU has {self.dialect.most} at most "
-                    f"(one that has more: --set {self.dialect.tag}=GB/s of a link)"
+                    f"{self.noun} links; a GPU has {self.most} at most "
+                    f"(one that has more: --set {self.tag}=GB/s of a link)"
                 )
-        self.notes += note_unlike("the GPUs on NVSwitches", {s: str(n) for s, n in below.items()})
+        self.notes += note_unlike("the GPUs on NVSwitches", below)
 
-    def target(self, entry: Element, gpu: Gpu, by_bus: Mapping[tuple[int, int], Gpu]) -> str | None:
+    def target(self, entry: Element, gpu: Gpu) -> str | None:
         """The node at the other end; None when not in the file, "" for a processor."""
         what = entry.text("tclass").lower()
         if what.startswith(SWITCH_CLASS):
@@ -360,32 +310,102 @@ class _Machine:
             raise entry.error(
                 f"tclass '{what[:20]}' is neither an NVSwitch ({SWITCH_CLASS}) nor a GPU (0x0302..)"
             )
-        other = by_bus.get((gpu.host, bus_key(self.bus(entry, "target"))))
+        other = self.at.get((gpu.place[0], self.bus(entry, "target")))
         if other is gpu:
-            raise entry.error(f"an {self.dialect.noun} from a GPU to itself")
+            raise entry.error(f"an {self.noun} from a GPU to itself")
         return other.id if other else None
 
     def nvlink_of(self, gpu: Element) -> Fraction:
         """GB/s of one NVLink of that `<gpu>`."""
-        asked = self.values.rate(self.dialect.tag)
+        asked = self.values.rate(self.tag)
         if asked is not None:
             return asked
-        rate, note = self.dialect.rate(gpu)
+        words, rate = self.rate(gpu)
+        if rate is None:
+            raise gpu.error(f"{words} has no {self.noun} that is known; give --set {self.tag}=GB/s")
+        note = (
+            f"{self.noun} counts {float(rate):g} GB/s per link, as {self.library} has it "
+            f"(--set {self.tag}= for yours)"
+        )
         if note not in self.notes:
             self.notes.append(note)
         return rate
 
+    # PCIe
+
+    def add_pcie(self) -> list[tuple[str, str, Fraction]]:
+        """Adds the PCIe tree from the sockets down to the GPUs.
+
+        Of each socket what stands before its host's ids, its own, and GB/s to the others.
+        """
+        sockets: list[tuple[str, str, Fraction]] = []
+        for i, cpu in enumerate(self.root.children_of("cpu")):
+            if not any(id(element) in self.ids for element in cpu.walk()):
+                continue
+            prefix = self.prefix(self.hosts[cpu.get("host_hash")])
+            name = self.add_switch(f"{prefix}cpu{cpu.integer('numaid', default=i)}")
+            for pci in cpu.children_of("pci"):
+                self.descend(pci, name, prefix)
+            self.add_beside_pcie(cpu, name)
+            rate = socket_rate(cpu)
+            for _, other, there in (socket for socket in sockets if socket[0] == prefix):
+                self.links.append(Link(other, name, there, oneway=there != rate))
+                if there != rate:
+                    self.links.append(Link(name, other, rate, oneway=True))
+            sockets.append((prefix, name, rate))
+        return sockets
+
+    def add_switch(self, name: str) -> str:
+        """Adds one of that name, or, where bridges of one bus id stand there, with a number."""
+        own, number = name, 1
+        while own in self.nodes:
+            number += 1
+            own = f"{name}#{number}"
+        self.nodes[own] = Node("switch")
+        return own
+
+    def descend(self, pci: Element, above: str, prefix: str) -> Fraction | None:
+        """Adds the device and all below; the rate of the link above it, None without GPUs."""
+        gpus = [self.ids[id(child)] for child in pci.children if id(child) in self.ids]
+        rate = link_rate(pci)
+        if gpus:
+            self.links.extend(Link(gpu, above, rate) for gpu in gpus)
+            return rate
+        if not any(id(element) in self.ids for element in pci.walk()):
+            return None
+        name = self.add_switch(f"{prefix}pci-{pci.text('busid')}")
+        below = [self.descend(child, name, prefix) for child in pci.children_of("pci")]
+        if self.values.text("bridges", "raised") == "raised":
+            rate = max([rate, *(r for r in below if r is not None)])
+        self.links.append(Link(name, above, rate))
+        self.bridges[name] = rate
+        return rate
+
+    def add_beside_pcie(self, cpu: Element, name: str) -> None:
+        """C2C and NVLink that end at the processor itself."""
+        for gpu in (element for element in cpu.walk() if id(element) in self.ids):
+            for c2c in gpu.children_of("c2c"):
+                rate = Fraction(c2c.integer("bw") * c2c.integer("count"), 1000)
+                if rate <= 0:
+                    raise c2c.error("bw and count of <c2c> must be more than 0")
+                self.links.append(Link(self.ids[id(gpu)], name, rate))
+            for entry in gpu.children_of("nvlink"):
+                number = entry.integer("count")
+                if entry.text("tclass").lower().startswith(BRIDGE_TO_CPU) and number > 0:
+                    rate = self.nvlink_of(gpu)
+                    self.links.append(Link(self.ids[id(gpu)], name, rate, None, number))
+
     # network
 
-    def adapters(self) -> list[Adapter]:
-        """Returns every `<net>` that states a speed, with the GPUs nearest to it, in the order of
+    def adapters(self) -> Iterator[Adapter]:
+        """Yields every `<net>` that states a speed, with the GPUs nearest to it, in the order of
         the library's numbers (`dev`), where they are distinct; notes say so."""
         adapters: list[Adapter] = []
         numbers: list[tuple[int, int]] = []
         idle: list[str] = []
         for cpu in self.root.children_of("cpu"):
             host = self.hosts[cpu.get("host_hash")]
-            nearest = Nearest({id(g.element): g.id for g in self.gpus if g.host == host})
+            nearest = Nearest({id(g.element): g.id for g in self.gpus if g.place[0] == host})
             seen: dict[tuple[str, str], Element] = {}
             for net in (element for element in cpu.walk() if element.tag == "net"):
                 name = net.text("name")
@@ -419,111 +439,146 @@ class _Machine:
                 f"{len(adapters)} network ports are left aside: what lies beyond them is not in "
                 "the file (--set boxes=N, or forestcoll topology compose)"
             )
-        return adapters
+        yield from adapters
 
+    # without <gpu>
 
-class PcieTree:
-    """Collects `nodes` and `links` from the sockets down to the GPUs.
-
-    `ids` has the node id of every `<gpu>` by Python's `id()` of the element, `prefixes` what stands
-    before a host's other ids by host_hash. `raised`: no bridge is slower than what hangs below it.
-    """
-
-    def __init__(
-        self, root: Element, ids: Mapping[int, str], prefixes: Mapping[str, str], raised: bool
-    ) -> None:
-        self.root = root
-        self.ids = ids
-        self.prefixes = prefixes
-        self.raised = raised
-        self.nodes: dict[str, Node] = {}
-        self.links: list[Link] = []
-        self.bridges: dict[str, Fraction] = {}  # rate above each, by bus id
-        self.sockets: dict[str, Fraction] = {}  # rate to others
-
-    def build(self, nvlink: Callable[[Element], Fraction]) -> None:
-        """Fills `nodes` and `links`; `nvlink` gives GB/s of one NVLink of a `<gpu>`."""
-        sockets: list[tuple[Element, str]] = []
-        for i, cpu in enumerate(self.root.children_of("cpu")):
-            prefix = self.prefixes[cpu.get("host_hash")]
-            if not any(id(element) in self.ids for element in cpu.walk()):
-                continue
-            name = self.switch(cpu, f"{prefix}cpu{cpu.integer('numaid', default=i)}")
-            for pci in cpu.children_of("pci"):
-                self.descend(pci, name, prefix)
-            self.beside_pcie(cpu, name, nvlink)
-            for other, other_name in sockets:
-                if self.prefixes[other.get("host_hash")] == prefix:
-                    self.join(other_name, name, socket_rate(other), socket_rate(cpu))
-            sockets.append((cpu, name))
-            self.sockets[name] = socket_rate(cpu)
-
-    def switch(self, element: Element, name: str) -> str:
-        number = 2
-        while (name if number == 2 else f"{name}#{number - 1}") in self.nodes:
-            number += 1  # several bridges of one bus id: dumps of merged PCIe switches have them
-        name = name if number == 2 else f"{name}#{number - 1}"
-        self.nodes[name] = Node("switch")
-        return name
-
-    def join(self, one: str, two: str, there: Fraction, back: Fraction) -> None:
-        if there == back:
-            self.links.append(Link(one, two, there))
-        else:
-            self.links.append(Link(one, two, there, oneway=True))
-            self.links.append(Link(two, one, back, oneway=True))
-
-    def descend(self, pci: Element, above: str, prefix: str) -> Fraction | None:
-        """Adds the device and all below; the rate of the link above it, None without GPUs."""
-        gpus = [self.ids[id(child)] for child in pci.children if id(child) in self.ids]
-        rate = link_rate(pci)
-        if gpus:
-            self.links.extend(Link(gpu, above, rate) for gpu in gpus)
-            return rate
-        if not any(id(element) in self.ids for element in pci.walk()):
-            return None
-        name = self.switch(pci, f"{prefix}pci-{pci.text('busid')}")
-        below = [self.descend(child, name, prefix) for child in pci.children_of("pci")]
-        if self.raised:
-            rate = max([rate, *(r for r in below if r is not None)])
-        self.links.append(Link(name, above, rate))
-        self.bridges[name] = rate
-        return rate
-
-    def beside_pcie(self, cpu: Element, name: str, nvlink: Callable[[Element], Fraction]) -> None:
-        """C2C and NVLink that end at the processor itself."""
-        for gpu in (element for element in cpu.walk() if id(element) in self.ids):
-            for c2c in gpu.children_of("c2c"):
-                rate = Fraction(c2c.integer("bw") * c2c.integer("count"), 1000)
-                if rate <= 0:
-                    raise c2c.error("bw and count of <c2c> must be more than 0")
-                self.links.append(Link(self.ids[id(gpu)], name, rate))
-            for entry in gpu.children_of("nvlink"):
-                count = entry.integer("count")
-                if entry.text("tclass").lower().startswith(BRIDGE_TO_CPU) and count > 0:
-                    self.links.append(Link(self.ids[id(gpu)], name, nvlink(gpu), None, count))
-
-
-def _rate_nvlink(gpu: Element) -> tuple[Fraction, str]:
-    sm = gpu.integer("sm")
-    for least, rate in NVLINK:
-        if sm >= least:
-            return rate, (
-                f"NVLink counts {float(rate):g} GB/s per link, as NCCL has it "
-                "(--set nvlink= for yours)"
+    def read_supplement(self, name: str) -> Topology:
+        """Returns the machine; raises `TopologyError` with what the file has and what to add."""
+        devices = [element for element in self.root.walk() if element.tag == "pci"]
+        by_bus = {element.get("busid").lower(): element for element in devices}
+        cloud = next((one for one in KNOWN if by_bus.keys() >= {*one.gpus}), None)
+        machine = self.values.text("machine") or (cloud.machine if cloud else "")
+        # the elements that are GPUs, or stand for one, in rank order: that of the bus ids
+        gpus = [d for d in devices if d.get("class").lower().startswith(LIKELY_GPUS)]
+        gpus.sort(key=lambda element: element.get("busid").lower())
+        if cloud:
+            gpus = [by_bus[bus] for bus in cloud.gpus]
+        if not machine or not gpus:
+            raise self.values.error(_say_what_is_missing(devices, bool(machine)))
+        self.ids = {id(element): f"gpu{i}" for i, element in enumerate(gpus)}
+        self.nodes = dict.fromkeys(self.ids.values(), Node("gpu"))
+        if cloud:
+            self.notes.append(
+                f"recognised as {cloud.name} by its bus ids; what the file lacks is public "
+                f"({cloud.source})"
             )
-    raise gpu.error(f"sm {sm} has no NVLink that is known; give --set nvlink=GB/s")
+        self.ports = self.devices_as_ports(devices, cloud)
+        return self.put_inside(machine, name)
+
+    def devices_as_ports(self, devices: list[Element], cloud: Known | None) -> Iterator[Adapter]:
+        """Yields the PCI devices that are network ports by their class, or lie hidden."""
+        nearest = Nearest(self.ids)
+        seen: dict[str, Element] = {}
+        for element in devices:
+            bus = element.get("busid").lower()
+            other = seen.setdefault(bus, element)
+            if bus and other is not element and not element.children:
+                raise element.error(
+                    f"PCI device {bus[:40]} stands in line {other.line} already; leave one"
+                )
+            what = element.get("class").lower()
+            is_port = what.startswith(NIC_CLASS) or (not what and cloud and cloud.hidden)
+            if is_port and not any(element.children_of("pci")) and id(element) not in self.ids:
+                rate = cloud.port if cloud else None
+                yield Adapter(f"nic-{slug(element.get('busid'))}", rate, nearest.find(element))
 
 
-def _rate_xgmi(gpu: Element) -> tuple[Fraction, str]:
-    gcn = gpu.text("gcn").lower()
-    for names, rate in XGMI:
-        if gcn.startswith(names):
-            return rate, (
-                f"xGMI counts {float(rate):g} GB/s per link, as RCCL has it (--set xgmi= for yours)"
-            )
-    raise gpu.error(f"gcn '{gcn[:20]}' has no xGMI that is known; give --set xgmi=GB/s")
+class _RcclMachine(_Machine):
+    """A file of RCCL."""
+
+    library, tag, noun, most = "RCCL", "xgmi", "xGMI", MOST_XGMI
+
+    def read(self, name: str = "") -> Topology:
+        """Returns the machine, its name behind that of the architecture."""
+        gcn = next((gpu.get("gcn") for gpu in self.root.walk() if gpu.tag == "gpu"), "")
+        gfx = OLD.get(gcn, gcn[3:].partition(":")[0])
+        return super().read(slug(f"gfx{gfx}-{self.values.name}"))
+
+    def rate(self, gpu: Element) -> tuple[str, Fraction | None]:
+        """Returns what a `<gpu>` says of its make, and GB/s of one of its links."""
+        gcn = gpu.text("gcn").lower()
+        known = (rate for names, rate in XGMI if gcn.startswith(names))
+        return f"gcn '{gcn[:20]}'", next(known, None)
 
 
-NCCL = Dialect("NCCL", "nvlink", "NVLink", MOST_NVLINKS, _rate_nvlink).reader
-RCCL = Dialect("RCCL", "xgmi", "xGMI", MOST_XGMI, _rate_xgmi).reader
+def _reader(kind: type[_Machine]) -> Reader:
+    settings = (
+        Setting(kind.tag, f"GB/s of one {kind.noun} link and direction", rate=True),
+        PCIE,
+        Setting(
+            "bridges",
+            "bridges that state less than a GPU below has: raised to it, or as stated",
+            ("raised", "stated"),
+        ),
+        NVSWITCHES,
+        MACHINE,
+    )
+    return Reader(f"an {kind.library} dump", settings, kind.loads)
+
+
+NCCL, RCCL = map(_reader, (_Machine, _RcclMachine))
+
+
+class Known(NamedTuple):
+    """A virtual machine: `gpus` are bus ids in rank order, or of the bridges above the GPUs where
+    the file leaves the GPUs themselves out (`hidden`)."""
+
+    name: str
+    machine: str  # of the catalogue
+    gpus: tuple[str, ...]
+    port: Fraction  # GB/s of a network port
+    source: str
+    hidden: bool = False
+
+
+def _buses(text: str) -> tuple[str, ...]:
+    return tuple(f"{bus}:00.0" for bus in text.split())
+
+
+KNOWN = (
+    Known(
+        "Azure ND96 A100 v4",
+        "dgx-a100",
+        _buses("0001:00 0002:00 0003:00 0004:00 000b:00 000c:00 000d:00 000e:00"),
+        Fraction(25),  # 8 x 200 Gb/s HDR
+        "Microsoft, Azure virtual machine sizes, NDasrA100_v4 series",
+    ),
+    Known(
+        "Azure ND96 H100 v5",
+        "dgx-h100",
+        _buses("0001:00 0002:00 0003:00 0008:00 0009:00 000a:00 000b:00 000c:00"),
+        Fraction(50),  # 8 x 400 Gb/s NDR
+        "Microsoft, Azure virtual machine sizes, NDsr_H100_v5 series",
+    ),
+    Known(
+        "AWS p5.48xlarge",
+        "dgx-h100",
+        _buses("0000:45 0000:56 0000:67 0000:78 0000:89 0000:9a 0000:ab 0000:bc"),
+        Fraction(25, 2),  # 32 x 100 Gb/s EFA
+        "Amazon, EC2 P5 instances: 3,200 Gb/s over 32 network cards",
+        hidden=True,
+    ),
+)
+
+
+def _say_what_is_missing(devices: list[Element], named: bool) -> str:
+    classes = [element.get("class") for element in devices]
+    gpus = sum(c.lower().startswith(LIKELY_GPUS) for c in classes)
+    has = f"{len(devices)} PCI devices"
+    if gpus:
+        has += f", of which {gpus} look like GPUs by their class,"
+    elif not any(classes):
+        has += " without a class"
+    cure = (
+        "" if named and not gpus else
+        "Give the machine whose links its GPUs have (--machine dgx-h100, or --set "
+        "machine=dgx-h100; forestcoll topology list), or dump all: "
+    )  # fmt: skip
+    names = ", ".join(one.name for one in KNOWN)
+    return (
+        f"no <gpu> in it. It has {has} and says nothing of NVLink: such a file is a supplement "
+        f"for NCCL_TOPO_FILE, not a dump, and its bus ids are those of none of {names}. "
+        f"{cure}run any NCCL program on the machine with NCCL_TOPO_DUMP_FILE=FILE set and give "
+        "that file"
+    )
