@@ -32,16 +32,6 @@ OTHER_COLLECTIVES = frozenset(
 ) - set(BY_PLAN_WORD)
 
 
-def place(rank: int, block: int | None = None, step: int | None = None) -> str:
-    """`rank 3, thread block 2, step 5`, as far as the numbers are given."""
-    words = f"rank {rank}"
-    if block is not None:
-        words += f", thread block {block}"
-    if step is not None:
-        words += f", step {step}"
-    return words
-
-
 def read_word(
     entry: Entry, key: str, rule: str, known: Collection[str], told: Collective | None
 ) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from forestcoll.common.display import Shown
 from forestcoll.program.collective import Collective
@@ -351,7 +351,8 @@ class Once(Generic[T]):
         return value
 
 
-def where(rank: int, block: int, step: int, op: Op | None = None) -> str:
-    """`rank 0, thread block 1, step 2 (recv)`."""
-    at = f"rank {rank}, thread block {block}, step {step}"
-    return at if op is None else f"{at} ({op.value})"
+def where(*at: Any) -> str:
+    """`rank 0, thread block 1, step 2 (recv)`, as far as it is given: numbers, and an operation."""
+    words = zip(("rank", "thread block", "step"), at, strict=False)
+    operation = [f" ({op.value})" for op in at[3:]]
+    return ", ".join(f"{word} {number}" for word, number in words) + "".join(operation)

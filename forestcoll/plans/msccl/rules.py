@@ -9,17 +9,17 @@ Both return nothing; PlanError names rank, thread block, step, the limit and the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from forestcoll.common.errors import PlanError
-from forestcoll.plans.rules import place
 from forestcoll.program import (
     FUSED,
     Instruction,
     Op,
     Program,
     RankProgram,
-    ThreadBlock,
 )
+from forestcoll.program.program import where
 from forestcoll.program.targets import Target
 from forestcoll.verify.wiring import check_wiring
 
@@ -38,30 +38,30 @@ def check_structure(program: Program) -> None:
             f"MSCCL XML holds fifo programs; this one is {program.style} (MSCCL++ JSON holds those)"
         )
     fine: set[int] = set()  # many steps are one object
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for s, step in enumerate(block.steps):
-                if isinstance(step, Instruction) and id(step) not in fine:
-                    _check_step(step, (r, b, s))
-                    fine.add(id(step))
+    for *at, step in program.instructions():
+        if id(step) not in fine:
+            fault = _fault(step)
+            if fault:
+                raise PlanError(f"{where(*at)}: {fault}")
+            fine.add(id(step))
 
 
-def _check_step(step: Instruction, at: tuple[int, int, int]) -> None:
+def _fault(step: Instruction) -> str:
+    """What of a step has no words, or ""."""
     if step.op is Op.NOP:
-        raise PlanError(
-            f"{place(*at)}: a nop by itself has no place in a plan; put what it waits for into "
-            f"`after` of the next step"
+        return (
+            "a nop by itself has no place in a plan; put what it waits for into `after` of the "
+            "next step"
         )
     most = MAX_FUSED if step.op is Op.REDUCE else 1
     if max(len(step.src), len(step.dst)) > most:
-        raise PlanError(
-            f"{place(*at)}: {step.op} has {len(step.src)} sources and {len(step.dst)} "
-            f"destinations; MSCCL XML has up to {most}"
+        return (
+            f"{step.op} has {len(step.src)} sources and {len(step.dst)} destinations; MSCCL XML "
+            f"has up to {most}"
         )
     if len({ref.buffer for ref in step.src}) > 1:
-        raise PlanError(
-            f"{place(*at)}: the sources of one reduce lie in one buffer; make a reduce per buffer"
-        )
+        return "the sources of one reduce lie in one buffer; make a reduce per buffer"
+    return ""
 
 
 def lines_of(step: Instruction) -> int:
@@ -74,94 +74,85 @@ def check_limits(program: Program, target: Target) -> None:
     """PlanError where the target's loader would refuse the plan, or silently run another one."""
     if program.n > MAX_CHILDREN:
         raise PlanError(f"{program.n} ranks; MSCCL XML holds at most {MAX_CHILDREN}")
-    fine: set[int] = set()
-    for r, rank in enumerate(program.ranks):
-        lines = [
-            sum([lines_of(step) for step in block.steps if isinstance(step, Instruction)])
-            for block in rank.thread_blocks
-        ]
-        _check_rank_limits(program, r, rank, sum(lines), target)
-        _check_channel_load(r, rank)
-        for b, block in enumerate(rank.thread_blocks):
-            _check_block_limits(r, b, block, lines[b], target, fine)
+    for at, words in _limit_faults(program, target):
+        raise PlanError(where(*at) + words)
     check_wiring(program)
 
 
-def _check_rank_limits(
-    program: Program, r: int, rank: RankProgram, steps: int, target: Target
-) -> None:
-    blocks = rank.thread_blocks
-    if not blocks:
-        raise PlanError(f"rank {r} has no thread block; the runtime cannot launch an empty rank")
-    if len(blocks) > target.thread_blocks:
-        raise PlanError(
-            f"rank {r} has {len(blocks)} thread blocks; {target.name} holds "
-            f"{target.thread_blocks} per rank: use fewer trees"
-        )
-    nodes = 1 + program.n + len(blocks) + steps
-    if nodes > MAX_NODES:
-        raise PlanError(
-            f"rank {r}: {nodes} XML elements to load (algo, {program.n} gpu, {len(blocks)} tb, "
-            f"{steps} step); the loaders hold {MAX_NODES}: use fewer trees"
-        )
-
-
-def _check_channel_load(r: int, rank: RankProgram) -> None:
-    # The loader keeps a counter per channel and direction and touches the entry behind the last
-    # one for every thread block of the channel, with or without a step that uses it.
-    sends: Counter[int] = Counter()
-    recvs: Counter[int] = Counter()
-    for b, block in enumerate(rank.thread_blocks):
-        c = block.channel
-        if max(sends[c], recvs[c]) >= MAX_BLOCKS_PER_CHANNEL:
-            raise PlanError(
-                f"{place(r, b)}: channel {c} already serves {MAX_BLOCKS_PER_CHANNEL} thread "
-                f"blocks of one direction, the most it can; use another channel"
+def _limit_faults(program: Program, target: Target) -> Iterator[tuple[tuple[int, ...], str]]:
+    """A place, and the words behind it."""
+    fine: set[int] = set()  # steps that are within limits, wherever they stand
+    name = target.name
+    for r, rank in enumerate(program.ranks):
+        blocks = rank.thread_blocks
+        lines = [sum([lines_of(step) for _, step in block.instructions()]) for block in blocks]
+        if not blocks:
+            yield (r,), " has no thread block; the runtime cannot launch an empty rank"
+        if len(blocks) > target.thread_blocks:
+            yield (
+                (r,),
+                f" has {len(blocks)} thread blocks; {name} holds {target.thread_blocks} per rank: "
+                "use fewer trees",
             )
-        sends[c] += block.send >= 0
-        recvs[c] += block.recv >= 0
-
-
-def _check_block_limits(
-    r: int, b: int, block: ThreadBlock, lines: int, target: Target, fine: set[int]
-) -> None:
-    """`fine`: steps that are within limits, wherever they stand."""
-    if block.channel >= target.channels:
-        raise PlanError(
-            f"{place(r, b)}: channel {block.channel}; {target.name} has channels 0 to "
-            f"{target.channels - 1}"
-        )
-    if lines > target.steps:
-        raise PlanError(
-            f"{place(r, b)}: {lines} steps in XML (nops for dependencies counted); "
-            f"{target.name} holds {target.steps}: use fewer trees or more thread blocks"
-        )
-    for s, step in enumerate(block.steps):
-        if not isinstance(step, Instruction) or id(step) in fine:
-            continue
-        fine.add(id(step))
-        if step.op in FUSED and not target.fused:
-            raise PlanError(
-                f"{place(r, b, s)}: {target.name} does not run {step.op}; lower the plan for it "
-                f"(only send, recv, copy and reduce)"
+        nodes = 1 + program.n + len(blocks) + sum(lines)
+        if nodes > MAX_NODES:
+            yield (
+                (r,),
+                f": {nodes} XML elements to load (algo, {program.n} gpu, {len(blocks)} tb, "
+                f"{sum(lines)} step); the loaders hold {MAX_NODES}: use fewer trees",
             )
-        for ref in step.src + step.dst:
-            if ref.count > target.count:
-                raise PlanError(
-                    f"{place(r, b, s)}: {ref.count} chunks in one step; {target.name} holds "
-                    f"{target.count}: split the step"
+        # The loader keeps a counter per channel and direction and touches the entry behind the last
+        # one for every thread block of the channel, with or without a step that uses it.
+        load: Counter[tuple[int, bool]] = Counter()
+        for b, block in enumerate(blocks):
+            c = block.channel
+            if max(load[c, True], load[c, False]) >= MAX_BLOCKS_PER_CHANNEL:
+                yield (
+                    (r, b),
+                    f": channel {c} already serves {MAX_BLOCKS_PER_CHANNEL} thread blocks of one "
+                    "direction, the most it can; use another channel",
                 )
-            if ref.offset > MAX_OFFSET:
-                raise PlanError(
-                    f"{place(r, b, s)}: chunk offset {ref.offset}; the device keeps offsets in "
-                    f"16 bits, at most {MAX_OFFSET}: use fewer chunks"
+            load[c, True] += block.send >= 0
+            load[c, False] += block.recv >= 0
+        for b, block in enumerate(blocks):
+            if block.channel >= target.channels:
+                most = target.channels - 1
+                yield (r, b), f": channel {block.channel}; {name} has channels 0 to {most}"
+            if lines[b] > target.steps:
+                yield (
+                    (r, b),
+                    f": {lines[b]} steps in XML (nops for dependencies counted); {name} holds "
+                    f"{target.steps}: use fewer trees or more thread blocks",
                 )
-        for other, _ in step.after:
-            if other >= target.dependency_blocks:
-                raise PlanError(
-                    f"{place(r, b, s)}: waits for thread block {other}; {target.name} can only "
-                    f"wait for thread blocks 0 to {target.dependency_blocks - 1}: order them first"
-                )
+            for s, step in block.instructions():
+                if id(step) not in fine:
+                    fine.add(id(step))
+                    yield from (((r, b, s), words) for words in _step_faults(step, target))
+
+
+def _step_faults(step: Instruction, target: Target) -> Iterator[str]:
+    if step.op in FUSED and not target.fused:
+        yield (
+            f": {target.name} does not run {step.op}; lower the plan for it (only send, recv, copy "
+            "and reduce)"
+        )
+    for ref in step.src + step.dst:
+        if ref.count > target.count:
+            yield (
+                f": {ref.count} chunks in one step; {target.name} holds {target.count}: split the "
+                "step"
+            )
+        if ref.offset > MAX_OFFSET:
+            yield (
+                f": chunk offset {ref.offset}; the device keeps offsets in 16 bits, at most "
+                f"{MAX_OFFSET}: use fewer chunks"
+            )
+    for other, _ in step.after:
+        if other >= target.dependency_blocks:
+            yield (
+                f": waits for thread block {other}; {target.name} can only wait for thread blocks "
+                f"0 to {target.dependency_blocks - 1}: order them first"
+            )
 
 
 def melts(first: Instruction, second: Instruction) -> bool:
@@ -182,7 +173,7 @@ def flags_of(rank: RankProgram) -> list[set[int]]:
     """
     flags: list[set[int]] = [set() for _ in rank.thread_blocks]
     for b, block in enumerate(rank.thread_blocks):
-        steps = [s for s in block.steps if isinstance(s, Instruction)]
+        steps = [step for _, step in block.instructions()]
         for other, s in (pair for step in steps for pair in step.after):
             flags[other].add(s)
         sums = [s for s, step in enumerate(steps[1:]) if step.op is Op.REDUCE]

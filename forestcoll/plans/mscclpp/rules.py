@@ -8,8 +8,10 @@ are those of microsoft/mscclpp (execution_common.hpp, execution_kernel.hpp, exec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from forestcoll.common.errors import PlanError
-from forestcoll.plans.rules import check_group, place
+from forestcoll.plans.rules import check_group
 from forestcoll.program import (
     OPERATIONS,
     PACKETS,
@@ -23,6 +25,7 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
+from forestcoll.program.program import where
 from forestcoll.program.rank_placement import places
 from forestcoll.program.targets import HALF_CHUNKS, MSCCLPP, Target
 
@@ -34,8 +37,6 @@ MAX_BARRIERS = 16  # barrier ids of a rank
 MAX_INDEX = 1023  # parallel channels of one kind between two ranks
 MAX_SWITCHES = 16  # switch channels of a thread block
 ALIGNMENT = 16  # bytes; chunks and slices are multiples of it
-
-At = tuple[int, int, int]
 
 
 def kind_of(block: ThreadBlock, step: Instruction) -> str:
@@ -61,54 +62,40 @@ def check_structure(program: Program) -> None:
             for channel in block.channels:
                 if channel.index > MAX_INDEX:
                     raise PlanError(
-                        f"{place(r, b)}: channel number {channel.index} to rank {channel.peer}; at "
+                        f"{where(r, b)}: channel number {channel.index} to rank {channel.peer}; at "
                         f"most {MAX_INDEX + 1} run side by side, counted from 0"
                     )
             for s, instruction in block.instructions():
-                _check_operation(block, instruction, (r, b, s))
+                for fault in _faults(block, instruction):
+                    raise PlanError(f"{where(r, b, s)}: {fault}")
 
 
-def _check_operation(block: ThreadBlock, step: Instruction, at: At) -> None:
-    if not OPERATIONS[step.op].json:
-        raise PlanError(f"{place(*at)}: {step.op} is a fifo operation; MSCCL++ JSON has none")
-    if len({block.channels[c].kind for c in step.channels}) > 1:
-        raise PlanError(f"{place(*at)}: {step.op} mixes memory and port channels; make it two")
-    most = 1 if step.op is Op.COPY else MAX_REFS
-    for what, refs in (("sources", step.src), ("destinations", step.dst)):
+def _faults(block: ThreadBlock, step: Instruction) -> Iterator[str]:
+    op, src, dst = step.op, step.src, step.dst
+    if not OPERATIONS[op].json:
+        yield f"{op} is a fifo operation; MSCCL++ JSON has none"
+    channels = [block.channels[c] for c in step.channels]
+    if len({channel.kind for channel in channels}) > 1:
+        yield f"{op} mixes memory and port channels; make it two"
+    most = 1 if op is Op.COPY else MAX_REFS
+    for what, refs in (("sources", src), ("destinations", dst)):
         if len(refs) > most:
-            raise PlanError(f"{place(*at)}: {step.op} has {len(refs)} {what}; it needs 1 to {most}")
-    if step.op in SPREADS:
-        _check_sources(block, step, at)
-    if step.op in PUTS:
-        _check_put(block, step, at)
-
-
-def _check_sources(block: ThreadBlock, step: Instruction, at: At) -> None:
-    if len(step.src) > 1 and len(set(step.src)) == 1:
-        raise PlanError(
-            f"{place(*at)}: {step.op} names one source {len(step.src)} times; name it once, it "
-            f"goes to every destination"
+            yield f"{op} has {len(refs)} {what}; it needs 1 to {most}"
+    kind = kind_of(block, step)
+    if op in SPREADS and len(src) > 1 and len(set(src)) == 1:
+        yield f"{op} names one source {len(src)} times; name it once, it goes to every destination"
+    if op in SPREADS and kind == "memory" and len({ref.buffer for ref in src}) > 1:
+        yield (
+            f"the sources of {op} over memory channels lie in one buffer: the runtime takes the "
+            "first one's for all"
         )
-    if kind_of(block, step) == "memory" and len({ref.buffer for ref in step.src}) > 1:
-        raise PlanError(
-            f"{place(*at)}: the sources of {step.op} over memory channels lie in one buffer: the "
-            f"runtime takes the first one's for all"
-        )
-
-
-def _check_put(block: ThreadBlock, step: Instruction, at: At) -> None:
-    port = kind_of(block, step) == "port"
-    if (port or step.channels) and len(step.channels) != len(step.dst):
-        raise PlanError(
-            f"{place(*at)}: {step.op} to {len(step.dst)} destinations over "
-            f"{len(step.channels)} channels; it needs one each"
-        )
-    for c, ref in zip(step.channels, step.dst, strict=False):
-        if block.channels[c].peer != ref.rank:
-            raise PlanError(
-                f"{place(*at)}: {step.op} to rank {ref.rank} over a channel to rank "
-                f"{block.channels[c].peer}"
-            )
+    if op not in PUTS:
+        return
+    if (kind == "port" or channels) and len(channels) != len(dst):
+        yield (f"{op} to {len(dst)} destinations over {len(channels)} channels; it needs one each")
+    for channel, ref in zip(channels, dst, strict=False):
+        if channel.peer != ref.rank:
+            yield f"{op} to rank {ref.rank} over a channel to rank {channel.peer}"
 
 
 def check_protocol(program: Program) -> None:
@@ -155,7 +142,8 @@ def check_limits(program: Program, target: Target) -> None:
                     f"rank {r}: semaphore {s} starts at {value}; it must be 0 to 2^31-1"
                 )
         for b, block in enumerate(rank.thread_blocks):
-            _check_block_limits(r, b, block, target)
+            for step, words in _limit_faults(block, target):
+                raise PlanError(f"{where(r, b, *step)}: {words}")
 
 
 def _far(program: Program) -> set[int]:
@@ -170,78 +158,78 @@ def _far(program: Program) -> set[int]:
     }
 
 
-def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> None:
+def _limit_faults(block: ThreadBlock, target: Target) -> Iterator[tuple[tuple[int, ...], str]]:
+    """The step, if it is of one, and what is wrong."""
     held = sum(len(step.body) + 1 if isinstance(step, Pipeline) else 1 for step in block.steps)
     if held > target.steps:
-        raise PlanError(
-            f"{place(r, b)}: {held} operations (pipelines and what is in them counted alike); "
-            f"{target.name} holds {target.steps}: use fewer trees or more thread blocks"
+        yield (
+            (),
+            f"{held} operations (pipelines and what is in them counted alike); {target.name} holds "
+            f"{target.steps}: use fewer trees or more thread blocks",
         )
     if len(block.switches) > MAX_SWITCHES:
-        raise PlanError(
-            f"{place(r, b)}: {len(block.switches)} switches; {target.name} holds {MAX_SWITCHES} in "
-            "a thread block: use more thread blocks"
+        yield (
+            (),
+            f"{len(block.switches)} switches; {target.name} holds {MAX_SWITCHES} in a thread "
+            "block: use more thread blocks",
         )
     remote: dict[str, set[tuple[int | None, str]]] = {"memory": set(), "port": set()}
-    for kind in ("memory", "port"):
+    for kind in remote:
         channels = sum(channel.kind == kind for channel in block.channels)
         if channels > target.channels:
-            raise PlanError(
-                f"{place(r, b)}: {channels} {kind} channels; {target.name} holds "
-                f"{target.channels} of a kind in a thread block: use more thread blocks"
+            yield (
+                (),
+                f"{channels} {kind} channels; {target.name} holds {target.channels} of a kind in a "
+                "thread block: use more thread blocks",
             )
     for s, step in enumerate(block.steps):
         if isinstance(step, Pipeline) and step.unit_bytes % ALIGNMENT:
-            raise PlanError(
-                f"{place(r, b, s)}: a pipeline unit of {step.unit_bytes} bytes; the runtime works "
-                f"in blocks of {ALIGNMENT}, make it a multiple"
+            yield (
+                (s,),
+                f"a pipeline unit of {step.unit_bytes} bytes; the runtime works in blocks of "
+                f"{ALIGNMENT}, make it a multiple",
             )
     for s, operation in block.instructions():
-        _check_operation_limits(operation, target, (r, b, s))
+        yield from (((s,), words) for words in _operation_faults(operation, target))
         for ref in operation.src + operation.dst:
             if ref.rank is not None:
                 remote[kind_of(block, operation)].add((ref.rank, ref.buffer))
     for kind, buffers in remote.items():
         if len(buffers) > MAX_REMOTE:
-            raise PlanError(
-                f"{place(r, b)}: reaches {len(buffers)} remote buffers by {kind} channels; "
-                f"{target.name} holds {MAX_REMOTE}: use more thread blocks"
+            yield (
+                (),
+                f"reaches {len(buffers)} remote buffers by {kind} channels; {target.name} holds "
+                f"{MAX_REMOTE}: use more thread blocks",
             )
 
 
-def _check_operation_limits(step: Instruction, target: Target, at: At) -> None:
-    if len(step.channels) > MAX_IDS:
-        raise PlanError(
-            f"{place(*at)}: {step.op} over {len(step.channels)} channels; {target.name} holds "
-            f"{MAX_IDS} in one operation: make it several"
-        )
-    if len(step.semaphores) > MAX_SEMAPHORES:
-        raise PlanError(
-            f"{place(*at)}: {step.op} of {len(step.semaphores)} semaphores; {target.name} holds "
-            f"{MAX_SEMAPHORES} in one operation: make it several"
-        )
+def _operation_faults(step: Instruction, target: Target) -> Iterator[str]:
+    for numbers, what, most in (
+        (step.channels, "over {} channels", MAX_IDS),
+        (step.semaphores, "of {} semaphores", MAX_SEMAPHORES),
+    ):
+        if len(numbers) > most:
+            yield (
+                f"{step.op} {what.format(len(numbers))}; {target.name} holds {most} in one "
+                "operation: make it several"
+            )
     if step.op is Op.BARRIER and step.ident >= MAX_BARRIERS:
-        raise PlanError(
-            f"{place(*at)}: barrier {step.ident}; {target.name} has barriers 0 to "
-            f"{MAX_BARRIERS - 1}"
-        )
+        yield f"barrier {step.ident}; {target.name} has barriers 0 to {MAX_BARRIERS - 1}"
     if step.op is Op.FLUSH:
-        raise PlanError(
-            f"{place(*at)}: flush does nothing in {target.name}; use put_signal_flush, or wait "
-            f"for the peer's answer before the source is written again"
+        yield (
+            f"flush does nothing in {target.name}; use put_signal_flush, or wait for the peer's "
+            "answer before the source is written again"
         )
     if step.op is Op.GET and any(
         a.offset != b.offset for a, b in zip(step.src, step.dst, strict=True)
     ):
-        raise PlanError(
-            f"{place(*at)}: get from one chunk number to another; {target.name} swaps the two, so "
-            f"only equal ones work: let the peer put"
+        yield (
+            f"get from one chunk number to another; {target.name} swaps the two, so only equal "
+            "ones work: let the peer put"
         )
     for ref in step.src + step.dst:
         if ref.count > target.count:
-            raise PlanError(
-                f"{place(*at)}: {ref.count} chunks in one step; {target.name} holds {target.count}"
-            )
+            yield f"{ref.count} chunks in one step; {target.name} holds {target.count}"
 
 
 def largest_size(program: Program) -> int:
