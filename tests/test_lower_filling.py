@@ -30,12 +30,11 @@ from forestcoll.compile.search import (
     slice_pipelines,
 )
 from forestcoll.lower import lower, usage
-from forestcoll.lower.fifo import share_sums, sum_of
+from forestcoll.lower.fifo import Port, match_ports, share_sums, sum_of
 from forestcoll.lower.instances import hardest
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.onesided import Spread, blocks_of, forks
-from forestcoll.lower.port_pairing import Port, match_ports
 from forestcoll.lower.schedule import links_of, schedule
 from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.plans import mscclpp
@@ -289,7 +288,7 @@ def test_wide_sums_begin_at_other_ranks_at_every_rank() -> None:
         order = (root, *(rank for rank in range(32) if rank != root))
         tree = RankTree(root, "reduce", 0, 1, parent, order)
         chunks = Layout(Collective.REDUCE, 32, 1, (0,) * 32, (tree,))
-        split = blocks_of(chunks, Limits(MSCCLPP, "", (), 1), ["box"] * 32)
+        split = blocks_of(chunks, Limits(MSCCLPP, "", ("box/",) * 32, 1))
         groups = split.groups(0, root)[::-1]  # the main one last
         assert sorted(c for group in groups for c in group) == sorted({*range(32)} - {root})
         after = [c for c in groups[-1] if c > root]  # the next ranks first, then round

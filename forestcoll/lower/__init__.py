@@ -4,7 +4,6 @@
     transfers      what one rank hands another in one step, of trees and of routes
     schedule       transfers for much data in the order of a schedule on the links
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
-      port_pairing which ends of connections its thread blocks own
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
       channels     of which kind they are; operations on several of them
     packets        MSCCL++ for few bytes
@@ -119,20 +118,18 @@ def lower(
     """
     _check_arguments(forest, unit_bytes, instances)
     forest = forest.expand()
-    names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     title = f"{forest.collective} on {forest.name}"
-    limits = Limits(target, title, names, forest.trees_per_root)
+    limits = Limits(target, title, forest.graph.rank_names, forest.trees_per_root)
     fifo = target.style == "fifo"
     parity = parity_of(forest.graph) if fifo else no_parity
     chunks = layout(forest, instances, parity, spread.grain, spread.units)
-    boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     extra = {"instances": str(instances)} if instances > 1 else {}
     in_place = True
     sent: Protocol = "LL"
     columns = None
     if not fifo and protocol == "LL":
         check_bytes(chunks, limits, "fewer trees (--trees 1) make fewer chunks")
-        ranks, in_place = lower_packets(chunks, limits, boxes)
+        ranks, in_place = lower_packets(chunks, limits)
     else:
         sent = choose_protocol(forest, target, protocol)
         if fifo:
@@ -141,7 +138,7 @@ def lower(
                 links = links_of(forest, block_rate(forest, sent), partners)
             ranks, columns = lower_fifo(chunks, limits, links, adders)
         else:
-            ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
+            ranks, halves = lower_onesided(chunks, limits, unit_bytes, spread)
             if halves:
                 extra["halves"] = halves
     program = program_of(

@@ -24,19 +24,19 @@ without a connection that do nothing but add (`Adders`) leave the others one ste
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
-from forestcoll.lower.layout import Layout, local_blocks
+from forestcoll.lower.layout import Layout, local_blocks, turn
 from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps
-from forestcoll.lower.port_pairing import Port, Ports, pair_ports
 from forestcoll.lower.schedule import MOST_UNIT, Channels, Links, schedule
 from forestcoll.lower.transfers import Connection, Transfer, by_levels, early_copies
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
@@ -68,7 +68,7 @@ def lower_fifo(
     for unit, rate, apart in _attempts(layout, limits.target, links):
         assert links is not None  # else there are no attempts
         order = schedule(layout, early, links, most=unit, block=rate, apart=apart)
-        work = _work(layout, order.transfers, order.scratch, early)
+        work = _Work(layout, order.transfers, order.scratch, early)
         work.arrivals = order.arrivals
         if adders:
             room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
@@ -102,7 +102,7 @@ def write_fifo(
     `scratch`: chunks of it that they use, per rank; `recycles`: more than once. `early`: ranks that
     copy their own data first. Raises PlanError where a limit cannot be kept.
     """
-    work = _work(layout, transfers, scratch, early, recycles)
+    work = _Work(layout, transfers, scratch, early, recycles)
     return _write(work, dict.fromkeys(work.connections, 1), limits)
 
 
@@ -203,10 +203,25 @@ def _deal(parts: Counter[Sum], steps: int) -> dict[Sum, int]:
     return dealt
 
 
+# --- the ends of connections that thread blocks own
+
+
+class Port(NamedTuple):
+    """One end of a connection on one channel: the unit that a thread block can own."""
+
+    rank: int
+    sends: bool
+    peer: int
+    channel: int
+
+
+Ports = tuple[Port, ...]
+"""What one thread block owns: a receiving end, a sending end, or both on one channel."""
+
+
 # --- thread blocks
 
 
-@dataclass(slots=True)
 class _Work:
     """What thread blocks are written for. `blocks`: the transfers in their order, in the kernel.
 
@@ -215,24 +230,22 @@ class _Work:
     `adders`: per rank thread blocks that add up all sums, where there are any.
     """
 
-    layout: Layout
-    scratch: list[int]
-    early: frozenset[int]
-    blocks: _kernel.FifoBlocks
-    connections: list[Connection]
     arrivals: Sequence[int] = ()
     adders: tuple[int, ...] = ()
 
-
-def _work(
-    layout: Layout,
-    transfers: list[Transfer],
-    scratch: list[int],
-    early: frozenset[int],
-    recycles: bool = False,
-) -> _Work:
-    blocks = _kernel.FifoBlocks(transfers, layout.inputs, layout.output_chunks, recycles, _WORDS)
-    return _Work(layout, scratch, early, blocks, blocks.connections)
+    def __init__(
+        self,
+        layout: Layout,
+        transfers: list[Transfer],
+        scratch: list[int],
+        early: frozenset[int],
+        recycles: bool = False,
+    ) -> None:
+        self.layout, self.scratch, self.early = layout, scratch, early
+        self.blocks = _kernel.FifoBlocks(
+            transfers, layout.inputs, layout.output_chunks, recycles, _WORDS
+        )
+        self.connections: list[Connection] = self.blocks.connections
 
 
 def _write(work: _Work, widths: Channels, limits: Limits) -> Checked:
@@ -243,7 +256,7 @@ def _write(work: _Work, widths: Channels, limits: Limits) -> Checked:
     while True:
         numbers = _share_out(widths, limits)
         pairs = work.blocks.share_out([numbers[connection] for connection in work.connections])
-        blocks, owner = _own_blocks(work, pairs, limits.names)
+        blocks, owner = _own_blocks(work, pairs, limits.boxes)
         lengths = _emit(work, pairs, blocks, target)
         if not _widen(widths, owner, blocks, lengths, limits):
             break
@@ -314,7 +327,7 @@ def _share_out(widths: Channels, limits: Limits) -> dict[Connection, list[int]]:
 
 
 def _own_blocks(
-    work: _Work, pairs: Pairs, names: Sequence[str]
+    work: _Work, pairs: Pairs, boxes: Sequence[str]
 ) -> tuple[list[list[Ports]], dict[Port, Connection]]:
     """Returns per rank its thread blocks, one for every connection, channel and direction.
 
@@ -327,7 +340,7 @@ def _own_blocks(
         owner[Port(dst, False, src, channel)] = connection
     blocks: list[list[Ports]] = [[] for _ in range(work.layout.n)]
 
-    n, boxes = work.layout.n, [name.rpartition("/")[0] for name in names]
+    n = work.layout.n
     start = [boxes.index(box) for box in boxes]  # the first rank of each rank's box
 
     def place(port: Port) -> tuple[int, bool, int, int, int]:
@@ -414,3 +427,57 @@ def _program(work: _Work, rank: int, ports: list[Ports], target: Target) -> Rank
         )
     layout, scratch = work.layout, work.blocks.scratch_of(rank)
     return RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, scratch)
+
+
+def pair_ports(
+    blocks: list[list[Ports]],
+    lengths: Sequence[Sequence[int]],
+    limits: Limits,
+    adders: Sequence[int] = (),
+) -> list[list[Ports]]:
+    """Returns the blocks, short senders and receivers joined where a rank has too many of them.
+
+    `lengths`: steps of every rank's thread blocks. `adders`: per rank those that only add. Raises
+    PlanError where even that leaves too many.
+    """
+    target = limits.target
+    result = []
+    for rank, (ports, taken) in enumerate(zip(blocks, lengths, strict=True)):
+        # one for local copies, if there are any
+        add = adders[rank] if adders else 0
+        local = add + min(1, len(taken) - len(ports) - add)
+        excess = len(ports) + local - target.thread_blocks
+        alone = {p[0]: n for p, n in zip(ports, taken, strict=False) if len(p) == 1}
+        pairs = match_ports(alone, target.steps)[:excess] if excess > 0 else []
+        if len(pairs) < excess:
+            figure = len(ports) + local - len(pairs)
+            raise limits.refuse(limits.rank(rank), "thread blocks", figure, target.thread_blocks)
+        gone = {p for joined in pairs for p in joined}
+        result.append([p for p in ports if p[0] not in gone] + pairs)
+    return result
+
+
+def match_ports(length: dict[Port, int], most: int) -> list[Ports]:
+    """Returns receivers and senders of a channel that fit one thread block, the shortest first."""
+    matches = []
+    for channel in sorted({p.channel for p in length}):
+        here = sorted((steps, p) for p, steps in length.items() if p.channel == channel)
+        receivers = [(s, p) for s, p in here if not p.sends]
+        senders = [(s, p) for s, p in here if p.sends]
+        for taken, receiver in receivers:
+            # the longest sender that still fits leaves the short ones for long receivers
+            place = bisect_right(senders, most - taken, key=lambda entry: entry[0]) - 1
+            if place >= 0:
+                first = bisect_left(senders, senders[place][0], key=lambda entry: entry[0])
+                own = (n for n in range(first, place) if senders[n][1].peer == receiver.peer)
+                # what goes to a peer and what comes from it are far apart in the turns: half of
+                # all blocks then send first, the others receive
+                more, sender = senders.pop(next(own, place))
+                matches.append((taken + more, (receiver, sender)))
+
+    def place_of(match: tuple[int, Ports]) -> tuple[int, tuple[bool, int], Ports]:
+        """Puts the next ranks first: where few are joined, not all ranks join those to one."""
+        taken, joined = match
+        return taken, turn(joined[0].peer, joined[0].rank), joined
+
+    return [joined for _, joined in sorted(matches, key=place_of)]

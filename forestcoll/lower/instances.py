@@ -105,22 +105,21 @@ def hardest(forest: Forest, program: Program) -> Work:
     return max(most, key=lambda work: work.ratio, default=IDLE)
 
 
-def most_instances(program: Program, target: Target) -> tuple[int, str]:
-    """The most instances to try, a power of two, and what keeps it from more."""
+def most_instances(
+    program: Program, target: Target | None = None, most_operations: int = OPERATIONS
+) -> tuple[int, str]:
+    """The most equal parts to try, a power of two, and what keeps it from more.
+
+    `target`: whose channels a fifo program takes more of then, if it does.
+    """
     served, used = Sizes.of(program), usage(program)
-    chunks = served.chunks
     most = most_chunks(program.n) if served.powers else RARE
+    words = f"with more, the plan has more than {most_operations} operations"
     limits = [
-        (
-            most // chunks,
-            f"with more, sizes are multiples of more than {most} elements",
-        ),
-        (
-            OPERATIONS // used.total,
-            f"with more, the plan has more than {OPERATIONS} operations",
-        ),
+        (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
+        (most_operations // used.total, words),
     ]
-    if program.style == "fifo":
+    if target is not None and program.style == "fifo":
         words = f"with more, it takes more than the {target.channels} channels of {target.name}"
         limits.append((target.channels // used.channels, words))
     most, why = min(limits)

@@ -194,9 +194,9 @@ class Layout:
         """
         low, high = self.start[rank], self.start[rank + 1]
         pieces = max(-(-(high - low) // most), min(parts, high - low))
-        cuts = [low + (high - low) * p // max(1, pieces) for p in range(pieces + 1)]
         return [
-            (self.input(rank, a, b - a), self.output(rank, a, b - a)) for a, b in pairwise(cuts)
+            (self.input(rank, a, b - a), self.output(rank, a, b - a))
+            for a, b in cut_evenly(low, high, pieces)
         ]
 
 
@@ -226,7 +226,12 @@ def layout(
     whole = math.gcd(forest.total, *(t.count for t in merged))
     trees = [replace(t, count=t.count // whole * units) for t in merged]
     if grain:
-        trees = [part for tree in trees for part in _parts(tree, grain)]
+        trees = [
+            replace(tree, count=high - low)
+            for tree in trees
+            for number in (max(1, (2 * tree.count + grain) // (2 * grain)),)  # the nearest to it
+            for low, high in cut_evenly(0, tree.count, number)
+        ]
     chunks = forest.total // whole * units
     parts = [0] * forest.n
     phase = forest.collective.phases[0]  # every root's share is cut once in each
@@ -241,12 +246,9 @@ def layout(
     return Layout(forest.collective, forest.n, chunks * instances, tuple(start), placed)
 
 
-def _parts(tree: RankTree, grain: int) -> Iterator[RankTree]:
-    """The tree as several that differ by a chunk at most, of about `grain` chunks."""
-    number = max(1, (2 * tree.count + grain) // (2 * grain))
-    cuts = [tree.count * i // number for i in range(number + 1)]
-    for low, high in pairwise(cuts):
-        yield replace(tree, count=high - low)
+def cut_evenly(low: int, high: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Yields the ends of as many parts of a range, which differ by one at most."""
+    return pairwise(low + (high - low) * part // max(1, parts) for part in range(parts + 1))
 
 
 def _refuse_relays(forest: Forest) -> None:

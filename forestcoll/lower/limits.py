@@ -176,6 +176,11 @@ class Limits:
             "--format forest writes the trees without any"
         )
 
+    @property
+    def boxes(self) -> tuple[str, ...]:
+        """Per rank the box that holds it."""
+        return tuple(name.rpartition("/")[0] for name in self.names)
+
     def rank(self, rank: int) -> str:
         """The rank in words."""
         return f"rank {rank} ({self.names[rank]})"

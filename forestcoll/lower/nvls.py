@@ -69,7 +69,7 @@ def lower_nvls(
             "which costs as much as an allreduce; plans without switches do better"
         )
     _check_hops(forest, title)
-    names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
+    names = forest.graph.rank_names
     chunks = layout(forest)
     reducing = forest.collective.two_phases
     wanted = min(_enough_blocks(forest), target.thread_blocks) if blocks is None else blocks

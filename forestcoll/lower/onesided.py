@@ -26,7 +26,6 @@ from typing import Final, Literal
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.lower.channels import Boxes
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
 from forestcoll.program import (
@@ -104,14 +103,14 @@ SERIAL = "reduce and broadcast of a class one after the other: too few thread bl
 
 
 def lower_onesided(
-    layout: Layout, limits: Limits, boxes: Boxes, unit_bytes: int, spread: Spread = TOGETHER
+    layout: Layout, limits: Limits, unit_bytes: int, spread: Spread = TOGETHER
 ) -> tuple[tuple[RankProgram, ...], str]:
     """What every rank does, and how the halves of an allreduce meet ("" for other collectives).
 
     Raises PlanError where a limit cannot be kept.
     """
     target, both = limits.target, layout.collective.two_phases
-    blocks = blocks_of(layout, limits, boxes, spread)
+    blocks = blocks_of(layout, limits, spread)
     busy = target.thread_blocks if spread.grain else BUSY
     halves = 2 if both else 1
     while refused := blocks.deal(halves, busy):
@@ -131,11 +130,9 @@ def lower_onesided(
     return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
 
 
-def blocks_of(
-    layout: Layout, limits: Limits, boxes: Boxes, spread: Spread = TOGETHER
-) -> _kernel.OnesidedBlocks:
+def blocks_of(layout: Layout, limits: Limits, spread: Spread = TOGETHER) -> _kernel.OnesidedBlocks:
     """Returns the trees of a layout, cut in groups, for thread blocks that are to be dealt out."""
-    target, collective = limits.target, layout.collective
+    target, collective, boxes = limits.target, layout.collective, limits.boxes
     return _kernel.OnesidedBlocks(
         layout.trees,
         [_APART.index(spread.apart(tree, collective.two_phases)) for tree in layout.trees],

@@ -58,8 +58,8 @@ from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.channels import KINDS, NOP, Boxes, Kind, batches, kind_of, sync
-from forestcoll.lower.layout import Layout, RankTree, from_next, ref_at
+from forestcoll.lower.channels import KINDS, NOP, Kind, batches, kind_of, sync
+from forestcoll.lower.layout import Layout, RankTree, cut_evenly, from_next, ref_at
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.program import (
@@ -281,11 +281,11 @@ def _in(write: Write) -> range:
 # --- handshakes
 
 
-def shakes(layout: Layout, boxes: Boxes, target: Target) -> Iterator[tuple[ThreadBlock, ...]]:
+def shakes(layout: Layout, limits: Limits) -> Iterator[tuple[ThreadBlock, ...]]:
     """Per rank the thread blocks to add to those that move the packets of a tree with a root."""
     readers: dict[int, set[int]] = defaultdict(set)
     writers: dict[int, set[int]] = defaultdict(set)
-    late = set()
+    late, boxes = set(), limits.boxes
     for tree in layout.trees:
         for child in tree.order[1:]:
             parent, down = tree.parent[child], tree.phase == "broadcast"
@@ -295,7 +295,7 @@ def shakes(layout: Layout, boxes: Boxes, target: Target) -> Iterator[tuple[Threa
             if down and parent != tree.root and boxes[parent] != boxes[child]:
                 late.add(parent)
     for rank in range(layout.n):
-        yield tuple(_handshakes(rank, readers[rank], writers[rank], late, boxes, target))
+        yield tuple(_handshakes(rank, readers[rank], writers[rank], late, limits))
 
 
 def _handshakes(
@@ -303,11 +303,10 @@ def _handshakes(
     readers: set[int],
     writers: set[int],
     late: set[int],
-    boxes: Boxes,
-    target: Target,
+    limits: Limits,
 ) -> Iterator[ThreadBlock]:
     """The rank's thread blocks: one, unless it has more peers than a thread block has channels."""
-    everyone = sorted(readers | writers)
+    everyone, boxes, target = sorted(readers | writers), limits.boxes, limits.target
     kinds = [[p for p in everyone if kind_of(rank, p, boxes) == kind] for kind in KINDS]
     groups = [*zip_longest(*(batches(peers, target.channels) for peers in kinds), fillvalue=())]
     together = Instruction(Op.BARRIER, ident=0, group=len(groups)) if len(groups) > 1 else NOP
@@ -335,11 +334,11 @@ def _handshakes(
 class _Writer:
     """Writes jobs; `scratch` counts the chunks of packets that each rank has needed so far."""
 
-    def __init__(self, boxes: Boxes, limits: Limits, scratch: Sequence[int]) -> None:
-        self.boxes, self.limits = boxes, limits
+    def __init__(self, limits: Limits, scratch: Sequence[int]) -> None:
+        self.boxes, self.limits = limits.boxes, limits
         self.peers = limits.target.peers
         self.scratch = [*scratch]
-        self.jobs: Jobs = [defaultdict(list) for _ in boxes]
+        self.jobs: Jobs = [defaultdict(list) for _ in scratch]
         self.number = 0
         """The class of the jobs that are written."""
 
@@ -461,9 +460,7 @@ def check_bytes(layout: Layout, limits: Limits, advice: str) -> None:
 # --- trees
 
 
-def lower_packets(
-    layout: Layout, limits: Limits, boxes: Boxes
-) -> tuple[tuple[RankProgram, ...], bool]:
+def lower_packets(layout: Layout, limits: Limits) -> tuple[tuple[RankProgram, ...], bool]:
     """What every rank does, and whether that is right in place; PlanError beyond the limits.
 
     A reduce-scatter with sums on the way keeps them in its output, which in place is its input.
@@ -484,15 +481,15 @@ def lower_packets(
             for k in range(tree.count)
         )
         with suppress(PlanError):  # if there is room for so many more operations
-            return lower_packets(replace(layout, trees=cut), limits, boxes)
-    trees = _Trees(layout, _Writer(boxes, limits, [0] * layout.n))
+            return lower_packets(replace(layout, trees=cut), limits)
+    trees = _Trees(layout, _Writer(limits, [0] * layout.n))
     if sharing:
         trees.share(groups, places)
     else:
         for number, group in enumerate(groups):
             trees.writer.number = number
             trees.write(group)
-    more = shakes(layout, boxes, limits.target) if layout.collective.has_root else ()
+    more = shakes(layout, limits) if layout.collective.has_root else ()
     return trees.writer.ranks(layout, even=even, more=more), not sharing
 
 
@@ -625,7 +622,7 @@ def _levels(tree: RankTree) -> list[int]:
 
 
 def sum_packets(
-    layout: Layout, rounds: Sequence[Groups], boxes: Boxes, limits: Limits
+    layout: Layout, rounds: Sequence[Groups], limits: Limits
 ) -> tuple[RankProgram, ...]:
     """What every rank does in an allreduce of such `rounds` (lower/rounds.py), in any call.
 
@@ -642,7 +639,7 @@ def sum_packets(
         [Ref(Buffer.SCRATCH, slot * count, count) for slot in range(low, high)]
         for low, high in pairwise(begins)
     ]
-    writer = _Writer(boxes, limits, [begins[-1] * count] * layout.n)
+    writer = _Writer(limits, [begins[-1] * count] * layout.n)
 
     def hand_on(rank: int, k: int) -> tuple[To, Ref | None]:
         """Where the packets of round `k` arrive at the group, and in own scratch."""
@@ -677,7 +674,6 @@ def write_packets(
     layout: Layout,
     transfers: Sequence[Transfer],
     scratch: Sequence[int],
-    boxes: Boxes,
     limits: Limits,
 ) -> tuple[RankProgram, ...]:
     """What every rank does in an all-to-all, for calls out of place. PlanError beyond the limits.
@@ -685,7 +681,8 @@ def write_packets(
     `scratch`: chunks that relays need, per rank. Packets for the rank itself arrive behind them.
     """
     check_bytes(layout, limits, limits.hint)
-    writer = _Writer(boxes, limits, [kept + layout.output_chunks for kept in scratch])
+    boxes = limits.boxes
+    writer = _Writer(limits, [kept + layout.output_chunks for kept in scratch])
     sent: list[list[Transfer]] = [[] for _ in range(layout.n)]
     for transfer in transfers:
         sent[transfer.src].append(transfer)
@@ -743,5 +740,6 @@ def _parts(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
     start, n = layout.start, layout.n
     for first, end in ((0, rank), (rank + 1, n)):
         parts = max(1, -(-(end - first) * BLOCKS // n))
-        cuts = [start[first + (end - first) * p // parts] for p in range(parts + 1)]
-        yield from ((a, b) for a, b in pairwise(cuts) if a < b)
+        for a, b in cut_evenly(first, end, parts):
+            if start[a] < start[b]:
+                yield start[a], start[b]

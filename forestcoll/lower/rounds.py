@@ -103,18 +103,16 @@ def _primes(n: int) -> tuple[int, ...]:
 def lower_rounds(rounds: Rounds, target: Target) -> Program:
     """Returns the program, in LL or packets, right in any call; PlanError beyond the limits."""
     graph, groups = rounds.graph, rounds.groups
-    n, names = len(graph.ranks), tuple(graph.names[node] for node in graph.ranks)
-    hint = "trees take fewer thread blocks"
+    n, hint = len(graph.ranks), "trees take fewer thread blocks"
     title = f"allreduce in rounds of {' x '.join(map(str, rounds.sizes))} ranks on {rounds.name}"
-    limits = Limits(target, title, names, 1, hint)
+    limits = Limits(target, title, graph.rank_names, 1, hint)
     fifo = target.style == "fifo"
     chunks = PARTS if fifo else 1
     layout = Layout(Collective.ALLREDUCE, n, chunks, (0,) * n + (chunks,), ())
     if fifo:
         ranks = tuple(_program(rank, groups, limits) for rank in range(n))
     else:
-        boxes = tuple(graph.box(node) for node in graph.ranks)
-        ranks = sum_packets(layout, groups, boxes, limits)
+        ranks = sum_packets(layout, groups, limits)
     return program_of(ranks, limits, rounds.name, layout, True, protocol="LL")
 
 

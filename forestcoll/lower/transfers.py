@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from forestcoll.lower.layout import Layout, RankTree, own_ref
+from forestcoll.lower.layout import Layout, RankTree, cut_evenly, own_ref
 from forestcoll.program import Buffer, Ref
 
 READERS = 16
@@ -71,10 +71,9 @@ class Transfer:
 def cut_trees(trees: Iterable[RankTree], most: int) -> Iterator[RankTree]:
     """Yields the trees, those of more than `most` chunks cut into nearly equal parts."""
     for tree in trees:
-        parts = -(-tree.count // most)
-        for part in range(parts):
-            low, high = tree.count * part // parts, tree.count * (part + 1) // parts
-            yield replace(tree, first=tree.first + low, count=high - low)
+        end = tree.first + tree.count
+        for low, high in cut_evenly(tree.first, end, -(-tree.count // most)):
+            yield replace(tree, first=low, count=high - low)
 
 
 def early_copies(layout: Layout) -> frozenset[int]:

@@ -71,7 +71,7 @@ def read_other(
     report = lint(text, str(file), target.name, told=Told(root=root), sms=target.thread_blocks)
     if not report.ok or report.verified is None:
         raise PlanError(f"{file}: not right for {target.name}: {report.findings[0]}")
-    names = tuple(graph.names[node] for node in graph.ranks)
+    names = graph.rank_names
     own_places, both = (program.in_place, program.out_of_place), (bool(collective.phases), True)
     try:
         if program.in_switches:

@@ -18,10 +18,8 @@ from itertools import pairwise
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
 from forestcoll.lower.channels import kind_of
-from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
-from forestcoll.lower.limits import usage
+from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, most_instances
 from forestcoll.program import Program, Protocol
-from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target
 from forestcoll.solver.alltoall.routes import Routes
 
@@ -77,14 +75,14 @@ def fill(
     local = blocks_for(algbw / program.n)
     of = {pair: blocks_for(rate) for pair, rate in rates.items()}
     first = partial(_first, routes, target, name)
-    most, why = _room(program)
+    most, why = most_instances(program)
     tried = (Lanes(parts, local, of) for parts in _halve(min(wanted, most)))
     program, lanes, refused = first(program, Lanes(of=of), tried)
     lanes = replace(lanes, local=min(lanes.width, local))
     most = times
     if target.style != "fifo":  # fifo programs go round by round, as in stages
         most *= MOST_STAGES if routes.hops > 1 else MOST_PIECES
-    stages = min(most, _room(program, MOST_OPERATIONS)[0])
+    stages = min(most, most_instances(program, most_operations=MOST_OPERATIONS)[0])
     staged = (replace(lanes, stages=stages) for stages in _halve(stages))
     program, _, _ = first(program, lanes, staged)
     if lanes.width == wanted:
@@ -118,17 +116,3 @@ def _first(
         except PlanError as error:
             why = f"with {wider.parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
     return program, lanes, why
-
-
-def _room(program: Program, most_operations: int = OPERATIONS) -> tuple[int, str]:
-    """The most parts to try, a power of two, and what keeps it from more."""
-    served = Sizes.of(program)
-    most = most_chunks(program.n) if served.powers else RARE
-    parts, why = min(
-        (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
-        (
-            most_operations // usage(program).total,
-            f"with more, the plan has more than {most_operations} operations",
-        ),
-    )
-    return 1 << max(1, parts).bit_length() - 1, why

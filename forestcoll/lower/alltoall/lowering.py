@@ -96,25 +96,23 @@ def lower_flows(
     lanes: Lanes = ONE,
 ) -> Program:
     """The same for flows from rank to rank that give every pair `units`, whatever their links."""
-    names = tuple(graph.names[node] for node in graph.ranks)
-    limits = Limits(target, f"alltoall on {name}", names, 1, WAY_OUT)
-    n, k = len(names), units * lanes.parts
+    limits = Limits(target, f"alltoall on {name}", graph.rank_names, 1, WAY_OUT)
+    n, k = len(graph.ranks), units * lanes.parts
     if n * k > target.chunks:
         raise limits.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
     fifo, packets = target.style == "fifo", target.style != "fifo" and protocol == "LL"
     turns = 0 if packets else LOCAL_TURNS if fifo else TURNS
     transfers, scratch = transfers_of(flows, n, units, target.count, lanes, turns)
-    boxes = tuple(graph.box(node) for node in graph.ranks)
     columns = None
     if fifo:
         ranks, columns = write_fifo(chunks, transfers, scratch, limits, recycles=True)
     elif packets:
-        ranks = write_packets(chunks, transfers, scratch, boxes, limits)
+        ranks = write_packets(chunks, transfers, scratch, limits)
     else:
         if protocol not in (None, "Simple"):
             raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
-        ranks = write_onesided(chunks, transfers, scratch, boxes, limits)
+        ranks = write_onesided(chunks, transfers, scratch, limits)
     return program_of(
         ranks, limits, name, chunks, False, protocol=protocol or "Simple", columns=columns
     )

@@ -33,7 +33,6 @@ def write_onesided(
     layout: Layout,
     transfers: Sequence[Transfer],
     scratch: Sequence[int],
-    boxes: Boxes,
     limits: Limits,
 ) -> tuple[RankProgram, ...]:
     """What every rank does, with as few thread blocks for each peer as hold its steps.
@@ -44,7 +43,7 @@ def write_onesided(
     target = limits.target
     wide: dict[tuple[int, int], int] = defaultdict(lambda: 1)
     while True:
-        writer = _Writer(layout, transfers, boxes, wide)
+        writer = _Writer(layout, transfers, limits.boxes, wide)
         wanting = {
             lane[:2]
             for lanes in writer.lanes
