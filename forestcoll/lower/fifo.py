@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
@@ -51,7 +51,7 @@ Checked = tuple[tuple[RankProgram, ...], Columns]
 """What ranks do, and its columns, which break no limit."""
 Pairs = list[tuple[int, int]]
 """The connections, by their numbers, and the channels that they use."""
-_WORDS: Final = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
+_WORDS = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
 """What thread blocks are made of."""
 
 

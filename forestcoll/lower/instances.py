@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
 
 from forestcoll.lower.limits import takes, usage
 from forestcoll.program import Program, Protocol
@@ -19,7 +18,7 @@ from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
 from forestcoll.schedule.forest import Forest
 from forestcoll.verify.columns import columns_of
 
-BLOCK: Final = TREE_RATE
+BLOCK = TREE_RATE
 """GB/s that a thread block moves, while it sends as much as it receives in fifo style.
 
 So much NCCL gives one that does Simple trees on an Ampere (26.5 on a Volta, 38.7 on a Hopper:
@@ -27,15 +26,15 @@ NCCL src/graph/tuning.cc, perChMaxTreeBws), and rings of 25 GB/s and more it hal
 channels (50 from sm_90 on where there are 5 or more: src/graph/search.cc, ncclTopoDupChannels; its
 ladder of speeds has 24 on sm_90 and on sm_100). GPUs that do more are idle for it, not slower.
 """
-LINK: Final = Fraction(4, 5)
+LINK = Fraction(4, 5)
 """What of their bandwidth links carry: of NVLink's 25, 25, 25 and 50 GB/s NCCL counts on 20, 20,
 20.6 and 40.1 (src/graph/topo.h: SM70_NVLINK_BW, SM80, SM90, SM100).
 """
-ENOUGH: Final = Fraction(9, 10)
+ENOUGH = Fraction(9, 10)
 """Share of a rank's bandwidth at which it has enough thread blocks: the rates are known no better,
 and twice as many is what comes next.
 """
-OPERATIONS: Final = 2**15
+OPERATIONS = 2**15
 """Operations of all ranks that a program may have for more instances: larger ones take seconds."""
 
 
@@ -58,7 +57,7 @@ class Work:
         return self.rate * LINK * ENOUGH / self.block / self.blocks
 
 
-IDLE: Final = Work(Fraction(0), 1)
+IDLE = Work(Fraction(0), 1)
 
 
 def shortage(work: Work, target: Target, why: str) -> str:

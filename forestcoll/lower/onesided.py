@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
@@ -40,22 +40,22 @@ from forestcoll.program import (
 )
 from forestcoll.schedule.forest import Forest
 
-BUSY: Final = 32
+BUSY = 32
 """Thread blocks of a half at work at a rank, where there are as many trees.
 
 So many channels NCCL has at most; more would take processors from computation.
 """
 Apart = Literal["no", "inner", "all"]
 """Ranks of which every child is in a group of its own: none, all but the root, all."""
-_APART: Final = ("no", "inner", "all")
-_WORDS: Final = (
+_APART = ("no", "inner", "all")
+_WORDS = (
     *(Instruction, Ref, Pipeline, Channel, *Buffer, "memory", "port"),
     *(Op.NOP, Op.COPY, Op.REDUCE_TO, Op.PUT, Op.PUT_SIGNAL),
     *(Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT, Op.SIGNAL, Op.WAIT),
     *(Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.ACQUIRE, Op.RELEASE),
 )
 """What thread blocks are made of."""
-_LIMITS: Final = ("operations", "channels of one kind", "remote buffers")
+_LIMITS = ("operations", "channels of one kind", "remote buffers")
 
 
 @dataclass(frozen=True, slots=True)

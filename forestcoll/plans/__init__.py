@@ -19,7 +19,7 @@ import stat
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import PlanError
@@ -58,7 +58,7 @@ class FileFormat:
     odd_size: str  # what the runtime does with a size that the plan does not serve
 
 
-FORMATS: Final[dict[Format, FileFormat]] = {
+FORMATS: dict[Format, FileFormat] = {
     "msccl-xml": FileFormat(
         title="MSCCL XML",
         home="forestcoll.plans.msccl",

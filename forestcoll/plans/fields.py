@@ -11,15 +11,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.plans.findings import At, Findings
 
-LARGE: Final = 2**80
+LARGE = 2**80
 """Above every number of a file: their digits are limited."""
 Verb = Literal["add", "fault", "refuse"]
-POSITIVE: Final = range(1, LARGE)
+POSITIVE = range(1, LARGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ plan format and its runtimes, or an engine, ask beyond it stands with them.
 
 from __future__ import annotations
 
-from typing import Final
-
 from forestcoll.common.errors import PlanError
 from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts, count_chunks
 from forestcoll.program.ops import (
@@ -39,8 +37,8 @@ from forestcoll.program.program import (
 
 LARGEST = 2**31 - 1
 """Of all counts and numbers: runtimes and engines keep them in 32 bits."""
-_SYNCHRONIZES: Final = SIGNALS | WAITS
-_NAMES_THINGS: Final = _SYNCHRONIZES | SEMAPHORES | {Op.BARRIER}
+_SYNCHRONIZES = SIGNALS | WAITS
+_NAMES_THINGS = _SYNCHRONIZES | SEMAPHORES | {Op.BARRIER}
 """Operations that need channels, semaphores or a barrier."""
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.program.collective import Collective
 from forestcoll.program.program import Buffer, Program
 
-BUFFER_NAMES: Final = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
+BUFFER_NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Literal
 
 from forestcoll.common.errors import PlanError
 
@@ -29,7 +29,7 @@ Phase = Literal["broadcast", "reduce"]
 Parts = Literal["one", "each"]
 """Of a rank's buffer: one part, or one for each rank."""
 
-EVERYONE: Final = -1
+EVERYONE = -1
 """In place of a source rank: all of them, added up."""
 
 
@@ -175,7 +175,7 @@ class Collective(StrEnum):
         return self.definition.bus_factor(n)
 
 
-DEFINITIONS: Final[dict[Collective, Definition]] = {
+DEFINITIONS: dict[Collective, Definition] = {
     Collective.ALLGATHER: Definition(
         inputs="one",
         outputs="each",
@@ -243,7 +243,7 @@ DEFINITIONS: Final[dict[Collective, Definition]] = {
     ),
 }
 
-BY_TREES: Final = tuple(c for c in Collective if c.phases)
+BY_TREES = tuple(c for c in Collective if c.phases)
 """The collectives that forests carry."""
-BY_PLAN_WORD: Final = {c.definition.plan_word: c for c in Collective}
+BY_PLAN_WORD = {c.definition.plan_word: c for c in Collective}
 """The collectives by the word that plans of both formats have for them."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Literal
 
-MANY: Final = 2**30
+MANY = 2**30
 """As many operands as somebody likes; from the MANY-th on: none."""
 
-REDUCTIONS: Final = ("sum", "prod", "min", "max", "avg")
+REDUCTIONS = ("sum", "prod", "min", "max", "avg")
 """What an operation that adds may do instead of adding."""
 
 Kind = Literal["memory", "port"]
@@ -167,7 +167,7 @@ def _put(json: str, kinds: tuple[Kind, ...], *, signals: bool = False) -> Operat
     )  # fmt: skip
 
 
-OPERATIONS: Final[dict[Op, Operation]] = {
+OPERATIONS: dict[Op, Operation] = {
     Op.NOP: Operation(style="both", json="nop"),
     Op.COPY: Operation(style="both", src=_SOME, dst=_SOME, pairs=True, xml="cpy", json="copy"),
     Op.REDUCE: Operation(style="both", src=_SOME, dst=_ONE, adds=True, xml="re"),
@@ -245,33 +245,28 @@ def those(test: Callable[[Operation], object]) -> frozenset[Op]:
     return frozenset(op for op, row in OPERATIONS.items() if test(row))
 
 
-STYLES: Final = {
+STYLES = {
     "fifo": those(lambda row: row.style != "onesided"),
     "onesided": those(lambda row: row.style != "fifo"),
 }
 """The operations of each style of programs."""
-SENDS: Final = those(lambda row: row.sends)
-RECEIVES: Final = those(lambda row: row.receives)
-FUSED: Final = those(lambda row: row.receives and (row.sends or row.adds))
+SENDS = those(lambda row: row.sends)
+RECEIVES = those(lambda row: row.receives)
+FUSED = those(lambda row: row.receives and (row.sends or row.adds))
 """Those that receive and at once do more."""
-PACKETS: Final = {op: row for op, row in OPERATIONS.items() if row.packets}
-PUTS: Final = those(lambda row: row.spreads and not row.packets)
+PACKETS = {op: row for op, row in OPERATIONS.items() if row.packets}
+PUTS = those(lambda row: row.spreads and not row.packets)
 """Those that write plain data into peers' buffers, over memory or through a port."""
-SPREADS: Final = those(lambda row: row.spreads)
-PAIRS: Final = those(lambda row: row.pairs)
-SIGNALS: Final = those(lambda row: row.signals)
-WAITS: Final = those(lambda row: row.waits)
-SEMAPHORES: Final = those(lambda row: row.semaphores)
-SYNCS: Final = those(lambda row: row.kinds and not row.moves_data)
+SPREADS = those(lambda row: row.spreads)
+SIGNALS = those(lambda row: row.signals)
+WAITS = those(lambda row: row.waits)
+SEMAPHORES = those(lambda row: row.semaphores)
+SYNCS = those(lambda row: row.kinds and not row.moves_data)
 """Those that have channels and move nothing."""
-CHANNELLED: Final = those(lambda row: row.kinds)
-FABRIC: Final = those(lambda row: row.switched)
+CHANNELLED = those(lambda row: row.kinds)
+FABRIC = those(lambda row: row.switched)
 """Operations through switches that copy and add."""
-DATA: Final = those(lambda row: row.moves_data)
-ADDS: Final = those(lambda row: row.adds)
-PLAIN_MOVES: Final = those(
-    lambda row: row.moves_data and not (row.adds or row.packets or row.sends or row.receives)
-)
-"""Those that copy plain data, wherever it lies."""
-BY_XML: Final = {row.xml: op for op, row in OPERATIONS.items() if row.xml}
-BY_JSON: Final = {row.json: op for op, row in OPERATIONS.items() if row.json}
+DATA = those(lambda row: row.moves_data)
+ADDS = those(lambda row: row.adds)
+BY_XML = {row.xml: op for op, row in OPERATIONS.items() if row.xml}
+BY_JSON = {row.json: op for op, row in OPERATIONS.items() if row.json}

@@ -50,6 +50,9 @@ MSCCL_MESSAGES = Messages(2 << 20, 32 << 10, 576_000, 16)
 RCCL_MESSAGES = Messages(2 << 20, 16 << 10, 50_176, 8)
 
 
+NO_LIMIT = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Limits of one runtime."""
@@ -63,13 +66,13 @@ class Target:
     count: int  # largest count of chunks in one step
     dependency_blocks: int  # thread blocks that may be named in a dependency
     fused: bool  # rcs, rrs, rrc, rrcs run
-    channel_blocks: int = 2**31 - 1  # fifo: thread blocks of a rank per channel and direction
-    nodes: int = 2**31 - 1  # fifo: XML elements one rank loads: algo, every gpu, its tbs and steps
-    chunks: int = 2**31 - 1  # chunks in one buffer (offsets are int16 in MSCCL's device structures)
-    peers: int = 2**31 - 1  # onesided: channels, destinations, remote operands in one operation
-    remote_buffers: int = 2**31 - 1  # onesided: remote buffers of one kind a thread block refers to
-    semaphores: int = 2**31 - 1  # onesided: in one operation
-    loader_blocks: int = 2**31 - 1  # thread blocks of a rank that the loader holds, on any GPU
+    channel_blocks: int = NO_LIMIT  # fifo: thread blocks of a rank per channel and direction
+    nodes: int = NO_LIMIT  # fifo: XML elements one rank loads: algo, every gpu, its tbs and steps
+    chunks: int = NO_LIMIT  # chunks in one buffer (offsets are int16 in MSCCL's device structures)
+    peers: int = NO_LIMIT  # onesided: channels, destinations, remote operands in one operation
+    remote_buffers: int = NO_LIMIT  # onesided: remote buffers of one kind a thread block refers to
+    semaphores: int = NO_LIMIT  # onesided: in one operation
+    loader_blocks: int = NO_LIMIT  # thread blocks of a rank that the loader holds, on any GPU
     nics: int = 0  # of a node that it knows; its nodes are alike and in order then. 0: any group
     messages: Messages = MSCCL_MESSAGES
 
@@ -93,19 +96,12 @@ MSCCL = Target(
     chunks=2**15 - 1,
     loader_blocks=1024,
 )
-RCCL = Target(
+RCCL = replace(
+    MSCCL,
     name="rccl",
-    format="msccl-xml",
-    style="fifo",
     thread_blocks=64,
-    steps=64,
-    channels=32,
-    count=71,
     dependency_blocks=64,
     fused=False,
-    channel_blocks=31,  # of 32: the loader touches the entry behind the last for every block
-    nodes=4096,
-    chunks=2**15 - 1,
     loader_blocks=64,
     messages=RCCL_MESSAGES,
 )
@@ -116,7 +112,7 @@ MSCCLPP = Target(
     thread_blocks=108,
     steps=64,
     channels=16,
-    count=2**31 - 1,
+    count=NO_LIMIT,
     dependency_blocks=108,
     fused=False,
     peers=8,

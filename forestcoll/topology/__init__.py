@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from forestcoll.topology.file import (
-        FORMAT,
         Heading,
         dumps_topology,
         load_topology,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
         read_text,
     )
     from forestcoll.topology.model import (
-        DEFAULT_LATENCY,
         Adapter,
         Link,
         LinkRule,
@@ -57,20 +55,15 @@ if TYPE_CHECKING:
         find_cut,
         from_networkx,
         slug,
-        unknown_node,
     )
     from forestcoll.topology.numbers import bandwidth, doubt_port, exact, has_unit, show
-    from forestcoll.topology.parameters import Parameter
 
 __all__ = [
-    "DEFAULT_LATENCY",
-    "FORMAT",
     "Adapter",
     "Heading",
     "Link",
     "LinkRule",
     "Node",
-    "Parameter",
     "Topology",
     "bandwidth",
     "check_connected",
@@ -87,13 +80,12 @@ __all__ = [
     "read_text",
     "show",
     "slug",
-    "unknown_node",
 ]
 
 
 def __getattr__(name: str) -> object:
     """Imports a name's module when it is first used: the command line names readers alone."""
-    for home in ("model", "numbers", "file", "parameters") if name in __all__ else ():
+    for home in ("model", "numbers", "file") if name in __all__ else ():
         module = import_module(f"forestcoll.topology.{home}")
         if hasattr(module, name):
             return getattr(module, name)

@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 from functools import lru_cache
-from typing import Final
 
-_NUMBERS: Final = re.compile(r"\[([0-9]{1,6})-([0-9]{1,6})\]")
-MOST_NUMBERS: Final = 10_000
+_NUMBERS = re.compile(r"\[([0-9]{1,6})-([0-9]{1,6})\]")
+MOST_NUMBERS = 10_000
 """Numbers that a range may hold; a longer one is read as in a shell."""
 
 

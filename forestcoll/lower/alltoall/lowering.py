@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -68,7 +67,7 @@ class Lanes:
         return part % self.width * min(self.width, self.of.get((src, dst), 1)) // self.width
 
 
-ONE: Final = Lanes()
+ONE = Lanes()
 
 
 def lower(

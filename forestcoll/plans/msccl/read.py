@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import RANKS
@@ -36,15 +35,13 @@ from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import Target, most_bytes
 
 # Words that the loaders take (msccl_parser.cc 335-373), and what their sizes count.
-KNOWN: Final = frozenset(
-    (*BY_PLAN_WORD, "send", "recv", "gather", "scatter", "alltoall", "alltoallv")
-)
-TIMES_RANKS: Final = frozenset(("allgather", "reducescatter", "alltoall"))
-CHANNELS: Final = {"msccl": 32, "rccl": 128}
+KNOWN = frozenset((*BY_PLAN_WORD, "send", "recv", "gather", "scatter", "alltoall", "alltoallv"))
+TIMES_RANKS = frozenset(("allgather", "reducescatter", "alltoall"))
+CHANNELS = {"msccl": 32, "rccl": 128}
 """MAXCHANNELS of each runtime (include/device.h:65)."""
-MOST_CHANNELS: Final = max(CHANNELS.values())
-MOST: Final = 2**31 - 1
-MAX_BLOCKS: Final = 1024  # of a rank, in msccl (msccl_struct.h:17-18)
+MOST_CHANNELS = max(CHANNELS.values())
+MOST = 2**31 - 1
+MAX_BLOCKS = 1024  # of a rank, in msccl (msccl_struct.h:17-18)
 End = tuple[int, int, int]
 """Of a connection: from rank, to rank, channel."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.plans.fields import LARGE, Verb
 from forestcoll.plans.findings import At, Findings
@@ -29,16 +29,16 @@ from forestcoll.program import (
 )
 from forestcoll.program.targets import Target
 
-SENDING: Final = frozenset(word for word, op in BY_XML.items() if op in SENDS)
-RECEIVING: Final = frozenset(word for word, op in BY_XML.items() if op in RECEIVES)
-CHECKED: Final = {
+SENDING = frozenset(word for word, op in BY_XML.items() if op in SENDS)
+RECEIVING = frozenset(word for word, op in BY_XML.items() if op in RECEIVES)
+CHECKED = {
     "s": "s", "rrs": "s", "r": "d", "rcs": "d", "rrcs": "sd", "cpy": "sd", "re": "sd",
 }  # fmt: skip
 """Sides that the loader looks at, and only at the offset (msccl_parser.cc 270-288)."""
-MAX_WAITED_FOR: Final = 127
-MAX_JOINED: Final = 15  # re, and the place itself: operands of one addition
-_WORDS: Final = ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "hasdep")
-_NUMBERS: Final = ("s", "depid", "deps")
+MAX_WAITED_FOR = 127
+MAX_JOINED = 15  # re, and the place itself: operands of one addition
+_WORDS = ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "hasdep")
+_NUMBERS = ("s", "depid", "deps")
 
 
 @dataclass(frozen=True, slots=True)

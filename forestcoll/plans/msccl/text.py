@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 from xml.parsers import expat
 
 from forestcoll.common.errors import did_you_mean
@@ -20,16 +20,16 @@ from forestcoll.plans.findings import Findings
 from forestcoll.program import BY_XML, Buffer
 from forestcoll.verify import _machine
 
-CHILD: Final = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
+CHILD = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
 """What each element holds; the file holds an <algo>."""
-STEP_TYPES: Final = (*BY_XML, "nop")
-BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
+STEP_TYPES = (*BY_XML, "nop")
+BUFFERS = {buffer.value: buffer for buffer in Buffer}
 _INT, _WORD = Field(), Field(str)
 _SIZE = Field(int, "XML-SIZE-RANGE", range(2**63), need="add")
 _FLAG = Field(int, "XML-FLAG", (0, 1), need="add")
 _CHUNKS = Field(int, "XML-CHUNKS-NEGATIVE", range(LARGE))
 _BUFFER = Field(str, "XML-BUFFER", BUFFERS)
-SHAPES: Final[dict[str, Shape]] = {
+SHAPES: dict[str, Shape] = {
     "algo": {
         "coll": _WORD, "proto": Field(str, "XML-PROTOCOL", ("Simple", "LL", "LL128")),
         "ngpus": _INT,
@@ -46,12 +46,12 @@ SHAPES: Final[dict[str, Shape]] = {
     },
 }  # fmt: skip
 """What the loaders read of each element."""
-ATTRIBUTES: Final = {"name", "redop", "sums"}.union(*SHAPES.values())
-PLAIN: Final = {str(number): number for number in range(-1, 256)}
+ATTRIBUTES = {"name", "redop", "sums"}.union(*SHAPES.values())
+PLAIN = {str(number): number for number in range(-1, 256)}
 """By their texts: numbers that say what they mean."""
-MAX_ATTRIBUTES: Final = 16  # a tag's attributes that the runtimes' parsers keep
-MAX_NAME: Final = 254  # bytes of a tag's or an attribute's name, and of a comment's first word
-MAX_VALUE: Final = 255  # and of a value
+MAX_ATTRIBUTES = 16  # a tag's attributes that the runtimes' parsers keep
+MAX_NAME = 254  # bytes of a tag's or an attribute's name, and of a comment's first word
+MAX_VALUE = 255  # and of a value
 _INTEGER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z", re.ASCII)
 _NAME = r"[A-Za-z_][\w.:-]*"
 _STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"&]*")* ?/?>|</{_NAME}>')

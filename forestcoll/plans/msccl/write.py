@@ -8,7 +8,6 @@ What a step type means, and every limit, is the runtimes'; docs/plans.md has the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.plans.msccl.rules import (
@@ -30,10 +29,10 @@ from forestcoll.program import (
 from forestcoll.program.targets import Target
 
 # What the parser itself can hold; a target narrows it to what runs on its devices.
-FORMAT_LIMITS: Final = Target("MSCCL XML", "msccl-xml", "fifo", 1024, 64, 32, 71, 128, True)
+FORMAT_LIMITS = Target("MSCCL XML", "msccl-xml", "fifo", 1024, 64, 32, 71, 128, True)
 MAX_NAME = 99  # bytes of the algo's name
 MAX_VALUE = 255  # bytes of any attribute value: the parsers' buffers, which they do not guard
-_NO_CHARS: Final = frozenset((0xFFFE, 0xFFFF))  # the two that XML 1.0 forbids beside controls
+_NO_CHARS = frozenset((0xFFFE, 0xFFFF))  # the two that XML 1.0 forbids beside controls
 
 
 def dumps(program: Program, target: Target | None = None, *, in_place: bool | None = None) -> str:
@@ -141,7 +140,7 @@ def _step(
         number, block, s = number + 1, -1, -1
 
 
-_IDLE: Final = Ref(Buffer.INPUT, 0, 1)
+_IDLE = Ref(Buffer.INPUT, 0, 1)
 
 
 def _words(word: str, src: Ref, dst: Ref) -> str:

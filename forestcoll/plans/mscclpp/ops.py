@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import INSTRUCTIONS
@@ -35,7 +35,7 @@ from forestcoll.program import (
 )
 from forestcoll.program.targets import Target
 
-DATA_WORDS: Final[Mapping[str, tuple[Operation, Sequence[str]]]] = {
+DATA_WORDS: Mapping[str, tuple[Operation, Sequence[str]]] = {
     word: (OPERATIONS[op], ("switch",) if op in FABRIC else (*OPERATIONS[op].kinds,))
     for word, op in BY_JSON.items()
     if op in DATA
@@ -46,25 +46,25 @@ DATA_WORDS: Final[Mapping[str, tuple[Operation, Sequence[str]]]] = {
     )
 }
 """Data operations by name: what they take, and the types of channel that they work over."""
-SYNC_WORDS: Final = {word: op for word, op in BY_JSON.items() if op in SYNCS}
-USES: Final = {
+SYNC_WORDS = {word: op for word, op in BY_JSON.items() if op in SYNCS}
+USES = {
     **dict.fromkeys(DATA_WORDS, ("channel_ids", "src_buff", "dst_buff", "tbg_info")),
     **dict.fromkeys(SYNC_WORDS, ("channel_ids",)),
     **{word: ("semaphore_ids",) for word, op in BY_JSON.items() if op in SEMAPHORES},
     "nop": (), "barrier": ("barrier_id", "num_threadblocks"), "pipeline": ("iter_context", "ops"),
 }  # fmt: skip
 """Operation -> the fields that it uses."""
-OWN: Final = {name: frozenset(("name", "channel_type", *used)) for name, used in USES.items()}
-UNIONS: Final = {key: used[0] for used in USES.values() for key in used}
+OWN = {name: frozenset(("name", "channel_type", *used)) for name, used in USES.items()}
+UNIONS = {key: used[0] for used in USES.values() for key in used}
 """Field -> the first of its group: the loader writes all groups into the same bytes."""
-UNKNOWN: Final = {"glre": "; the executor has the fused glres only"}
-LACKS: Final = {
+UNKNOWN = {"glre": "; the executor has the fused glres only"}
+LACKS = {
     "gstorepkt": "a multicast of packets by an NVLS switch",
     "glre": "a reduction in an NVLS switch (the runtime does not know it either)",
 }
 """Operations that no Program holds."""
-CHANNEL_TYPES: Final = (*KINDS, "none")
-SWITCH: Final = WAYS[2]
+CHANNEL_TYPES = (*KINDS, "none")
+SWITCH = WAYS[2]
 Refs = list[Ref | None]
 """Operands; None stands for one that could not be read."""
 Remote = tuple[int | None, str | None]  # rank and buffer letter; None where unknown

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import BLOCKS, CHUNKS, RANKS
@@ -48,7 +48,7 @@ from forestcoll.program.rank_placement import places
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import MSCCLPP, Target, host_of
 
-_SETTINGS: Final = ("buffer_alignment", "num_threads_per_block")
+_SETTINGS = ("buffer_alignment", "num_threads_per_block")
 
 
 def loads(text: str, source: str) -> Program:

@@ -7,7 +7,7 @@ limits are the kernel's. Unknown fields are left alone.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from forestcoll.plans.fields import LARGE, POSITIVE, Field, Shape
 from forestcoll.plans.mscclpp.rules import (
@@ -19,11 +19,11 @@ from forestcoll.plans.mscclpp.rules import (
 )
 from forestcoll.program import Buffer
 
-NO_LIMIT: Final = 2**64 - 1
-BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
-KINDS: Final = ("memory", "port", "switch")
+NO_LIMIT = 2**64 - 1
+BUFFERS = {buffer.value: buffer for buffer in Buffer}
+KINDS = ("memory", "port", "switch")
 """Of channels."""
-WAYS: Final = ("type", "buffer_id", "switch_channel_id")
+WAYS = ("type", "buffer_id", "switch_channel_id")
 """How an operand may name its buffer."""
 _INT, _WORD, _FLAG = Field(), Field(str), Field(bool, usual=False, need="")
 
@@ -44,19 +44,19 @@ def _list(of: Any = int, rule: str = "", most: int = 0, *, optional: bool = Fals
 
 
 _BUFFER = _word("MPP-BUFFER-TYPE", BUFFERS)
-OPERAND: Final[Shape] = {
+OPERAND: Shape = {
     "index": _INT, "size": Field(int, "MPP-SIZE-ZERO", POSITIVE),
     "type": _BUFFER, "buffer_id": _INT, "switch_channel_id": _INT,
 }  # fmt: skip
-CONTEXT: Final[Shape] = {
+CONTEXT: Shape = {
     "num_chunks": Field(int, "MPP-PIPE-CHUNKS", POSITIVE),
     "unit_size": Field(int, "MPP-PIPE-UNIT", range(ALIGNMENT, 2**32, ALIGNMENT), range(1, 2**32)),
 }
-IDLE_CONTEXT: Final[Shape] = {
+IDLE_CONTEXT: Shape = {
     "num_chunks": _INT, "unit_size": Field(int, "MPP-PIPE-UNIT", range(1, 2**32)),
 }  # fmt: skip
 """Of an operation that is no pipeline: the loader divides by unit_size all the same."""
-OPERATION: Final[Shape] = {
+OPERATION: Shape = {
     "name": _WORD,
     "channel_ids": _list(int, "MPP-OP-CHANNELS", MAX_IDS, optional=True),
     "src_buff": _list(OPERAND, "MPP-OP-REFS", MAX_REFS, optional=True),
@@ -69,7 +69,7 @@ OPERATION: Final[Shape] = {
     "semaphore_ids": _list(int, "MPP-SEMAPHORES", MAX_SEMAPHORES, optional=True),
 }
 _CHUNKS = range(2**31)
-ACCESS: Final = _word("MPP-CHANNEL-TYPE", KINDS[:2], "switch", "none")
+ACCESS = _word("MPP-CHANNEL-TYPE", KINDS[:2], "switch", "none")
 """A type of channel by which remote buffers are reached."""
 _GROUP = {"ranks": _list(), "size": Field(int, "MPP-SWITCH-GROUP", POSITIVE, None)}
 _GPU = {
@@ -101,7 +101,7 @@ _GPU = {
     }),
 }  # fmt: skip
 _MEBI = range(1, 2**20 + 1)
-PLAN: Final[Shape] = {
+PLAN: Shape = {
     "name": _WORD,
     "collective": _WORD,
     "protocol": Field(str, "MPP-PROTOCOL", ("Simple", "LL"), None),
@@ -116,7 +116,7 @@ PLAN: Final[Shape] = {
     "max_message_size": _optional(NO_LIMIT, "MPP-SIZE-RANGE", range(1, NO_LIMIT + 1)),
     "gpus": _list(_GPU),
 }
-OWN: Final[Shape] = {
+OWN: Shape = {
     "forestcoll": Field(dict, usual={}, need="", of={
         "name": Field(str, need=""), "in_place": Field(bool, need=""),
         "out_of_place": Field(bool, usual=False), "names": _list(str, optional=True),

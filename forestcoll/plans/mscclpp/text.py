@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.common.input_limits import PLAN_DIGITS, PLAN_VALUES
 from forestcoll.plans.fields import Entry, Field, Shape
 from forestcoll.plans.findings import Findings
 
-TYPES: Final[dict[type, str]] = {
+TYPES: dict[type, str] = {
     int: "an integer", str: "a string", bool: "true or false", list: "a list", dict: "an object",
 }  # fmt: skip
 _LONG = re.compile(rf"[0-9]{{{PLAN_DIGITS + 1}}}")

@@ -11,7 +11,7 @@ import hashlib
 import json
 from functools import lru_cache
 from itertools import groupby, islice, repeat
-from typing import Any, Final
+from typing import Any
 
 from forestcoll.common.errors import PlanError
 from forestcoll.plans.mscclpp.rules import (
@@ -42,7 +42,7 @@ from forestcoll.program import (
 from forestcoll.program.targets import Target
 
 # What the loader itself can hold; a target narrows it to what runs on its devices.
-FORMAT_LIMITS: Final = Target(
+FORMAT_LIMITS = Target(
     "MSCCL++ JSON", "mscclpp-json", "onesided", 4096, 64, 16, 2**31 - 1, 4096, False
 )
 THREADS = 1024  # threads of a thread block

@@ -10,14 +10,14 @@ they would not survive.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from forestcoll.plans.findings import Findings, Report, report
 from forestcoll.plans.stock import graph, trees
 
 Kind = Literal["rccl-trees", "nccl-graph"]
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Z][A-Z0-9_]*)=(.*?)[ \t]*$", re.MULTILINE)
-WORDS: Final[dict[Kind, str]] = {"rccl-trees": "RCCL_TREES", "nccl-graph": "NCCL_GRAPH_FILE's"}
+WORDS: dict[Kind, str] = {"rccl-trees": "RCCL_TREES", "nccl-graph": "NCCL_GRAPH_FILE's"}
 SAMPLE = 65_536
 """Characters of a file that are looked at to know what it is."""
 

@@ -12,21 +12,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.plans.findings import Findings
 from forestcoll.topology.source import Element, parse_xml
 
-VERSION: Final = "1"
-KINDS: Final = {0: "ring", 1: "tree", 2: "collnet chain", 3: "NVLS", 4: "collnet direct"}
-RING: Final = 0
-PATTERNS: Final = {RING: 4, 1: 3}
+VERSION = "1"
+KINDS = {0: "ring", 1: "tree", 2: "collnet chain", 3: "NVLS", 4: "collnet direct"}
+RING = 0
+PATTERNS = {RING: 4, 1: 3}
 """Of a ring; of a tree that is a chain, whose first GPU talks to both adapters."""
-TYPES: Final = ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
-NUMBERS: Final = ("id", "pattern", "crossnic", "nchannels", "samechannels")
-SPEEDS: Final = ("speedintra", "speedinter")
-MOST_CHANNELS: Final = 64
+TYPES = ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+NUMBERS = ("id", "pattern", "crossnic", "nchannels", "samechannels")
+SPEEDS = ("speedintra", "speedinter")
+MOST_CHANNELS = 64
 """Of NCCL (RCCL: 128)."""
 
 

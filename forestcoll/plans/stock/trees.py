@@ -11,16 +11,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from forestcoll.plans.findings import Findings
 
-VARIABLE: Final = "RCCL_TREES"
-MOST_TREES: Final = 63
+VARIABLE = "RCCL_TREES"
+MOST_TREES = 63
 """The parser's table has 64 rows, the last of which ends it (graph.h 100), ..."""
-MOST_LENGTH: Final = 255
+MOST_LENGTH = 255
 """... and 256 characters a row; it writes beyond without a word."""
-MOST_CHILDREN: Final = 2
+MOST_CHILDREN = 2
 """Kernels are built for two; the parser stores three, and loses its way from the fourth on."""
 
 CHANNELS = 32
