@@ -27,7 +27,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from typing import NamedTuple
@@ -154,8 +153,7 @@ def _least_steps(layout: Layout, unit: int) -> int:
 # --- sums
 
 
-@dataclass(frozen=True, slots=True)
-class Adders:
+class Adders(NamedTuple):
     """Thread blocks that only add: how many each rank has, and which of them adds up a sum."""
 
     counts: tuple[int, ...]

@@ -21,8 +21,7 @@ cannot take the sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
@@ -58,8 +57,7 @@ _WORDS = (
 _LIMITS = ("operations", "channels of one kind", "remote buffers")
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """How the work of a rank is spread over thread blocks.
 
     `grain`: trees of many chunks are cut into trees of about so many, each with thread blocks of

@@ -18,9 +18,9 @@ whose roots add up for all. (MSCCL++'s kernel begins with the own data at each r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from typing import NamedTuple
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import program_of
@@ -46,8 +46,7 @@ Waits = tuple[tuple[int, int], ...]
 """(thread block, step) of the rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(NamedTuple):
     """An allreduce over the ranks of `graph`, of the machine called `name`.
 
     `sizes`: of the groups of each round, their product the number of ranks. The first are of

@@ -23,7 +23,6 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
@@ -52,8 +51,7 @@ FINE, COARSE = 10, 40
 """A chunk takes the widest link 2^10 units of time at least, but the narrowest 2^40 at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(NamedTuple):
     """Per pair of ranks the links between them; capacities in units; GB/s of the whole schedule.
 
     `block`: GB/s that a thread block moves on these GPUs. `partners`: who goes first among equals.

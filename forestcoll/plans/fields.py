@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.plans.findings import At, Findings
@@ -22,8 +21,7 @@ Verb = Literal["add", "fault", "refuse"]
 POSITIVE = range(1, LARGE)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """What a field may be.
 
     `rule`: the one that a value breaks which is none of `fits` (of a list: its length). A Program

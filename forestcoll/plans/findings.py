@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans.rule_catalogue import RULES, SEVERITIES, Severity
@@ -197,8 +197,7 @@ class FirstError(Findings):
         return replace(program, extra={**program.extra, "notes": "\n".join(self.notes.values())})
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """All that was found in one plan. `counts` counts also what is beyond `findings`."""
 
     source: str

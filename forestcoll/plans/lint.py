@@ -10,9 +10,9 @@ as the runtime holds, and its words become findings.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -55,8 +55,7 @@ _SIGNALS = PUTS | {Op.SIGNAL, Op.RELEASE}
 _BARRIERS = frozenset((Op.NOP, Op.BARRIER))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What the caller knows better than the file."""
 
     collective: Collective | None = None

@@ -6,15 +6,13 @@ RUN- what shows when the plan is run symbolically. docs/reference/rules.md lists
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """`error`: refused, hangs, corrupts or adds wrongly; `warning`: unused, slow or unreliable."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.program.collective import Collective
@@ -11,8 +11,7 @@ from forestcoll.program.program import Buffer, Program
 BUFFER_NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkCounts:
+class ChunkCounts(NamedTuple):
     """Chunk counts: buffers of each rank, the collective's whole data and one rank's part of it."""
 
     ranks: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 
@@ -23,8 +23,7 @@ EXPERT = {"tp": "etp", "ep": "ep", "dp": "edp", "pp": "pp"}
 """What is meant by them in the experts' grid; it has no cp, as the dense one has no ep."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """Names and sizes of dimensions, the one that varies fastest first."""
 
     names: tuple[str, ...]
@@ -52,8 +51,7 @@ class Grid:
         return steps
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(NamedTuple):
     """The grids of a job over the same ranks; `order` as the framework is told it."""
 
     grids: tuple[Grid, ...]

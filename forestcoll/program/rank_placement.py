@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a rank runs. `gpu`: number within its node, by the topology's name for it."""
 
     rank: int
@@ -19,8 +18,7 @@ class Place:
     gpu: int
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """All ranks' places. `per_node` is 0 where nodes hold different numbers of ranks.
 
     `in_order`: ranks are numbered node by node, as launchers number processes.

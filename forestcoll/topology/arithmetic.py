@@ -10,10 +10,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import DIGITS, EXPRESSION_DEPTH, EXPRESSION_LENGTH, RANGE_VALUES
@@ -27,8 +27,7 @@ _TOKEN = re.compile(rf"\s*(?:({DECIMAL.pattern})|([A-Za-z_]\w*)|(\*\*|//|==|!=|<
 POWER_STEPS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(NamedTuple):
     """`text` ready to be computed; `names` are the parameters and indices that it uses.
 
     `cost`: steps that one computation takes, for `input_limits.EXPRESSION_STEPS`.
@@ -51,8 +50,7 @@ class Expression:
         raise TopologyError(f"'{self.text}' is {value}; a whole number is needed here")
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """`first..last`, both included; one less than `first` as `last` is the empty range."""
 
     first: Expression
@@ -72,8 +70,7 @@ class Range:
         return range(first, last + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(NamedTuple):
     """Text with `{expression}` and `{first..last}` in it, such as "box{b}/gpu{0..7}"."""
 
     text: str

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, islice, product
 from math import prod
+from typing import NamedTuple
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import EXPRESSION_STEPS, LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
@@ -298,8 +299,7 @@ def _columns(links: Iterable[Link]) -> tuple[list[str], list[str]]:
     return [link.src for link in links], [link.dst for link in links]
 
 
-@dataclass(frozen=True, slots=True)
-class _Classes:
+class _Classes(NamedTuple):
     """What a link's template loops over for a merged index."""
 
     classes: list[Alike]

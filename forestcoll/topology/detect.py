@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 from forestcoll.common.errors import ForestCollError, TopologyError, did_you_mean
 from forestcoll.common.input_limits import TOPOLOGY_BYTES
@@ -38,8 +39,7 @@ DUMP_BY_TORCH = (
 """One process, a rank for each GPU: a dump has only the GPUs that take part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What became of one tool: `text` is what it wrote, "" where there is nothing."""
 
     tool: str

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from forestcoll.topology import Node, Topology, show
 
 Kind = Literal["node", "link", "bandwidth", "latency", "kind", "order"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One difference: `before` and `after` in words, "" where it is not there.
 
     `name` is a node, or a link as "a - b" (both ways alike) or "a -> b".
@@ -27,8 +25,7 @@ class Change:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Changes that are alike but for the numbers in the names: "box*/gpu* - fabric"."""
 
     kind: Kind

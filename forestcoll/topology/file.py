@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from forestcoll.common import text_file
 from forestcoll.common.errors import TopologyError
@@ -33,8 +33,7 @@ FILE_KEYS = ("format", "name", "description", "parameters", "alike", "boxes", "n
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(NamedTuple):
     """What a topology file says of itself, before anything is expanded."""
 
     name: str  # may hold {parameters}

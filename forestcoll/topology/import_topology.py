@@ -8,8 +8,8 @@ regular network.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology import (
@@ -26,8 +26,7 @@ from forestcoll.topology.readers.shared import Values
 NETWORKS = ("single", "rail", "fat-tree")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A file, or the name of a catalogue entry (then `text` is empty), and its format."""
 
     name: str

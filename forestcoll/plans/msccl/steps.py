@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from forestcoll.plans.fields import LARGE, Verb
 from forestcoll.plans.findings import At, Findings
@@ -41,8 +41,7 @@ _WORDS = ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "hasdep")
 _NUMBERS = ("s", "depid", "deps")
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(NamedTuple):
     """Chunks of a rank's buffers by letter; what is not known is absent.
 
     The loaders check offsets against what the gpu says, but a chunk has the size that

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import median
+from typing import NamedTuple
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Topology
@@ -29,8 +30,7 @@ ODD = 0.15
 """A pair that is off by more than this part of what its links explain is told of."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassFit:
+class ClassFit(NamedTuple):
     """Links of one class, each direction by itself: GB/s, nominal and measured (the median)."""
 
     name: str  # "gpu* -> nvswitch"
@@ -42,8 +42,7 @@ class ClassFit:
     slow: tuple[tuple[Arc, Fraction], ...]  # links off the median, with theirs
 
 
-@dataclass(frozen=True, slots=True)
-class Odd:
+class Odd(NamedTuple):
     """A pair of GPUs whose rate its links do not explain."""
 
     src: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology import Adapter, Link, Node, Topology
@@ -15,8 +15,7 @@ SLOWEST = Fraction(1, 10)
 """Ports slower than this part of the fastest are for management, and are left out unasked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uplink:
+class Uplink(NamedTuple):
     """A port of a machine: the GPUs nearest to it; `rate` GB/s, None where only the cable says."""
 
     name: str
@@ -90,8 +89,7 @@ def port_name(port: Port) -> str:
     return port.name if port.number == 1 else f"{port.name}:{port.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class PortMap:
+class PortMap(NamedTuple):
     """What `--port NAME=TARGET` says: globs of the fabric's port names, in order, with targets.
 
     A target is a port of the machine by name, GPUs joined by "+", or "none".

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import DUMP_BYTES
@@ -31,8 +30,7 @@ DUMPED = "NCCL dump"
 NO_SETTINGS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """A format: its name for `--from`, what it is, how to get such a file, and its module.
 
     `tool`: what `detect` runs for it, where it runs a program; `knows`: what that says; `kept`: the

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import SETTING_LENGTH
@@ -49,8 +49,7 @@ from forestcoll.topology.globs import matcher
 from forestcoll.topology.source import Element, Place, located
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting: `choices` where only these are allowed, `rate` where it is GB/s."""
 
     name: str
@@ -109,8 +108,7 @@ class Values(Place):
             return Topology(name or self.name, nodes, tuple(links), tuple(adapters), tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(NamedTuple):
     """A format's reader: `title` for errors, and `settings` for what a file cannot tell.
 
     `loads` gives a `Topology`, or a `Fabric`; raises `TopologyError` with line, reason and cure.
@@ -121,8 +119,7 @@ class Reader:
     loads: Callable[[str, Values], Topology | Fabric]
 
 
-@dataclass(frozen=True, slots=True)
-class Patterns:
+class Patterns(NamedTuple):
     """Globs that the user gave for the setting `name`."""
 
     name: str
@@ -186,8 +183,7 @@ HOSTS = Setting("hosts", "which hosts take part: names or globs, split at commas
 SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(NamedTuple):
     """A network port of a host: `name` is its adapter's ("mlx5_0"), `number` the port on that."""
 
     host: str
@@ -198,8 +194,7 @@ class Port:
         return f"{self.host} {self.name}" + (f" port {self.number}" if self.number != 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Cable:
+class Cable(NamedTuple):
     """A cable between two ends, each a switch's name or a host's `Port`, in GB/s each way."""
 
     one: str | Port
