@@ -7,8 +7,13 @@ describes (`cluster`). Every network port of the machine is used once; what cann
 from __future__ import annotations
 
 from forestcoll.topology.compose.cluster import join_fabric
-from forestcoll.topology.compose.networks import SETTINGS, compose_boxes, split_settings
-from forestcoll.topology.compose.ports import PortMap, parse_ports
+from forestcoll.topology.compose.networks import (
+    SETTINGS,
+    PortMap,
+    compose_boxes,
+    parse_ports,
+    split_settings,
+)
 
 __all__ = [
     "SETTINGS",

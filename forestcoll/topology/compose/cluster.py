@@ -9,14 +9,15 @@ from fractions import Fraction
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import LINKS, NODES
 from forestcoll.topology import Link, Node, Topology
-from forestcoll.topology.compose.networks import place
-from forestcoll.topology.compose.ports import (
+from forestcoll.topology.compose.networks import (
     PortMap,
     Uplink,
     choose_uplinks,
     find_uplink,
+    place,
     port_name,
 )
+from forestcoll.topology.globs import matcher
 from forestcoll.topology.readers.shared import Fabric, Patterns, Port, list_some, merge_cables
 
 
@@ -59,9 +60,11 @@ class _Cluster:
         if len(fabric.hosts) * len(machine.links) > LINKS:
             raise self.error(f"more than {LINKS:,} links {LINKS.note}")
         by_host = fabric.ports()
-        unused = self.map.globs_without_port([port for ports in by_host.values() for port in ports])
+        there = [port for ports in by_host.values() for port in ports]
+        own = {port_name(port) for port in there}
+        unused = [g for g, _ in self.map.entries if not any(map(matcher(g), own))]
         if unused:
-            names = sorted({port.name for ports in by_host.values() for port in ports})
+            names = sorted({port.name for port in there})
             hint = did_you_mean(unused[0], names) or f"; ports are {list_some(names)}"
             raise self.error(f"port '{unused[0][:60]}' matches no port of a host{hint}")
         targets = {host: self.find_targets(host, ports) for host, ports in by_host.items()}

@@ -1,16 +1,29 @@
-"""Boxes of one machine on a regular network: one switch, rails, or a two-level fat tree."""
+"""Boxes of one machine on a regular network: one switch, rails, or a two-level fat tree.
+
+And the network ports of a machine, and which port of a fabric is which.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
+from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import LINKS, NODES
 from forestcoll.topology import Link, Node, Topology, exact, show
-from forestcoll.topology.compose.ports import Uplink, check_rates, choose_uplinks
-from forestcoll.topology.readers.shared import Setting, Values, check_settings
+from forestcoll.topology.globs import matcher
+from forestcoll.topology.readers.shared import (
+    Patterns,
+    Port,
+    Setting,
+    Values,
+    check_settings,
+    list_some,
+    make_ids,
+    merge_cables,
+)
 from forestcoll.topology.source import located
 
 SETTINGS = (
@@ -30,15 +43,6 @@ OF = {
     "spines": "fat-tree",
 }
 MAX_SWITCHES = 100_000
-
-
-@dataclass(slots=True)
-class Cluster:
-    """Nodes and links that grow; `ends` has where each box's ports end, and what they carry."""
-
-    nodes: dict[str, Node]
-    links: list[Link]
-    ends: list[list[tuple[str, Fraction]]]
 
 
 def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -69,98 +73,104 @@ def compose_boxes(machine: Topology, settings: Mapping[str, str]) -> Topology:
             f"{LINKS.note}"
         )
     uplinks, notes = choose_uplinks(machine, values.patterns("ports"))
-    check_rates(uplinks, machine)
-    cluster = repeat(machine, boxes, uplinks)
-    notes.append({"single": _add_single, "rail": _add_rails, "fat-tree": _add_fat_tree}[kind](
-        cluster, values))  # fmt: skip
+    unknown = [uplink.name for uplink in uplinks if uplink.rate is None]
+    if unknown:
+        raise TopologyError(
+            f"machine '{machine.name}': the rate of {list_some(unknown)} is not in its dump: give "
+            "it with --set port_rate=GB/s (a 400 Gb/s port: 50)"
+        )
+    cluster = _Cluster(machine, boxes, uplinks, values)
+    add = {"single": cluster.add_single, "rail": cluster.add_rails}
+    notes.append(add.get(kind, cluster.add_fat_tree)())
     kept = [note for note in machine.notes if "are left aside" not in note]
     name = f"{machine.name}-{boxes}" + ("" if kind == "single" else f"-{kind}")
     notes = [f"{boxes} boxes of {machine.name}, {len(uplinks)} ports each", *notes]
     return Topology(name[:100], cluster.nodes, tuple(cluster.links), notes=(*kept, *notes))
 
 
-def repeat(machine: Topology, boxes: int, uplinks: list[Uplink]) -> Cluster:
-    """`boxes` of `machine` below box0/, box1/, ..., their ports open."""
-    cluster = Cluster({}, [], [])
-    for box in range(boxes):
-        prefix = f"box{box}/"
-        place(machine, prefix, cluster.nodes, cluster.links)
-        ends = []
-        for uplink in uplinks:
-            assert uplink.rate is not None  # `check_rates` has seen it
-            end, nodes, links = uplink.attach(prefix, uplink.rate)
-            cluster.nodes |= nodes
-            cluster.links += links
-            ends.append((end, uplink.rate))
-        cluster.ends.append(ends)
-    return cluster
+class _Cluster:
+    """Boxes of a machine below box0/, box1/, ...; `ends`: of each box's ports, with their GB/s."""
+
+    def __init__(
+        self, machine: Topology, boxes: int, uplinks: list[Uplink], values: Values
+    ) -> None:
+        self.values = values
+        self.nodes: dict[str, Node] = {}
+        self.links: list[Link] = []
+        self.ends: list[list[tuple[str, Fraction]]] = []
+        for box in range(boxes):
+            prefix = f"box{box}/"
+            place(machine, prefix, self.nodes, self.links)
+            self.ends.append([])
+            for uplink in uplinks:
+                rate = uplink.rate or Fraction(0)  # all are known
+                end, nodes, links = uplink.attach(prefix, rate)
+                self.nodes |= nodes
+                self.links += links
+                self.ends[-1].append((end, rate))
+
+    def add_switches(self, *names: str) -> None:
+        self.nodes |= dict.fromkeys(names, Node("switch"))
+
+    def cable(self, switches: Sequence[Sequence[str]]) -> dict[str, Fraction]:
+        """Cables every port of every box to its switch; GB/s below each switch."""
+        below: dict[str, Fraction] = {}
+        cables = [
+            (end, switch, rate)
+            for ends, own in zip(self.ends, switches, strict=True)
+            for (end, rate), switch in zip(ends, own, strict=True)
+        ]
+        for _, switch, rate in cables:
+            below[switch] = below.get(switch, Fraction(0)) + rate
+        self.links += merge_cables(cables)
+        return below
+
+    def add_single(self) -> str:
+        self.add_switches("fabric")
+        self.cable([["fabric"] * len(ends) for ends in self.ends])
+        return (
+            "one switch that never blocks joins the boxes (--set fabric=rail or fat-tree, or "
+            "'topology compose --fabric FILE' for your own)"
+        )
+
+    def add_rails(self) -> str:
+        ports = len(self.ends[0])
+        rails = _whole(self.values, "rails", ports)
+        if rails > ports:
+            raise self.values.error(f"{rails} rails for {ports} ports a box")
+        over = _oversubscription(self.values)
+        self.add_switches(*(f"rail{rail}" for rail in range(rails)))
+        # Ports in a row on one rail, where there are more: those of one GPU stand together.
+        below = self.cable([[f"rail{p * rails // ports}" for p in range(ports)]] * len(self.ends))
+        spine = self.values.text("spine", "1") == "1" and rails > 1
+        if spine:
+            self.add_switches("spine")
+            self.links += [Link(rail, "spine", rate / over) for rail, rate in below.items()]
+        joined = f"a spine at 1:{show(over)} above them" if spine else "no spine"
+        return f"{rails} rails, {joined}"
+
+    def add_fat_tree(self) -> str:
+        hosts, spines = (_whole(self.values, name, 2) for name in ("hosts_per_leaf", "spines"))
+        over = _oversubscription(self.values)
+        leaves = -(-len(self.ends) // hosts)
+        if leaves * spines > LINKS:
+            raise self.values.error(f"{leaves} leaves and {spines} spines: too many links")
+        self.add_switches(*(f"leaf{leaf}" for leaf in range(leaves)))
+        below = self.cable([[f"leaf{b // hosts}"] * len(ends) for b, ends in enumerate(self.ends)])
+        spines *= leaves > 1
+        self.add_switches(*(f"spine{spine}" for spine in range(spines)))
+        self.links += [
+            Link(leaf, f"spine{spine}", rate / spines / over)
+            for leaf, rate in below.items()
+            for spine in range(spines)
+        ]
+        return f"a fat tree of {leaves} leaves and {spines} spines, 1:{show(over)}"
 
 
 def place(machine: Topology, prefix: str, nodes: dict[str, Node], links: list[Link]) -> None:
     """Adds `machine`, its node ids behind `prefix`."""
     nodes |= {prefix + name: node for name, node in machine.nodes.items()}
     links += [link.between(prefix + link.src, prefix + link.dst) for link in machine.links]
-
-
-def _cable(cluster: Cluster, switch_of: Mapping[tuple[int, int], str]) -> dict[str, Fraction]:
-    """Cables every port (box, port) to its switch; GB/s below each switch."""
-    below: dict[str, Fraction] = {}
-    joined: dict[tuple[str, str, Fraction], int] = {}
-    for (box, port), switch in switch_of.items():
-        end, rate = cluster.ends[box][port]
-        joined[end, switch, rate] = joined.get((end, switch, rate), 0) + 1
-        below[switch] = below.get(switch, Fraction(0)) + rate
-    cluster.links += [Link(a, b, rate, None, n) for (a, b, rate), n in joined.items()]
-    return below
-
-
-def _ports(cluster: Cluster) -> list[tuple[int, int]]:
-    return [(box, port) for box, ends in enumerate(cluster.ends) for port in range(len(ends))]
-
-
-def _add_single(cluster: Cluster, values: Values) -> str:
-    cluster.nodes["fabric"] = Node("switch")
-    _cable(cluster, dict.fromkeys(_ports(cluster), "fabric"))
-    return (
-        "one switch that never blocks joins the boxes (--set fabric=rail or fat-tree, or "
-        "'topology compose --fabric FILE' for your own)"
-    )
-
-
-def _add_rails(cluster: Cluster, values: Values) -> str:
-    ports = len(cluster.ends[0])
-    rails = _whole(values, "rails", ports)
-    if rails > ports:
-        raise values.error(f"{rails} rails for {ports} ports a box")
-    over = _oversubscription(values)
-    cluster.nodes |= {f"rail{rail}": Node("switch") for rail in range(rails)}
-    # Ports in a row on one rail, where there are more: those of one GPU stand together.
-    below = _cable(cluster, {(b, p): f"rail{p * rails // ports}" for b, p in _ports(cluster)})
-    spine = values.text("spine", "1") == "1" and rails > 1
-    if spine:
-        cluster.nodes["spine"] = Node("switch")
-        cluster.links += [Link(rail, "spine", rate / over) for rail, rate in below.items()]
-    joined = f"a spine at 1:{show(over)} above them" if spine else "no spine"
-    return f"{rails} rails, {joined}"
-
-
-def _add_fat_tree(cluster: Cluster, values: Values) -> str:
-    hosts, spines = _whole(values, "hosts_per_leaf", 2), _whole(values, "spines", 2)
-    over = _oversubscription(values)
-    boxes = len(cluster.ends)
-    leaves = -(-boxes // hosts)
-    if leaves * spines > LINKS:
-        raise values.error(f"{leaves} leaves and {spines} spines: too many links")
-    cluster.nodes |= {f"leaf{leaf}": Node("switch") for leaf in range(leaves)}
-    below = _cable(cluster, {(b, p): f"leaf{b // hosts}" for b, p in _ports(cluster)})
-    if leaves > 1:
-        cluster.nodes |= {f"spine{spine}": Node("switch") for spine in range(spines)}
-        cluster.links += [
-            Link(leaf, f"spine{spine}", rate / spines / over)
-            for leaf, rate in below.items()
-            for spine in range(spines)
-        ]
-    return f"a fat tree of {leaves} leaves and {spines if leaves > 1 else 0} spines, 1:{show(over)}"
 
 
 def _whole(values: Values, name: str, default: int) -> int:
@@ -179,3 +189,113 @@ def _oversubscription(values: Values) -> Fraction:
     if over < 1:
         raise values.error(f"oversubscription={word[:40]} must be 1 or more")
     return over
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+SLOWEST = Fraction(1, 10)
+"""Ports slower than this part of the fastest are for management, and are left out unasked."""
+
+
+class Uplink(NamedTuple):
+    """A port of a machine: the GPUs nearest to it; `rate` GB/s, None where only the cable says."""
+
+    name: str
+    near: tuple[str, ...]
+    rate: Fraction | None
+
+    def attach(self, prefix: str, rate: Fraction) -> tuple[str, dict[str, Node], list[Link]]:
+        """(where the cable ends, nodes and links to add): a GPU's own port is the GPU itself,
+        one that several share a switch of its own."""
+        if len(self.near) == 1:
+            return prefix + self.near[0], {}, []
+        node = prefix + self.name
+        return node, {node: Node("switch")}, [Link(prefix + g, node, rate) for g in self.near]
+
+
+def choose_uplinks(machine: Topology, patterns: Patterns | None) -> tuple[list[Uplink], list[str]]:
+    """The ports of a machine that a network may use, and notes about those left out.
+
+    Raises `TopologyError` where it has none, or one of them lacks its rate or its GPUs.
+    """
+    where = f"machine '{machine.name}'"
+    adapters = list(machine.adapters)
+    if not adapters:
+        raise TopologyError(
+            f"{where} has no network ports, so nothing can join boxes of it: give a dump that has "
+            "them (NCCL's or RCCL's), a machine of the catalogue (--set machine=NAME), or, with a "
+            "fabric, say which GPUs each port serves (--port mlx5_0=gpu0+gpu1)"
+        )
+    notes: list[str] = []
+    if patterns is not None:
+        patterns.check([a.name for a in adapters], where)
+        adapters = [a for a in adapters if patterns.match(a.name)]
+    else:
+        rates = [(a.name, a.bandwidth) for a in adapters if a.bandwidth is not None]
+        fastest = max((rate for _, rate in rates), default=Fraction(0))
+        slow = [name for name, rate in rates if rate < SLOWEST * fastest]
+        if slow:
+            adapters = [a for a in adapters if a.name not in slow]
+            notes.append(f"{list_some(slow)}: far slower than the other ports, left out")
+    for adapter in adapters:
+        if not adapter.near:
+            raise TopologyError(f"{where}: no GPU is near port '{adapter.name}'; leave it out with "
+                                "--set ports=NAMES")  # fmt: skip
+    names = make_ids([(a.name, str(i)) for i, a in enumerate(adapters)])
+    uplinks = [
+        Uplink(f"port-{name}" if name in machine.nodes else name, a.near, a.bandwidth)
+        for name, a in zip(names, adapters, strict=True)
+    ]
+    return uplinks, notes
+
+
+def port_name(port: Port) -> str:
+    """What `--port` calls a port: its adapter, and the number where it is not the first there."""
+    return port.name if port.number == 1 else f"{port.name}:{port.number}"
+
+
+class PortMap(NamedTuple):
+    """What `--port NAME=TARGET` says: globs of the fabric's port names, in order, with targets.
+
+    A target is a port of the machine by name, GPUs joined by "+", or "none".
+    """
+
+    entries: tuple[tuple[str, str], ...] = ()
+
+    def find(self, port: Port) -> str | None:
+        """The target of a port; None where no entry matches."""
+        name = port_name(port)
+        matches = (target for glob, target in self.entries if matcher(glob)(name))
+        return next(matches, None)
+
+
+def parse_ports(texts: Sequence[str]) -> PortMap:
+    """`NAME=TARGET` each, or several joined by ";"; NAME may be "a|b". Raises `TopologyError`."""
+    entries: list[tuple[str, str]] = []
+    for text in texts:
+        for entry in (part.strip() for part in text.split(";")):
+            names, equals, target = (word.strip() for word in entry.partition("="))
+            globs = [name.strip() for name in names.split("|")]
+            if not equals or not target or not all(globs):
+                raise TopologyError(
+                    f"port '{entry[:60]}' is not NAME=TARGET, such as mlx5_0=gpu0+gpu1, HCA-1=nic0 "
+                    "or mlx5_9=none"
+                )
+            entries += [(glob, target) for glob in globs]
+    return PortMap(tuple(entries))
+
+
+def find_uplink(target: str, name: str, uplinks: Sequence[Uplink], gpus: Sequence[str]) -> Uplink:
+    """The port that `target` means, for the fabric's port `name`. Raises `TopologyError`."""
+    own = next((uplink for uplink in uplinks if uplink.name == target), None)
+    if own is not None:
+        return own
+    near = tuple(part.strip() for part in target.split("+"))
+    for gpu in near:
+        if gpu not in gpus:
+            candidates = [*(uplink.name for uplink in uplinks), *gpus]
+            hint = did_you_mean(gpu, candidates) or f"; it has {list_some(candidates)}"
+            raise TopologyError(f"port {name}={target[:60]}: the machine has no '{gpu[:60]}'{hint}")
+    if len(set(near)) < len(near):
+        raise TopologyError(f"port {name}={target[:60]}: a GPU stands there twice")
+    return Uplink(f"port-{make_ids([(name, '0')])[0]}", near, None)

@@ -9,6 +9,7 @@ is that of each device (`pci_link_speed`, GB/s). hwloc knows no rate of network 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -111,18 +112,17 @@ class _Machine(Machine):
                 f"{matrix.attributes['name']} has {len(numbers)} values for {size} objects; a "
                 f"matrix has the square, and at most {MATRIX_OBJECTS} objects {MATRIX_OBJECTS.note}"
             )
-        rates: dict[tuple[str, str], Fraction] = {}
+        rates: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
         for i, one in enumerate(ends):
             for j, two in enumerate(ends):
                 word = numbers[i * size + j]
                 if not re.fullmatch(r"[0-9]{1,12}", word):
                     raise matrix.error(f"'{word[:20]}' is not a number of MB/s")
                 if one != two and int(word):
-                    rate_before = rates.get((one, two), Fraction(0))
-                    rates[one, two] = rate_before + Fraction(int(word), 1000)
-        switches = [end for end in dict.fromkeys(ends) if end not in self.nodes]
-        self.nodes |= {name: Node("switch") for name in switches}
+                    rates[one, two] += Fraction(int(word), 1000)
         order = {end: i for i, end in enumerate(dict.fromkeys(ends))}
+        switches = [end for end in order if end not in self.nodes]
+        self.nodes |= {name: Node("switch") for name in switches}
         differ: list[str] = []
         for (one, two), rate in rates.items():
             if rates.get((two, one)) != rate:
@@ -136,10 +136,9 @@ class _Machine(Machine):
                 f"direction counts as stated: {list_some(differ)}"
             )
         if "nvswitch" in switches:
-            many = sum(self.end(word, matrix) == "nvswitch" for word in _words(matrix, "indexes"))
             self.notes.append(
-                f"{many} NVSwitches count as one: the file does not show the links between them "
-                "(--set nvswitches=each keeps them apart)"
+                f"{ends.count('nvswitch')} NVSwitches count as one: the file does not show "
+                "the links between them (--set nvswitches=each keeps them apart)"
             )
 
     def end(self, word: str, matrix: Element) -> str:
@@ -160,21 +159,19 @@ class _Machine(Machine):
     def add_pcie(self) -> None:
         packages = [e for e in self.root.walk() if e.get("type") == "Package"]
         tops = packages or [e for e in self.root.walk() if e.get("type") == "Machine"]
-        cpus: list[tuple[str, Element]] = []
+        sockets: dict[str, Fraction] = {}
         for top in tops:
             below = list(self.descend(top))
-            if not below:
-                continue
-            name = f"cpu{len(cpus)}"
-            self.nodes[name] = Node("switch")
-            self.links += [Link(node, name, rate) for node, rate in below]
-            cpus.append((name, top))
-        self.notes += note_unlike("sockets", {name: _socket_rate(top) for name, top in cpus})
+            if below:
+                name = f"cpu{len(sockets)}"
+                self.nodes[name] = Node("switch")
+                self.links += [Link(node, name, rate) for node, rate in below]
+                sockets[name] = _socket_rate(top)
+        self.notes += note_unlike("sockets", sockets)
         self.notes += note_unlike("PCIe bridges", self.bridges, mixed=True)
-        done = {link.src for link in self.links if link.dst.startswith("cpu")}
-        for i, (two, top) in enumerate(cpus):
-            self.links += [Link(one, two, _socket_rate(top)) for one, _ in cpus[:i]]
-        if not done or not self.joins_gpus():
+        for i, (two, rate) in enumerate(sockets.items()):
+            self.links += [Link(one, two, rate) for one in list(sockets)[:i]]
+        if not sockets or not self.joins_gpus():
             raise self.values.error(
                 "some GPUs hang on no package of the file, so nothing joins them; "
                 "give the machine (--set machine=NAME)"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 from forestcoll.common.errors import TopologyError
@@ -64,148 +64,117 @@ class Device:
     own: bool = True
 
 
-@dataclass(slots=True)
 class _Dump:
-    values: Values
-    devices: dict[str, Device] = field(default_factory=dict)
-    far: dict[End, tuple[End, int]] = field(default_factory=dict)  # each end, with its line
-    rates: dict[tuple[End, End], set[Fraction]] = field(default_factory=dict)
-    blocks: dict[tuple[End, End], set[str]] = field(default_factory=dict)  # whose blocks have it
-    speeds: set[str] = field(default_factory=set)
-    abouts: dict[str, dict[str, int]] = field(default_factory=dict)  # by device, with a line
+    """What is read of a dump, and the fabric that is built of it."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.devices: dict[str, Device] = {}
+        self.far: dict[End, tuple[End, int]] = {}  # each end, with its line
+        self.rates: dict[tuple[End, End], set[Fraction]] = {}
+        self.blocks: dict[tuple[End, End], set[str]] = {}  # whose blocks have it
+        self.speeds: set[str] = set()
+        self.abouts: dict[str, dict[str, int]] = {}  # by device, with a line
+        self.notes: list[str] = []
+        self.names: dict[str, str] = {}  # guid of a switch -> node id
+        self.places: dict[str, tuple[str, str]] = {}  # guid of an adapter -> host, its name
 
     def error(self, line: int, message: str) -> TopologyError:
         return self.values.at(line).error(message)
 
+    def read(self, text: str) -> None:
+        here: Device | None = None
+        for number, raw in enumerate(text.split("\n"), 1):
+            line = raw.strip()
+            if len(line) > DUMP_LINE:
+                raise self.error(number, f"a line of {len(line):,} characters {DUMP_LINE.note}")
+            device = _DEVICE.match(line)
+            if device:
+                here = self.add_device(device, number)
+            elif line.startswith("["):
+                if here is None:
+                    raise self.error(number, "a port before any Switch or Ca line")
+                self.add_port(here, line, number)
+            elif line and not _OTHER.match(line):
+                raise self.error(
+                    number,
+                    f"'{line[:60]}' is no line of ibnetdiscover; write its plain output to a file "
+                    "(no -p, no --full, nothing else in it)",
+                )
+        if not self.devices:
+            raise self.values.error("no Switch and no Ca in it; is it ibnetdiscover's output?")
 
-def _loads(text: str, values: Values) -> Fabric:
-    dump = _read(text, values)
-    if values.has("names"):
-        _rename(dump, values.text("names"))
-    return _Builder(dump, values.text("unnamed", "out") == "each").build()
+    def add_device(self, match: re.Match[str], number: int) -> Device:
+        kind, _, guid, rest = match.groups()
+        about = _QUOTED.search(rest)
+        earlier = self.devices.get(guid)
+        if earlier is not None and earlier.own:
+            raise self.error(number, f"{guid} has a block already, in line {earlier.line}")
+        self.devices[guid] = Device(guid, kind, about[1] if about else "", number)
+        self.abouts.setdefault(guid, {}).setdefault(self.devices[guid].about, number)
+        return self.devices[guid]
 
-
-READER = Reader(
-    "an ibnetdiscover dump",
-    (
-        HOSTS,
-        Setting("names", 'a node-name-map file: lines of 0xGUID "host adapter"'),
-        Setting(
-            "unnamed", "adapters without a host's name: left out, or each a host", ("out", "each")
-        ),
-    ),
-    _loads,
-)
-
-
-def _read(text: str, values: Values) -> _Dump:
-    dump = _Dump(values)
-    here: Device | None = None
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = raw.strip()
-        if len(line) > DUMP_LINE:
-            raise dump.error(number, f"a line of {len(line):,} characters {DUMP_LINE.note}")
-        device = _DEVICE.match(line)
-        if device:
-            here = _device(dump, device, number)
-        elif line.startswith("["):
-            if here is None:
-                raise dump.error(number, "a port before any Switch or Ca line")
-            _port(dump, here, line, number)
-        elif line and not _OTHER.match(line):
-            raise dump.error(
-                number,
-                f"'{line[:60]}' is no line of ibnetdiscover; write its plain output to a file "
-                "(no -p, no --full, nothing else in it)",
-            )
-    if not dump.devices:
-        raise values.error("no Switch and no Ca in it; is it ibnetdiscover's output?")
-    return dump
-
-
-def _device(dump: _Dump, match: re.Match[str], number: int) -> Device:
-    kind, _, guid, rest = match.groups()
-    about = _QUOTED.search(rest)
-    earlier = dump.devices.get(guid)
-    if earlier is not None and earlier.own:
-        raise dump.error(number, f"{guid} has a block already, in line {earlier.line}")
-    dump.devices[guid] = Device(guid, kind, about[1] if about else "", number)
-    dump.abouts.setdefault(guid, {}).setdefault(dump.devices[guid].about, number)
-    return dump.devices[guid]
-
-
-def _port(dump: _Dump, here: Device, line: str, number: int) -> None:
-    match = _PORT.match(line)
-    if match is None:
-        raise dump.error(number, f"'{line[:60]}' is not a port: [1] \"S-guid\"[2] # ... 4xNDR")
-    port, guid, far_port, rest = match.groups()
-    one, two = (here.guid, int(port)), (guid, int(far_port))
-    if one == two:
-        raise dump.error(number, f"port {port} of {here.guid} is cabled to itself")
-    for end, other in ((one, two), (two, one)):
-        far_end = dump.far.setdefault(end, (other, number))
-        if far_end[0] != other:
-            raise dump.error(
-                number,
-                f"port {end[1]} of {end[0]} is cabled to {other[0]}[{other[1]}] here and to "
-                f"{far_end[0][0]}[{far_end[0][1]}] in line {far_end[1]}; a port has one cable",
-            )
-    quoted = _QUOTED.search(rest)
-    kind = {"S": "Switch", "H": "Ca", "R": "Rt"}[guid[0]]
-    about = quoted[1] if quoted else ""
-    dump.devices.setdefault(guid, Device(guid, kind, about, number, own=False))
-    dump.abouts.setdefault(guid, {}).setdefault(about, number)
-    rate = _rate(dump, rest, number)
-    cable = min(one, two), max(one, two)
-    dump.rates.setdefault(cable, set()).add(rate)
-    dump.blocks.setdefault(cable, set()).add(here.guid)
-
-
-def _rate(dump: _Dump, rest: str, number: int) -> Fraction:
-    match = _RATE.search(rest.rstrip())
-    if match is None or match[2] not in INFINIBAND_LANE or not 1 <= int(match[1]) <= 12:
-        shown = rest.rstrip().rpartition(" ")[2][:20]
-        raise dump.error(
-            number,
-            f"'{shown}' is not a rate such as 4xNDR (lanes 1 to 12, speed "
-            f"{', '.join(INFINIBAND_LANE)}); was the line cut off?",
-        )
-    dump.speeds.add(match[2])
-    return int(match[1]) * INFINIBAND_LANE[match[2]] / 8
-
-
-def _rename(dump: _Dump, path: str) -> None:
-    """Descriptions from a node-name-map file."""
-    by_guid = {int(guid[2:], 16): device for guid, device in dump.devices.items()}
-    for number, raw in enumerate(read_text(path).split("\n"), 1):
-        line = raw.partition("#")[0].strip()
-        if not line:
-            continue
-        match = re.fullmatch(r'(?:0x|[SHR]-)?([0-9A-Fa-f]{1,16})\s+"?([^"]+?)"?', line)
+    def add_port(self, here: Device, line: str, number: int) -> None:
+        match = _PORT.match(line)
         if match is None:
-            raise Place(path, number).error(f"'{line[:60]}' is not 0xGUID \"host adapter\"")
-        device = by_guid.get(int(match[1], 16))
-        if device is not None:
-            device.about = match[2]
+            raise self.error(number, f"'{line[:60]}' is not a port: [1] \"S-guid\"[2] # ... 4xNDR")
+        port, guid, far_port, rest = match.groups()
+        one, two = (here.guid, int(port)), (guid, int(far_port))
+        if one == two:
+            raise self.error(number, f"port {port} of {here.guid} is cabled to itself")
+        for end, other in ((one, two), (two, one)):
+            far_end = self.far.setdefault(end, (other, number))
+            if far_end[0] != other:
+                raise self.error(
+                    number,
+                    f"port {end[1]} of {end[0]} is cabled to {other[0]}[{other[1]}] here and to "
+                    f"{far_end[0][0]}[{far_end[0][1]}] in line {far_end[1]}; a port has one cable",
+                )
+        quoted = _QUOTED.search(rest)
+        kind = {"S": "Switch", "H": "Ca", "R": "Rt"}[guid[0]]
+        about = quoted[1] if quoted else ""
+        self.devices.setdefault(guid, Device(guid, kind, about, number, own=False))
+        self.abouts.setdefault(guid, {}).setdefault(about, number)
+        rate = self.rate(rest, number)
+        cable = min(one, two), max(one, two)
+        self.rates.setdefault(cable, set()).add(rate)
+        self.blocks.setdefault(cable, set()).add(here.guid)
 
+    def rate(self, rest: str, number: int) -> Fraction:
+        match = _RATE.search(rest.rstrip())
+        if match is None or match[2] not in INFINIBAND_LANE or not 1 <= int(match[1]) <= 12:
+            shown = rest.rstrip().rpartition(" ")[2][:20]
+            raise self.error(
+                number,
+                f"'{shown}' is not a rate such as 4xNDR (lanes 1 to 12, speed "
+                f"{', '.join(INFINIBAND_LANE)}); was the line cut off?",
+            )
+        self.speeds.add(match[2])
+        return int(match[1]) * INFINIBAND_LANE[match[2]] / 8
 
-class _Builder:
-    def __init__(self, dump: _Dump, each: bool) -> None:
-        self.dump = dump
-        self.each = each
-        self.notes: list[str] = []
-        self.names: dict[str, str] = {}  # guid of a switch -> node id
-        self.places: dict[str, tuple[str, str]] = {}  # guid of an adapter -> host, adapter's name
+    def rename(self, path: str) -> None:
+        """Descriptions from a node-name-map file."""
+        by_guid = {int(guid[2:], 16): device for guid, device in self.devices.items()}
+        for number, raw in enumerate(read_text(path).split("\n"), 1):
+            line = raw.partition("#")[0].strip()
+            if not line:
+                continue
+            match = re.fullmatch(r'(?:0x|[SHR]-)?([0-9A-Fa-f]{1,16})\s+"?([^"]+?)"?', line)
+            if match is None:
+                raise Place(path, number).error(f"'{line[:60]}' is not 0xGUID \"host adapter\"")
+            device = by_guid.get(int(match[1], 16))
+            if device is not None:
+                device.about = match[2]
 
     def build(self) -> Fabric:
-        devices = self.dump.devices.values()
+        devices = self.devices.values()
         switches = [device for device in devices if device.kind != "Ca"]
         ids = make_ids([(_switch_name(s.about), s.guid[2:]) for s in switches])
         self.names = {s.guid: name for s, name in zip(switches, ids, strict=True)}
         self.place([device for device in devices if device.kind == "Ca"])
         renamed = [
             f"{guid} " + " and ".join(f"'{text[:40]}' in line {at}" for text, at in about.items())
-            for guid, about in self.dump.abouts.items()
+            for guid, about in self.abouts.items()
             if len(about) > 1
         ]
         if renamed:
@@ -214,7 +183,11 @@ class _Builder:
                 f"counts: {list_some(renamed)}"
             )
         cables = tuple(self.cables())
-        self.note_rates()
+        coded = [speed for speed in CODED if speed in self.speeds]
+        if coded:
+            self.notes.append(
+                f"{', '.join(coded)}: the rate counts the line's bits, of which 80 % carry data"
+            )
         hosts = dict.fromkeys(port.host for cable in cables for port in cable.ports)
         idle = {host for host, _ in self.places.values()} - set(hosts)
         if idle:
@@ -222,11 +195,11 @@ class _Builder:
         taken = set(self.names.values()) & set(hosts)
         if taken:
             name = min(taken)
-            raise self.dump.values.error(
+            raise self.values.error(
                 f"'{name}' is the name of a host and of a switch; name them "
                 "apart with --set names=FILE"
             )
-        return build_fabric(self.dump.values, ids, hosts, cables, self.notes)
+        return build_fabric(self.values, ids, hosts, cables, self.notes)
 
     def place(self, adapters: list[Device]) -> None:
         """Fills `places`: host and adapter from the descriptions."""
@@ -242,7 +215,7 @@ class _Builder:
                 continue
             other = seen.setdefault((match[1], match[2]), device)
             if other is not device:
-                raise self.dump.error(
+                raise self.error(
                     device.line,
                     f"two adapters are '{match[1]} {match[2]}', {other.guid[2:]} and "
                     f"{device.guid[2:]}: two machines of one name? Name them apart with "
@@ -258,11 +231,11 @@ class _Builder:
         self.place_unnamed(unnamed)
 
     def place_unnamed(self, unnamed: list[Device]) -> None:
-        if self.each:
+        if self.values.text("unnamed") == "each":
             for device in unnamed:
                 self.places[device.guid] = f"H-{device.guid[2:]}", "port"
         elif unnamed and not self.places:
-            raise self.dump.values.error(
+            raise self.values.error(
                 f"none of the {len(unnamed)} adapters carries a host's name "
                 f"(they say '{unnamed[0].about[:60]}'): name them with --set names=FILE (0xGUID "
                 '"host adapter"), or take each as a host with --set unnamed=each'
@@ -276,7 +249,7 @@ class _Builder:
 
     def cables(self) -> Iterator[Cable]:
         differ: list[str] = []
-        for (one, two), rates in self.dump.rates.items():
+        for (one, two), rates in self.rates.items():
             ends = [self.end(end) for end in (one, two)]
             if len(rates) > 1:
                 stated = " and ".join(f"{float(rate):g}" for rate in sorted(rates))
@@ -284,10 +257,10 @@ class _Builder:
             if ends[0] is None or ends[1] is None:
                 continue
             yield Cable(ends[0], ends[1], min(rates))
-        devices = self.dump.devices
+        devices = self.devices
         once = [
             f"{one[0]}[{one[1]}]"
-            for (one, two), blocks in self.dump.blocks.items()
+            for (one, two), blocks in self.blocks.items()
             if len(blocks) < 2 and one[0] != two[0] and devices[one[0]].own and devices[two[0]].own
         ]
         if once:
@@ -300,7 +273,7 @@ class _Builder:
                 f"the two ends state different rates for {len(differ)} cables "
                 f"({list_some(differ)}); the slower one counts"
             )
-        alone = [d.guid for d in self.dump.devices.values() if not d.own]
+        alone = [d.guid for d in self.devices.values() if not d.own]
         if alone:
             self.notes.append(
                 f"{len(alone)} devices have no block of their own ({list_some(alone)}): the dump "
@@ -314,12 +287,26 @@ class _Builder:
         place = self.places.get(guid)
         return Port(*place, number) if place else None
 
-    def note_rates(self) -> None:
-        coded = [speed for speed in CODED if speed in self.dump.speeds]
-        if coded:
-            self.notes.append(
-                f"{', '.join(coded)}: the rate counts the line's bits, of which 80 % carry data"
-            )
+
+def _loads(text: str, values: Values) -> Fabric:
+    dump = _Dump(values)
+    dump.read(text)
+    if values.has("names"):
+        dump.rename(values.text("names"))
+    return dump.build()
+
+
+READER = Reader(
+    "an ibnetdiscover dump",
+    (
+        HOSTS,
+        Setting("names", 'a node-name-map file: lines of 0xGUID "host adapter"'),
+        Setting(
+            "unnamed", "adapters without a host's name: left out, or each a host", ("out", "each")
+        ),
+    ),
+    _loads,
+)
 
 
 def _switch_name(about: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
@@ -112,9 +112,7 @@ class _Graph:
             self.check_size(len(self.kinds) + count * self.measure(device, 0), entry)
             for i in range(count):
                 self.add_device(f"{name}.{i}", device)
-        for entry in _entries(self.table, "edges"):
-            ends = [self.instance_end(entry, key, counts) for key in ("ep1", "ep2")]
-            self.add_edges(entry, ends[0], ends[1], links)
+        self.add_edges(self.table, links, lambda end: self.instance_end(end, counts))
         for name in self.rates:
             if name not in self.known_links:
                 hint = did_you_mean(name, self.known_links)
@@ -222,20 +220,16 @@ class _Graph:
                     self.add_device(f"{prefix}.{part}.{i}", part)
                 else:
                     self.kinds[f"{prefix}.{part}.{i}"] = kind
-        for entry in _entries(device.table, "edges"):
-            ends = []
-            for key in ("ep1", "ep2"):
-                end = entry.items.get(key, entry).as_table(key)
-                path = _word(end, "component")
-                if "device" in end.items:
-                    path = f"{_word(end, 'device')}.{path}"
-                ends.append([f"{prefix}.{n}" for n in self.expand(path, name, end)])
-            self.add_edges(entry, ends[0], ends[1], device.links)
 
-    def instance_end(
-        self, entry: Table, key: str, counts: Mapping[str, tuple[str, int]]
-    ) -> list[str]:
-        end = entry.items.get(key, entry).as_table(key)
+        def nodes(end: Table) -> list[str]:
+            path = _word(end, "component")
+            if "device" in end.items:
+                path = f"{_word(end, 'device')}.{path}"
+            return [f"{prefix}.{n}" for n in self.expand(path, name, end)]
+
+        self.add_edges(device.table, device.links, nodes)
+
+    def instance_end(self, end: Table, counts: Mapping[str, tuple[str, int]]) -> list[str]:
         word = _word(end, "instance")
         match = _SEGMENT.fullmatch(word)
         if match is None or match[1] not in counts:
@@ -288,6 +282,18 @@ class _Graph:
         return indices
 
     def add_edges(
+        self,
+        table: Table,
+        links: Mapping[str, Fraction | None],
+        nodes: Callable[[Table], list[str]],
+    ) -> None:
+        """Adds the edges that a table lists; `nodes`: those that an end of one names."""
+        for entry in _entries(table, "edges"):
+            ends = (entry.items.get(key, entry).as_table(key) for key in ("ep1", "ep2"))
+            ones, twos = map(nodes, ends)
+            self.add_edge(entry, ones, twos, links)
+
+    def add_edge(
         self, entry: Table, ones: list[str], twos: list[str], links: Mapping[str, Fraction | None]
     ) -> None:
         name = _word(entry, "link")
