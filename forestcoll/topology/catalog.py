@@ -46,7 +46,10 @@ def names() -> tuple[str, ...]:
 
 def source(name: str) -> str:
     """The YAML text of a catalogue entry, comments and all. Raises `TopologyError` when unknown."""
-    return read_text(_path(name))
+    entry = name.removesuffix(".yaml")
+    if entry not in names():
+        raise _say_unknown(name, Path(name))
+    return read_text(folder() / f"{entry}.yaml")
 
 
 def heading(name: str) -> Heading:
@@ -118,15 +121,11 @@ def load(
         is_file = path.is_file()
     except (OSError, ValueError):  # a name too long for the file system, or with a NUL in it
         is_file = False
-    if is_file:
-        return _load_file(path, settings)
-    if word.removesuffix(".yaml") in names():
-        entry = word.removesuffix(".yaml")
+    entry = word.removesuffix(".yaml")
+    if not is_file:
+        if entry not in names():
+            raise _say_unknown(word, path)
         return loads_topology(source(entry), entry, settings)
-    raise _say_unknown(word, path)
-
-
-def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
     from forestcoll.topology import readers
 
     text = read_text(path)
@@ -179,14 +178,12 @@ def loads_file(
 def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
     """One machine of the catalogue, node ids without its box, its ports to the network in
     `adapters`. Raises `TopologyError` for an entry that is not one of machines."""
-    if name.removesuffix(".yaml") not in names():
-        hint = did_you_mean(name, _machines()) or f"; machines are {', '.join(_machines())}"
+    entry, listed = name.removesuffix(".yaml"), f"; machines are {', '.join(_machines())}"
+    if entry not in names():
+        hint = did_you_mean(name, _machines()) or listed
         raise TopologyError(f"no machine of the catalogue is called '{name[:60]}'{hint}")
-    if name.removesuffix(".yaml") not in _machines():
-        raise TopologyError(
-            f"'{name}' of the catalogue is a fabric, not a machine; machines are "
-            f"{', '.join(_machines())}"
-        )
+    if entry not in _machines():
+        raise TopologyError(f"'{name}' of the catalogue is a fabric, not a machine{listed}")
     pair = loads_topology(source(name), name, {**settings, "boxes": "2"})
     prefix = "box0/"
     nodes = {
@@ -202,7 +199,7 @@ def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
             links.append(link.between(*ends))
         elif len(ends) == 1:
             adapters.append(Adapter(f"nic{len(adapters)}", link.bandwidth, (ends[0],)))
-    return Topology(name.removesuffix(".yaml"), nodes, tuple(links), tuple(adapters), pair.notes)
+    return Topology(entry, nodes, tuple(links), tuple(adapters), pair.notes)
 
 
 @cache
@@ -210,13 +207,6 @@ def _machines() -> tuple[str, ...]:
     """Entries that are `boxes` of one kind on a network, rather than shapes of networks."""
     parameters = ((name, {p.name for p in heading(name).parameters}) for name in names())
     return tuple(name for name, params in parameters if "boxes" in params and "gpus" not in params)
-
-
-def _path(name: str) -> Path:
-    entry = name.removesuffix(".yaml")
-    if entry not in names():
-        raise _say_unknown(name, Path(name))
-    return folder() / f"{entry}.yaml"
 
 
 def _say_unknown(word: str, path: Path) -> TopologyError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -142,7 +142,8 @@ class Expansion:
         names, size = list(self.nodes), len(self.nodes) // count
         number = {name: i for i, name in enumerate(names[:size])}
         boxes = [names[at : at + size] for at in range(size, len(names), size)]
-        src, dst = ([number[end] for end in ends] for ends in _columns(self.links))
+        src = [number[link.src] for link in self.links]
+        dst = [number[link.dst] for link in self.links]
         ends = ([box[i] for box in boxes for i in side] for side in (src, dst))
         self.links += copies(self.links, *ends)
 
@@ -293,10 +294,6 @@ def _mentions(value: Value, name: str) -> bool:
         keys = any(re.search(rf"\b{name}\b", key) for key in value.items)
         return keys or any(_mentions(item, name) for item in value.items.values())
     return any(_mentions(item, name) for item in value.as_list(""))
-
-
-def _columns(links: Iterable[Link]) -> tuple[list[str], list[str]]:
-    return [link.src for link in links], [link.dst for link in links]
 
 
 class _Classes(NamedTuple):

@@ -168,7 +168,7 @@ def _dump(settings: Mapping[str, str]) -> Step:
             return Step(name, f"{Path(words[0]).name} wrote no dump{said and f': {said}'}")
         text = file.read_text(encoding="utf-8", errors="replace")
     form = readers.format_of(text)
-    return _read(name, text, form.name if form else "nccl-xml", settings)
+    return _read(name, text, form or readers.find_format("nccl-xml"), settings)
 
 
 def _has_torch() -> bool:
@@ -194,7 +194,7 @@ def _run(form: readers.Format, settings: Mapping[str, str]) -> Step:
     text, wrong = _call([program, *options], dict(os.environ))
     if wrong:
         return Step(name, f"fails: {wrong}")
-    return _read(name, text, form.name, settings)
+    return _read(name, text, form, settings)
 
 
 def _call(words: Sequence[str], environment: dict[str, str]) -> tuple[str, str]:
@@ -215,11 +215,10 @@ def _call(words: Sequence[str], environment: dict[str, str]) -> tuple[str, str]:
     return "", f"exit code {done.returncode}{first and f', {first[:200]}'}"
 
 
-def _read(name: str, text: str, form: str, settings: Mapping[str, str]) -> Step:
-    shape = readers.find_format(form)
-    own = {k: v for k, v in settings.items() if k in readers.settings_of(shape)}
+def _read(name: str, text: str, form: readers.Format, settings: Mapping[str, str]) -> Step:
+    own = {k: v for k, v in settings.items() if k in readers.settings_of(form)}
     try:
-        given = readers.read(text, f"this machine ({name})", own, shape)
+        given = readers.read(text, f"this machine ({name})", own, form)
     except ForestCollError as error:
         return Step(name, str(error), text)
     if isinstance(given, Fabric):

@@ -26,7 +26,7 @@ from forestcoll.topology.parameters import (
     doubt_settings,
     read_parameters,
 )
-from forestcoll.topology.source import Table, located, parse_yaml
+from forestcoll.topology.source import Place, Table, located, parse_yaml
 
 FORMAT = "forestcoll.topology/1"
 FILE_KEYS = ("format", "name", "description", "parameters", "alike", "boxes", "nodes", "links")
@@ -72,7 +72,7 @@ def loads_topology(
         expansion.add_nodes(items["nodes"].as_table("nodes"), "", values)
     for template in expansion.link_templates(items.get("links"), "links"):
         expansion.add_link(template, "", values)
-    try:
+    with located(Place(source, 0)):
         doubts = doubt_settings(parameters, settings, values)
         merged = None
         if expansion.merged_nodes:
@@ -81,8 +81,6 @@ def loads_topology(
             merged = Merged(expand, expansion.spans, nodes, values, dict(apart))
         links = tuple(expansion.links)
         return Topology(name, expansion.nodes, links, notes=tuple(doubts), merged=merged)
-    except TopologyError as error:
-        raise TopologyError(f"{source}: {error}") from None
 
 
 def read_heading(text: str, source: str = "<text>") -> Heading:

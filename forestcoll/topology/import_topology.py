@@ -33,11 +33,6 @@ class Source(NamedTuple):
     text: str
     form: readers.Format | None  # None: a topology file, or the catalogue's
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """Names of what `--set` may change in it."""
-        return readers.settings_of(self.form) if self.form else ()
-
 
 def import_files(
     paths: Sequence[str],
@@ -84,7 +79,11 @@ def compose_cluster(
     ports: Sequence[str] = (),
 ) -> Topology:
     """`machine` (a file, or a name of the catalogue) on `network`: a file, or one of `NETWORKS`."""
-    source = _find_machine(machine)
+    source = Source(machine, "", None)
+    if Path(machine).is_file():
+        source = _recognise(machine, read_text(machine), "")
+        if source.form and source.form.fabric:
+            raise TopologyError(f"{machine}: {source.form.what}: a fabric, not a machine")
     if network in NETWORKS:
         if ports:
             raise TopologyError(f"--port is for a fabric's file, not for '{network}'")
@@ -126,15 +125,6 @@ def _recognise(name: str, text: str, form: str) -> Source:
     return Source(name, text, format_there)
 
 
-def _find_machine(name: str) -> Source:
-    if Path(name).is_file():
-        source = _recognise(name, read_text(name), "")
-        if source.form and source.form.fabric:
-            raise TopologyError(f"{name}: {source.form.what}: a fabric, not a machine")
-        return source
-    return Source(name, "", None)
-
-
 def _load_machine(source: Source, settings: Mapping[str, str]) -> Topology:
     if not source.text:
         return catalog.machine(source.name, settings)
@@ -145,7 +135,8 @@ def _join(
     machine: Source, fabric: Source, settings: Mapping[str, str], ports: Sequence[str]
 ) -> Topology:
     """A machine in every host; each setting goes to the fabric's reader where that knows it."""
-    of_fabric = {k: v for k, v in settings.items() if k in fabric.settings}
+    known = readers.settings_of(fabric.form) if fabric.form else ()
+    of_fabric = {k: v for k, v in settings.items() if k in known}
     others = {k: v for k, v in settings.items() if k not in of_fabric}
     own, network = compose.split_settings(others)
     use = Values(fabric.name, 0, network).patterns("ports") if "ports" in network else None

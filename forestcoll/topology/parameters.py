@@ -120,10 +120,8 @@ def apply_settings(
                 listed = ", ".join(map(str, parameters))
                 hint = f"; it has {listed}" if listed else "; it has no parameters"
             raise TopologyError(f"{where}: unknown parameter '{str(name)[:60]}'{hint}")
-        try:
+        with located(Place(where, 0), f"{name}={str(text)[:60]}"):
             values[name] = by_name[name].read(str(text))
-        except TopologyError as error:
-            raise TopologyError(f"{where}: {name}={str(text)[:60]}: {error}") from None
     return values
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import DUMP_BYTES, MEASURED_RANKS
@@ -63,11 +64,14 @@ def dump_measurement(measured: Measured) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-# Matrices of text
+# Matrices
+
+Matrix = tuple[str, dict[Pair, float], int]
+"""Its title, values by row and column, size."""
 
 
-def _matrices(text: str, source: str) -> Iterator[tuple[str, dict[Pair, float], int]]:
-    """(title, value by row and column, size) of every matrix: a line of numbers 0 1 2 ..., rows."""
+def _matrices(text: str, source: str) -> Iterator[Matrix]:
+    """Every matrix of a text: a line of numbers 0 1 2 ..., rows."""
     lines = text.split("\n")
     index = 0
     title = ""  # the last line that is not empty
@@ -105,34 +109,29 @@ def _number(word: str) -> float | None:
     return number if math.isfinite(number) and 0 < number < 1e9 else None
 
 
-def _best(rates: dict[Pair, float], values: Iterable[tuple[Pair, float]]) -> None:
-    for pair, value in values:
+def _best(rates: dict[Pair, float], values: dict[Pair, float], back: bool = False) -> None:
+    """Keeps the best of each pair; `back`: rows are receivers."""
+    for (i, j), value in values.items():
+        pair = (j, i) if back else (i, j)
         rates[pair] = max(value, rates.get(pair, 0.0))
 
 
-def _turn(values: dict[Pair, float], back: bool) -> list[tuple[Pair, float]]:
-    return [((j, i) if back else (i, j), value) for (i, j), value in values.items()]
-
-
-def _nvbandwidth(text: str, source: str) -> Measured:
+def _nvbandwidth(
+    matrices: Callable[[str, str], Iterator[Matrix]], text: str, source: str
+) -> Measured:
     measured = Measured("nvbandwidth", 0)
-    for title, values, size in _matrices(text, source):
-        _take_nvbandwidth(measured, title, values, size)
+    for title, values, size in matrices(text, source):
+        if not re.search(r"GPU\(\w+\)\s*(->|<-|<->)\s*GPU\(\w+\)", title):
+            continue  # between a GPU and the processor
+        measured.ranks = max(measured.ranks, size)
+        if "atency" in title:
+            measured.latencies |= {pair: value / 1000 for pair, value in values.items()}  # from ns
+        elif "<->" not in title and "idirectional" not in title:
+            _best(measured.rates, values, "<-" in title)
     return measured
 
 
-def _take_nvbandwidth(measured: Measured, title: str, values: dict[Pair, float], size: int) -> None:
-    if not re.search(r"GPU\(\w+\)\s*(->|<-|<->)\s*GPU\(\w+\)", title):
-        return  # between a GPU and the processor
-    measured.ranks = max(measured.ranks, size)
-    if "atency" in title:
-        measured.latencies |= {pair: value / 1000 for pair, value in values.items()}  # from ns
-    elif "<->" not in title and "idirectional" not in title:
-        _best(measured.rates, _turn(values, back="<-" in title))
-
-
-def _nvbandwidth_json(text: str, source: str) -> Measured:
-    measured = Measured("nvbandwidth", 0)
+def _json_matrices(text: str, source: str) -> Iterator[Matrix]:
     tests = read_json(text, source).get("nvbandwidth")
     cases = tests.get("testcases") if isinstance(tests, dict) else None
     if not isinstance(cases, list):
@@ -143,14 +142,14 @@ def _nvbandwidth_json(text: str, source: str) -> Measured:
             continue
         if any(len(row) != len(matrix) for row in matrix) or len(matrix) > MEASURED_RANKS:
             continue
-        values: dict[Pair, float] = {}
-        for i, row in enumerate(matrix):
-            for j, cell in enumerate(row):
-                number = _number(str(cell))
-                if number is not None and i != j:
-                    values[i, j] = number
-        _take_nvbandwidth(measured, str(case.get("bandwidth_description", "")), values, len(matrix))
-    return measured
+        numbers = {
+            (i, j): _number(str(cell))
+            for i, row in enumerate(matrix)
+            for j, cell in enumerate(row)
+            if i != j
+        }
+        values = {pair: number for pair, number in numbers.items() if number is not None}
+        yield str(case.get("bandwidth_description", "")), values, len(matrix)
 
 
 def _p2p_test(text: str, source: str) -> Measured:
@@ -162,7 +161,7 @@ def _p2p_test(text: str, source: str) -> Measured:
         if "atency" in title:
             measured.latencies |= values
         elif title.lstrip().startswith("Unidirectional"):
-            _best(measured.rates, values.items())
+            _best(measured.rates, values)
     return measured
 
 
@@ -201,7 +200,7 @@ def _own(text: str, source: str) -> Measured:
 
 READERS: tuple[tuple[str, Callable[[str, str], Measured]], ...] = (
     (r'"format"\s*:\s*"forestcoll\.measured/', _own),
-    (r'"nvbandwidth"\s*:', _nvbandwidth_json),
+    (r'"nvbandwidth"\s*:', partial(_nvbandwidth, _json_matrices)),
     (r"P2P=(Enabled|Disabled)", _p2p_test),
-    (r"memcpy (CE|SM) .{0,200}GPU\(", _nvbandwidth),
+    (r"memcpy (CE|SM) .{0,200}GPU\(", partial(_nvbandwidth, _matrices)),
 )
