@@ -254,7 +254,12 @@ def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
     steps: list[tuple[Job | None, Instruction]] = []
     fresh: dict[int, set[Write]] = {}  # of each chunk since the last barrier
     for job in sorted(jobs, key=lambda j: j.level):
-        used = [(chunk, write) for i in job.steps for write in _outputs(i) for chunk in _in(write)]
+        used = [
+            (chunk, write)
+            for i in job.steps
+            for write in _outputs(i)
+            for chunk in range(write[0].offset, write[0].offset + write[0].count)
+        ]
         if any(
             other != write or not write[1]
             for chunk, write in used
@@ -272,10 +277,6 @@ def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
 def _outputs(i: Instruction) -> list[Write]:
     plain = i.op in PACKETS and bool(PACKETS[i.op].packet_dst)
     return [(ref, plain) for ref in (*i.src, *i.dst) if ref.buffer is Buffer.OUTPUT]
-
-
-def _in(write: Write) -> range:
-    return range(write[0].offset, write[0].offset + write[0].count)
 
 
 # --- handshakes

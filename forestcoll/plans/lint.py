@@ -122,7 +122,8 @@ def _run(
     """What is proven of the program; the rest are findings. `other`: a word for what it does."""
     before = out.errors
     _note_all(wiring_faults(program), program, out)
-    if out.errors > before or _stops(out):
+    told = any(level == "error" and rule not in _SURFACE for level, rule in out.counts)
+    if told or out.errors > before:
         out.add("RUN-SKIPPED", SKIPPED)
         return None
     try:
@@ -153,7 +154,9 @@ def _check_flushes(program: Program, launches: int, out: Findings) -> None:
     if all(i.op is not Op.FLUSH for _, _, _, i in program.instructions()):
         return
     try:
-        _, faults = examine(program.edit(_drop_flush), launches=launches)
+        _, faults = examine(
+            program.edit(lambda rank, i: None if i.op is Op.FLUSH else i), launches=launches
+        )
         fault = next(iter(faults), None)
     except PlanError as error:
         fault = error
@@ -163,10 +166,6 @@ def _check_flushes(program: Program, launches: int, out: Findings) -> None:
         )
         out.add("MPP-FLUSH", f"this flush is needed, but does nothing; without: {fault}",
                 rank=rank, block=block, step=step, severity="error")  # fmt: skip
-
-
-def _drop_flush(rank: int, i: Instruction) -> Instruction | None:
-    return None if i.op is Op.FLUSH else i
 
 
 def _read(
@@ -213,11 +212,6 @@ _SURFACE = frozenset(
         "MPP-REMOTE-EMPTY",
     }
 )  # fmt: skip
-
-
-def _stops(out: Findings) -> bool:
-    """Whether something was found that makes a run meaningless."""
-    return any(severity == "error" and rule not in _SURFACE for severity, rule in out.counts)
 
 
 def _rule(error: ForestCollError) -> str:

@@ -15,7 +15,6 @@ follows what each part of each output must hold (`Collective.origin`):
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -33,34 +32,21 @@ EVERYONE = -1
 """In place of a source rank: all of them, added up."""
 
 
-def _once(n: int) -> Fraction:
-    return Fraction(n - 1, n)
-
-
-def _twice(n: int) -> Fraction:
-    return Fraction(2 * (n - 1), n)
-
-
-def _whole(n: int) -> Fraction:
-    del n
-    return Fraction(1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """What a collective is, and what others call it.
 
     `root`: whether one rank is special, as the source of all data or as the target of all results.
     `phases`: those of the trees that carry it, in order; none: no forest does.
-    `bus_factor`: busbw / algbw of nccl-tests for n ranks, which is what every rank must send or
-    receive at least, as a share of the size.
+    `others`: how often every rank must send or receive all parts but its own at least, as shares of
+    the size; None: the whole of it, once.
     `apart`: torch.distributed calls it with an input and an output, otherwise with one tensor.
     """
 
     inputs: Parts
     outputs: Parts
     phases: tuple[Phase, ...]
-    bus_factor: Callable[[int], Fraction]
+    others: int | None
     plan_word: str  # in plans of both formats: NCCL's own word
     perf: str  # nccl-tests' program is `<perf>_perf`
     torch: tuple[str, ...]  # functions of torch.distributed, as far as a version has them
@@ -172,7 +158,8 @@ class Collective(StrEnum):
 
     def bus_factor(self, n: int) -> Fraction:
         """busbw / algbw of nccl-tests: what each of n ranks must send or receive of the size."""
-        return self.definition.bus_factor(n)
+        others = self.definition.others
+        return Fraction(1) if others is None else Fraction(others * (n - 1), n)
 
 
 DEFINITIONS: dict[Collective, Definition] = {
@@ -180,7 +167,7 @@ DEFINITIONS: dict[Collective, Definition] = {
         inputs="one",
         outputs="each",
         phases=("broadcast",),
-        bus_factor=_once,
+        others=1,
         plan_word="allgather",
         perf="all_gather",
         # all_gather_single: the name from PyTorch 2.13 on
@@ -192,7 +179,7 @@ DEFINITIONS: dict[Collective, Definition] = {
         outputs="one",
         phases=("reduce",),
         reduces=True,
-        bus_factor=_once,
+        others=1,
         plan_word="reducescatter",
         perf="reduce_scatter",
         torch=("reduce_scatter_tensor", "reduce_scatter_single"),
@@ -203,7 +190,7 @@ DEFINITIONS: dict[Collective, Definition] = {
         outputs="one",
         phases=("reduce", "broadcast"),
         reduces=True,
-        bus_factor=_twice,
+        others=2,
         plan_word="allreduce",
         perf="all_reduce",
         torch=("all_reduce",),
@@ -213,7 +200,7 @@ DEFINITIONS: dict[Collective, Definition] = {
         outputs="one",
         phases=("broadcast",),
         root="source",
-        bus_factor=_whole,
+        others=None,
         plan_word="broadcast",
         perf="broadcast",
         torch=("broadcast",),
@@ -224,7 +211,7 @@ DEFINITIONS: dict[Collective, Definition] = {
         phases=("reduce",),
         reduces=True,
         root="target",
-        bus_factor=_whole,
+        others=None,
         plan_word="reduce",
         perf="reduce",
         torch=("reduce",),
@@ -234,7 +221,7 @@ DEFINITIONS: dict[Collective, Definition] = {
         inputs="each",
         outputs="each",
         phases=(),
-        bus_factor=_once,
+        others=1,
         plan_word="alltoall",
         perf="alltoall",
         torch=("all_to_all_single",),

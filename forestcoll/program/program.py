@@ -121,8 +121,9 @@ class ThreadBlock:
 
     def __repr__(self) -> str:
         peers = {p for p in (self.recv, self.send) if p >= 0} | {c.peer for c in self.channels}
-        with_ = f" with ranks {_some(sorted(peers))}" if peers else ""
-        return f"<ThreadBlock: {len(self.steps)} steps{with_}>"
+        listed = ", ".join(map(str, sorted(peers)[:8]))
+        more = f" and {len(peers) - 8} more" if len(peers) > 8 else ""
+        return f"<ThreadBlock: {len(self.steps)} steps{(peers and f' with ranks {listed}{more}') or ''}>"
 
     def instructions(self) -> list[tuple[int, Instruction]]:
         """(step, instruction) of all; bodies of pipelines have their step."""
@@ -136,12 +137,13 @@ class ThreadBlock:
         """What an instruction of this block of `rank` reads and writes, behind switches too."""
         if not i.switches:
             return i.src, i.dst
+        both = OPERATIONS[i.op].switched == "both"
+        on_switches = (*i.src, *i.dst) if both else i.dst
         behind = [
-            self._behind(rank, s, ref) for s, ref in zip(i.switches, _on_switches(i), strict=True)
+            tuple([replace(ref, rank=None if r == rank else r) for r in self.switches[s].ranks])
+            for s, ref in zip(i.switches, on_switches, strict=True)
         ]
-        if OPERATIONS[i.op].switched == "both":
-            return behind[0], behind[1]
-        return i.src, behind[0]
+        return (behind[0] if both else i.src), behind[-1]
 
     def reads_by_port(self, i: Instruction) -> bool:
         """Whether it is a port that reads the instruction's sources, not the block's threads.
@@ -152,20 +154,6 @@ class ThreadBlock:
         return i.op in PUTS and any(
             self.channels[c].kind == "port" for c in i.channels if c in channels
         )
-
-    def _behind(self, rank: int, switch: int, ref: Ref) -> tuple[Ref, ...]:
-        ranks = self.switches[switch].ranks
-        return tuple([replace(ref, rank=None if r == rank else r) for r in ranks])
-
-
-def _on_switches(i: Instruction) -> tuple[Ref, ...]:
-    """The operands on switches, in the order of `i.switches`."""
-    return (*i.src, *i.dst) if OPERATIONS[i.op].switched == "both" else i.dst
-
-
-def _some(numbers: list[int]) -> str:
-    listed = ", ".join(map(str, numbers[:8]))
-    return f"{listed} and {len(numbers) - 8} more" if len(numbers) > 8 else listed
 
 
 @dataclass(frozen=True, slots=True)

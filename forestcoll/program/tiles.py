@@ -99,9 +99,6 @@ def _rank(program: Program, number: int, order: Sequence[int]) -> RankProgram:
             after=tuple([(b, s + tile * len(blocks[b].steps)) for b, s in step.after]),
         )
 
-    def is_needed(step: Step) -> bool:
-        return isinstance(step, Pipeline) or step.op not in HANDSHAKES
-
     return replace(
         rank,
         input_chunks=rank.input_chunks * count,
@@ -114,7 +111,7 @@ def _rank(program: Program, number: int, order: Sequence[int]) -> RankProgram:
                     repeat(step, k)
                     for k in range(count)
                     for step in block.steps
-                    if k == 0 or is_needed(step)
+                    if k == 0 or isinstance(step, Pipeline) or step.op not in HANDSHAKES
                 ),
             )
             for block in blocks

@@ -211,17 +211,15 @@ class OpReader:
         if "ops" in op and not body:
             op.fault("MPP-PIPE-EMPTY", f"{op.where} has no operations")
         self.loop = chunks or -1
-        steps = [self.read_inner(item, op.at["step"], k) for k, item in enumerate(body)]
+        steps = []
+        for k, item in enumerate(body):
+            if item.get("name") == "pipeline":
+                self.read_pipeline(self.entry(item, op.at["step"], k))
+            else:
+                steps.append(self.read_operation(item, op.at["step"], k))
         self.loop = 0
         self.held += len(body)
         return Pipeline(tuple([i for i in steps if i is not None]), chunks or 0, unit or 0)
-
-    def read_inner(self, op: dict[str, Any], s: int, k: int) -> Instruction | None:
-        """An operation of a pipeline."""
-        if op.get("name") != "pipeline":
-            return self.read_operation(op, s, k)
-        self.read_pipeline(self.entry(op, s, k))
-        return None
 
     # --- one operation ----------------------------------------------------------------------------
 

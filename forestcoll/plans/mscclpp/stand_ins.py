@@ -47,7 +47,8 @@ def stand_in(text: str) -> tuple[str, list[str]]:
         op for *_, op in operations if op["name"] == "ppkt" and op.get("channel_type") == "port"
     ]
     stores = [one for one in operations if one[2]["name"] == "gstorepkt"]
-    if not all(_one_source(op) for op in puts) or not all(_same_place(op) for *_, op in stores):
+    moved = any(op["src_buff"][0]["index"] != op["dst_buff"][0]["index"] for *_, op in stores)
+    if moved or not all(map(_one_source, puts)):
         return text, []
     for op in puts:
         op |= {"name": "rppkt", "src_buff": op["src_buff"][:1]}
@@ -60,10 +61,6 @@ def stand_in(text: str) -> tuple[str, list[str]]:
 def _one_source(op: Plan) -> bool:
     first = op["src_buff"][0]
     return first.get("type") == "s" and all(source == first for source in op["src_buff"])
-
-
-def _same_place(op: Plan) -> bool:
-    return bool(op["src_buff"][0]["index"] == op["dst_buff"][0]["index"])
 
 
 def _forward(gpu: Plan, block: Plan, op: Plan) -> None:

@@ -26,9 +26,6 @@ def parse(text: str, out: Findings) -> dict[str, Any] | None:
         out.refuse("MPP-SYNTAX", f"more than {PLAN_VALUES} values {PLAN_VALUES.note}")
         return None
 
-    def constant(word: str) -> None:
-        out.refuse("MPP-SYNTAX", f"{word} is no JSON")
-
     def integer(digits: str) -> int | None:
         if len(digits) <= PLAN_DIGITS:
             return int(digits)
@@ -51,7 +48,7 @@ def parse(text: str, out: Findings) -> dict[str, Any] | None:
     try:
         value = json.loads(
             text.removeprefix("\ufeff"),
-            parse_constant=constant,
+            parse_constant=lambda word: out.refuse("MPP-SYNTAX", f"{word} is no JSON"),
             parse_int=integer if _LONG.search(text) else None,
             object_pairs_hook=pairs,
         )

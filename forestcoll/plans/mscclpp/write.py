@@ -236,6 +236,7 @@ class _Writer:
     def threadblock(self, b: int) -> dict[str, Any]:
         operations = [self.step(step) for step in self.block.steps]
         place = {key: k for k, key in enumerate(self.buffers)}
+        switches = [self.switches.index(switch) for switch in self.block.switches]
         return {
             "id": b,
             # A run of one kind is an entry, so that the order of the list survives.
@@ -246,19 +247,13 @@ class _Writer:
                 }
                 for kind, run in groupby(self.block.channels, key=lambda channel: channel.kind)
             ]
-            + self.switch_ids(),
+            + [{"channel_type": "switch", "channel_ids": ids} for ids in (switches,) if ids],
             "remote_buffer_refs": [
                 {"access_channel_type": kind, "remote_buffer_ids": [place[key] for key in refs]}
                 for kind, refs in sorted(self.refs.items())
             ],
             "ops": operations,
         }
-
-    def switch_ids(self) -> list[dict[str, Any]]:
-        if not self.block.switches:
-            return []
-        ids = [self.switches.index(switch) for switch in self.block.switches]
-        return [{"channel_type": "switch", "channel_ids": ids}]
 
     def step(self, step: Step) -> dict[str, Any] | Line | Fields:
         if isinstance(step, Pipeline):

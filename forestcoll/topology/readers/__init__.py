@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from forestcoll.topology.readers.shared import Fabric as Fabric
     from forestcoll.topology.readers.shared import Reader
 
+BLANK = "\ufeff \t\r\n"
+_RCCL = re.compile(r"<xgmi\b|<gpu\b[^<>]{0,400}\bgcn=")
 SAMPLE = 65_536
 """Characters of a file that are looked at to recognise its format."""
 DUMPED = "NCCL dump"
@@ -55,11 +57,7 @@ class Format(NamedTuple):
 
 
 def _is_xml(text: str) -> bool:
-    return text.lstrip("\ufeff \t\r\n").startswith("<")
-
-
-def _is_rccl(text: str) -> bool:
-    return _is_xml(text) and re.search(r"<xgmi\b|<gpu\b[^<>]{0,400}\bgcn=", text) is not None
+    return text.lstrip(BLANK).startswith("<")
 
 
 def _is_nvidia_smi(text: str) -> bool:
@@ -72,17 +70,13 @@ def _is_nvidia_smi(text: str) -> bool:
     )
 
 
-def _is_netq(text: str) -> bool:
-    return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") and '"compounded_' in text
-
-
 def _has_lines(*patterns: str) -> Callable[[str], bool]:
     return lambda text: all(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
 
 
 def _is_csv(text: str) -> bool:
     """A header of words and commas: which words, the reader says."""
-    lines = (line for line in text.lstrip("\ufeff").split("\n"))
+    lines = text.lstrip("\ufeff").split("\n")
     head = next((line for line in lines if line.strip() and not line.startswith("#")), "")
     return re.fullmatch(r"[\w /().-]+(,[\w /().-]*)+\r?", head) is not None
 
@@ -93,7 +87,7 @@ FORMATS = (
         "RCCL topology dump",
         "NCCL_TOPO_DUMP_FILE=rccl.xml with any RCCL program",
         "system_xml:RCCL",
-        _is_rccl,
+        lambda text: _is_xml(text) and _RCCL.search(text) is not None,
         machine=True,
     ),
     Format(
@@ -154,7 +148,7 @@ FORMATS = (
         "NetQ's graph",
         "NetQ's topologyGraph API (JSON)",
         "netq_json",
-        _is_netq,
+        lambda text: text.lstrip(BLANK).startswith(("[", "{")) and '"compounded_' in text,
         fabric=True,
     ),
     Format(
