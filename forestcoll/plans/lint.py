@@ -154,9 +154,8 @@ def _check_flushes(program: Program, launches: int, out: Findings) -> None:
     if all(i.op is not Op.FLUSH for _, _, _, i in program.instructions()):
         return
     try:
-        _, faults = examine(
-            program.edit(lambda rank, i: None if i.op is Op.FLUSH else i), launches=launches
-        )
+        bare = program.edit(lambda rank, i: None if i.op is Op.FLUSH else i)
+        _, faults = examine(bare, launches=launches)
         fault = next(iter(faults), None)
     except PlanError as error:
         fault = error

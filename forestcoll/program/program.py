@@ -123,7 +123,8 @@ class ThreadBlock:
         peers = {p for p in (self.recv, self.send) if p >= 0} | {c.peer for c in self.channels}
         listed = ", ".join(map(str, sorted(peers)[:8]))
         more = f" and {len(peers) - 8} more" if len(peers) > 8 else ""
-        return f"<ThreadBlock: {len(self.steps)} steps{(peers and f' with ranks {listed}{more}') or ''}>"
+        with_ = f" with ranks {listed}{more}" if peers else ""
+        return f"<ThreadBlock: {len(self.steps)} steps{with_}>"
 
     def instructions(self) -> list[tuple[int, Instruction]]:
         """(step, instruction) of all; bodies of pipelines have their step."""
