@@ -64,7 +64,7 @@ def lower_fifo(
     order, sums are left to thread blocks of their own, if all transfers of a chunk fit then.
     """
     early = early_copies(layout)
-    for unit, rate, apart in _attempts(layout, limits.target, links):
+    for unit, rate, apart in _attempts(layout, limits.target, links) if links else ():
         assert links is not None  # else there are no attempts
         order = schedule(layout, early, links, most=unit, block=rate, apart=apart)
         work = _Work(layout, order.transfers, order.scratch, early)
@@ -106,12 +106,12 @@ def write_fifo(
 
 
 def _attempts(
-    layout: Layout, target: Target, links: Links | None
+    layout: Layout, target: Target, links: Links
 ) -> Iterator[tuple[int, Fraction | None, bool]]:
     """Yields chunks in a transfer, GB/s a thread block, whether phases and trees share no links."""
-    rate = None if links is None else _block_rate(layout, links)
+    rate = _block_rate(layout, links)
     unit = 1
-    while links is not None and unit <= min(MOST_UNIT, target.count):
+    while unit <= min(MOST_UNIT, target.count):
         if _least_steps(layout, unit) <= most_steps(layout.n, target):
             yield unit, rate, True
             yield unit, None, True

@@ -131,21 +131,20 @@ def usage(program: Program) -> Usage:
     """What the fullest rank or thread block of the program takes, figure by figure."""
     ranks = takes(program.ranks, columns_of(program))
     lengths = [[block[0] for block in rank] for rank in ranks]
+    scratch = [  # a plan that is run in place only may leave a user buffer out
+        Fraction(rank.scratch_chunks, max(1, rank.input_chunks or rank.output_chunks))
+        for rank in program.ranks
+    ]
     return Usage(
         thread_blocks=max(map(len, ranks), default=0),
         steps=max((length for rank in lengths for length in rank), default=0),
         channels=max((block[1] for rank in ranks for block in rank), default=0),
         operations=max(map(sum, lengths), default=0),
         busy=max((sum(block[2] > 0 for block in rank) for rank in ranks), default=0),
-        scratch=max(map(_scratch, program.ranks), default=Fraction(0)) * program.scratch_factor,
+        scratch=max(scratch, default=Fraction(0)) * program.scratch_factor,
         instances=int(program.extra.get("instances", "1")),
         total=sum(map(sum, lengths)),
     )
-
-
-def _scratch(rank: RankProgram) -> Fraction:
-    # a plan that is run in place only may leave a user buffer out
-    return Fraction(rank.scratch_chunks, max(1, rank.input_chunks or rank.output_chunks))
 
 
 def steps(block: ThreadBlock) -> int:

@@ -224,25 +224,27 @@ def _write_blocks(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock
         for block in blocks:
             ends = sorted(block.ends)
             place = {end: k for k, end in enumerate(ends)}
-            steps = [
-                i
-                if job is None or not i.src
-                else _slice(i, [place[job.kind, peer] for peer in i.channels], part, slices)
-                for job, i in _in_order(block.jobs)
-            ]
-            channels = tuple(Channel(peer, kind, 0) for kind, peer in ends)
-            yield ThreadBlock(tuple(steps), channels=channels)
-
-
-def _slice(i: Instruction, channels: list[int], part: int, slices: int) -> Instruction:
-    """An operation on a slice. Slices begin with different peers: else all wait for one link."""
-    turn = len(channels) * part // slices
-    local = len(i.dst) - len(channels)
-    to = (*i.dst[:local], *i.dst[local + turn :], *i.dst[local : local + turn])
-    paired = i.op is Op.PUT_PACKETS and len(i.src) > 1
-    src = (*i.src[turn:], *i.src[:turn]) if paired else i.src
-    way = (*channels[turn:], *channels[:turn])
-    return replace(i, src=src, dst=to, channels=way, part=(part, slices))
+            steps: list[Instruction] = []
+            for job, i in _in_order(block.jobs):
+                if job is not None and i.src:
+                    # slices begin with different peers: else all wait for one link
+                    channels = [place[job.kind, peer] for peer in i.channels]
+                    turn = len(channels) * part // slices
+                    own, to = (
+                        i.dst[: len(i.dst) - len(channels)],
+                        i.dst[len(i.dst) - len(channels) :],
+                    )
+                    paired = i.op is Op.PUT_PACKETS and len(i.src) > 1
+                    i = replace(
+                        i,
+                        src=(*i.src[turn:], *i.src[:turn]) if paired else i.src,
+                        dst=(*own, *to[turn:], *to[:turn]),
+                        channels=(*channels[turn:], *channels[:turn]),
+                        part=(part, slices),
+                    )
+                steps.append(i)
+            ends_there = tuple(Channel(peer, kind, 0) for kind, peer in ends)
+            yield ThreadBlock(tuple(steps), channels=ends_there)
 
 
 def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
@@ -286,7 +288,8 @@ def shakes(layout: Layout, limits: Limits) -> Iterator[tuple[ThreadBlock, ...]]:
     """Per rank the thread blocks to add to those that move the packets of a tree with a root."""
     readers: dict[int, set[int]] = defaultdict(set)
     writers: dict[int, set[int]] = defaultdict(set)
-    late, boxes = set(), limits.boxes
+    late: set[int] = set()
+    boxes = limits.boxes
     for tree in layout.trees:
         for child in tree.order[1:]:
             parent, down = tree.parent[child], tree.phase == "broadcast"
@@ -296,37 +299,31 @@ def shakes(layout: Layout, limits: Limits) -> Iterator[tuple[ThreadBlock, ...]]:
             if down and parent != tree.root and boxes[parent] != boxes[child]:
                 late.add(parent)
     for rank in range(layout.n):
-        yield tuple(_handshakes(rank, readers[rank], writers[rank], late, limits))
-
-
-def _handshakes(
-    rank: int,
-    readers: set[int],
-    writers: set[int],
-    late: set[int],
-    limits: Limits,
-) -> Iterator[ThreadBlock]:
-    """The rank's thread blocks: one, unless it has more peers than a thread block has channels."""
-    everyone, boxes, target = sorted(readers | writers), limits.boxes, limits.target
-    kinds = [[p for p in everyone if kind_of(rank, p, boxes) == kind] for kind in KINDS]
-    groups = [*zip_longest(*(batches(peers, target.channels) for peers in kinds), fillvalue=())]
-    together = Instruction(Op.BARRIER, ident=0, group=len(groups)) if len(groups) > 1 else NOP
-    for near, far in groups:
-        peers = (*near, *far)
-        steps: list[Instruction] = []
-        for op, some in (
-            (Op.RELAXED_SIGNAL, writers),
-            (Op.RELAXED_WAIT, readers),
-            (Op.SIGNAL, writers if rank in late else set()),
-            (Op.WAIT, readers & late),
-        ):
-            if op is Op.SIGNAL and rank in late:
-                steps.append(together)
-            places = [k for k, p in enumerate(peers) if p in some]
-            steps += sync(op, places, (1 << len(near)) - 1, target.peers)
-        # the packets between the two take the first channel
-        channels = tuple(Channel(p, kind_of(rank, p, boxes), 1) for p in peers)
-        yield ThreadBlock(tuple(steps), channels=channels)
+        own, told = writers[rank], readers[rank]
+        # one thread block, unless there are more peers than it has channels
+        everyone = sorted(own | told)
+        kinds = [[p for p in everyone if kind_of(rank, p, boxes) == kind] for kind in KINDS]
+        most = limits.target.channels
+        groups = [*zip_longest(*(batches(peers, most) for peers in kinds), fillvalue=())]
+        together = Instruction(Op.BARRIER, group=len(groups)) if len(groups) > 1 else NOP
+        blocks = []
+        for near, far in groups:
+            peers = (*near, *far)
+            steps: list[Instruction] = []
+            for op, some in (
+                (Op.RELAXED_SIGNAL, own),
+                (Op.RELAXED_WAIT, told),
+                (Op.SIGNAL, own if rank in late else set()),
+                (Op.WAIT, told & late),
+            ):
+                if op is Op.SIGNAL and rank in late:
+                    steps.append(together)
+                places = [k for k, p in enumerate(peers) if p in some]
+                steps += sync(op, places, (1 << len(near)) - 1, limits.target.peers)
+            # the packets between the two take the first channel
+            channels = tuple(Channel(p, kind_of(rank, p, boxes), 1) for p in peers)
+            blocks.append(ThreadBlock(tuple(steps), channels=channels))
+        yield tuple(blocks)
 
 
 # --- jobs

@@ -98,12 +98,71 @@ def transfers_of(
     transfers: list[Transfer] = []
     home: dict[int, list[int]] = defaultdict(list)  # chunk: the transfers that bring its sum home
     groups = _groups(layout, trees, apart)
-    for number, tree in enumerate(trees):
-        if tree.phase == "reduce":
-            _reduce(layout, number, tree, sums, groups[number], transfers, home)
-    for number, tree in enumerate(trees):
-        if tree.phase == "broadcast":
-            _broadcast(layout, number, tree, early, groups[number], transfers, home)
+
+    def reduce(number: int, tree: RankTree) -> None:
+        first, count = tree.first, tree.count
+        needs: dict[int, list[int]] = {}  # rank with children: what brings their sums
+        for rank in reversed(tree.order[1:]):
+            parent = tree.parent[rank]
+            if parent == tree.root:
+                total = layout.output(parent, first, count)
+            else:
+                total = own_ref(Buffer.SCRATCH, sums[number, parent], count)
+            own, before = needs.get(rank, []), needs.setdefault(parent, [])
+            if own:
+                source = own_ref(Buffer.SCRATCH, sums[number, rank], count)
+            else:
+                source = layout.input(rank, first, count)
+            awaited = [*own, *before[-1:]] if tree.ordered else own
+            before.append(len(transfers))
+            parity = tree.parities[rank]
+            transfers.append(
+                Transfer(
+                    rank,
+                    parent,
+                    source,
+                    total,
+                    "add",
+                    first,
+                    number,
+                    awaited,
+                    groups[number],
+                    parity,
+                )
+            )
+        for chunk in range(first, first + count):
+            home[chunk] += needs[tree.root]
+
+    def broadcast(number: int, tree: RankTree) -> None:
+        first, count, root = tree.first, tree.count, tree.root
+        whole = sorted({m for c in range(first, first + count) for m in home.get(c, ())})
+        outputs = [layout.output(rank, first, count) for rank in range(layout.n)]
+        own = outputs[root] if root in early else layout.input(root, first, count)
+        bringing: dict[int, list[int]] = {root: whole}
+        for rank in tree.order[1:]:
+            parent = tree.parent[rank]
+            source = own if parent == root else outputs[parent]
+            needs, parity = bringing[parent], tree.parities[rank]
+            bringing[rank] = [len(transfers)]
+            transfers.append(
+                Transfer(
+                    parent,
+                    rank,
+                    source,
+                    outputs[rank],
+                    "final",
+                    first,
+                    number,
+                    needs,
+                    groups[number],
+                    parity,
+                )
+            )
+
+    for phase, add in (("reduce", reduce), ("broadcast", broadcast)):
+        for number, tree in enumerate(trees):
+            if tree.phase == phase:
+                add(number, tree)
     return transfers, scratch
 
 
@@ -140,64 +199,6 @@ def _groups(layout: Layout, trees: Sequence[RankTree], apart: Apart) -> list[int
         return [int(layout.collective.reduces and t.phase == "broadcast") for t in trees]
     numbers: dict[object, int] = {}
     return [numbers.setdefault((t.phase, t.parent), len(numbers)) for t in trees]
-
-
-def _reduce(
-    layout: Layout,
-    number: int,
-    tree: RankTree,
-    sums: dict[tuple[int, int], int],
-    group: int,
-    transfers: list[Transfer],
-    home: dict[int, list[int]],
-) -> None:
-    first, count = tree.first, tree.count
-    needs: dict[int, list[int]] = {}  # rank with children: what brings their sums
-    for rank in reversed(tree.order[1:]):
-        parent = tree.parent[rank]
-        if parent == tree.root:
-            total = layout.output(parent, first, count)
-        else:
-            total = own_ref(Buffer.SCRATCH, sums[number, parent], count)
-        own, before = needs.get(rank, []), needs.setdefault(parent, [])
-        if own:
-            source = own_ref(Buffer.SCRATCH, sums[number, rank], count)
-        else:
-            source = layout.input(rank, first, count)
-        awaited = [*own, *before[-1:]] if tree.ordered else own
-        before.append(len(transfers))
-        parity = tree.parities[rank]
-        transfers.append(
-            Transfer(rank, parent, source, total, "add", first, number, awaited, group, parity)
-        )
-    for chunk in range(first, first + count):
-        home[chunk] += needs[tree.root]
-
-
-def _broadcast(
-    layout: Layout,
-    number: int,
-    tree: RankTree,
-    early: frozenset[int],
-    group: int,
-    transfers: list[Transfer],
-    home: dict[int, list[int]],
-) -> None:
-    first, count, root = tree.first, tree.count, tree.root
-    whole = sorted({m for c in range(first, first + count) for m in home.get(c, ())})
-    outputs = [layout.output(rank, first, count) for rank in range(layout.n)]
-    own = outputs[root] if root in early else layout.input(root, first, count)
-    bringing: dict[int, list[int]] = {root: whole}
-    for rank in tree.order[1:]:
-        parent = tree.parent[rank]
-        source = own if parent == root else outputs[parent]
-        needs, parity = bringing[parent], tree.parities[rank]
-        bringing[rank] = [len(transfers)]
-        transfers.append(
-            Transfer(
-                parent, rank, source, outputs[rank], "final", first, number, needs, group, parity
-            )
-        )
 
 
 def open_sums(trees: Sequence[RankTree], transfers: Iterable[Transfer]) -> None:

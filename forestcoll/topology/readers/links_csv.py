@@ -115,7 +115,7 @@ def _loads(text: str, values: Values) -> Topology | Fabric:
     notes += note_unlike("rows", {f"{row.pair} in line {row.line}": row.words for row in rows})
     if any(_GPU_NAME.fullmatch(end) for row in rows for end in (row.src, row.dst)):
         return _topology(rows, values, notes)
-    return _Cabling(rows, values, notes).fabric()
+    return _cabling(rows, values, notes)
 
 
 READER = Reader(
@@ -258,8 +258,7 @@ def _doubt_trunks(rows: list[Row], hosts: set[str]) -> list[str]:
         if row.src not in hosts and row.dst not in hosts:
             near[f"{row.src} to {kind_of(row.dst)}"] += row.count
             near[f"{row.dst} to {kind_of(row.src)}"] += row.count
-    words = {name: str(number) for name, number in near.items()}
-    return note_unlike("the cables between switches", words, fewer=True)
+    return note_unlike("the cables between switches", near, fewer=True)
 
 
 def _check_same(one: Row, two: Row) -> None:
@@ -343,60 +342,53 @@ def _topology(rows: list[Row], values: Values, notes: list[str]) -> Topology:
     return values.topology(nodes, links, (), notes)
 
 
-class _Cabling:
-    """A list of devices' ports: switches and hosts."""
+def _cabling(rows: list[Row], values: Values, notes: list[str]) -> Fabric:
+    """Returns the fabric of a list of devices' ports: switches and hosts."""
+    names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
+    ids = dict(zip(names, make_ids([(name, str(i)) for i, name in enumerate(names)]), strict=True))
+    cabled = [row for row in rows if row.src != row.dst]
+    if len(cabled) < len(rows):
+        own = len(rows) - len(cabled)
+        notes.append(f"{own} cables lead from a device to itself and are left out")
+    if sum(row.count for row in cabled) > LINKS:
+        raise values.error(f"more than {LINKS:,} cables {LINKS.note}")
+    hosts = _hosts(ids, values)
+    notes += _doubt_trunks(cabled, {name for name, node in ids.items() if node in hosts})
 
-    def __init__(self, rows: list[Row], values: Values, notes: list[str]) -> None:
-        self.values, self.notes = values, notes
-        names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
-        ids = make_ids([(name, str(i)) for i, name in enumerate(names)])
-        self.ids = dict(zip(names, ids, strict=True))
-        self.rows = [row for row in rows if row.src != row.dst]
-        if len(self.rows) < len(rows):
-            own = len(rows) - len(self.rows)
-            self.notes.append(f"{own} cables lead from a device to itself and are left out")
-
-    def fabric(self) -> Fabric:
-        if sum(row.count for row in self.rows) > LINKS:
-            raise self.values.error(f"more than {LINKS:,} cables {LINKS.note}")
-        hosts = self.hosts()
-        switches = tuple(name for name in self.ids.values() if name not in hosts)
-        self.notes += _doubt_trunks(self.rows, {n for n, node in self.ids.items() if node in hosts})
-        cables = tuple(
-            Cable(
-                self.place(row.src, row.src_port, hosts),
-                self.place(row.dst, row.dst_port, hosts),
-                _rate_of(row, self.values),
-            )
-            for row in self.rows
-            for _ in range(row.count)
-        )
-        return build_fabric(self.values, switches, hosts, cables, self.notes)
-
-    def place(self, name: str, port: str, hosts: Mapping[str, None]) -> str | Port:
-        node = self.ids[name]
+    def place(name: str, port: str) -> str | Port:
+        node = ids[name]
         return Port(node, port or "port") if node in hosts else node
 
-    def hosts(self) -> dict[str, None]:
-        names = list(self.ids.values())
-        patterns = self.values.patterns("hosts")
-        if patterns is not None:
-            patterns.check(names, self.values.source)
-            return dict.fromkeys(name for name in names if patterns.match(name))
-        if self.values.has("devices"):
-            servers = _servers(self.values.text("devices"))
-            hosts = [node for name, node in self.ids.items() if name in servers]
-            if hosts:
-                return dict.fromkeys(hosts)
-            raise self.values.error(
-                f"none of its devices is a server in "
-                f"{self.values.text('devices')}; name the hosts with --set hosts=NAME,GLOB"
-            )
-        raise self.values.error(
-            f"which devices are hosts is not in the list ({list_some(names)}): name "
-            "them with --set hosts=NAME,GLOB, or give SONiC's list of devices with --set "
-            "devices=FILE"
+    cables = tuple(
+        Cable(place(row.src, row.src_port), place(row.dst, row.dst_port), _rate_of(row, values))
+        for row in cabled
+        for _ in range(row.count)
+    )
+    switches = tuple(name for name in ids.values() if name not in hosts)
+    return build_fabric(values, switches, hosts, cables, notes)
+
+
+def _hosts(ids: Mapping[str, str], values: Values) -> dict[str, None]:
+    """Returns the nodes, in order, that are hosts; `ids`: of all devices."""
+    names = list(ids.values())
+    patterns = values.patterns("hosts")
+    if patterns is not None:
+        patterns.check(names, values.source)
+        return dict.fromkeys(name for name in names if patterns.match(name))
+    if values.has("devices"):
+        servers = _servers(values.text("devices"))
+        hosts = [node for name, node in ids.items() if name in servers]
+        if hosts:
+            return dict.fromkeys(hosts)
+        raise values.error(
+            f"none of its devices is a server in "
+            f"{values.text('devices')}; name the hosts with --set hosts=NAME,GLOB"
         )
+    raise values.error(
+        f"which devices are hosts is not in the list ({list_some(names)}): name "
+        "them with --set hosts=NAME,GLOB, or give SONiC's list of devices with --set "
+        "devices=FILE"
+    )
 
 
 def _servers(path: str) -> set[str]:
