@@ -230,10 +230,8 @@ def _write_blocks(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock
                     # slices begin with different peers: else all wait for one link
                     channels = [place[job.kind, peer] for peer in i.channels]
                     turn = len(channels) * part // slices
-                    own, to = (
-                        i.dst[: len(i.dst) - len(channels)],
-                        i.dst[len(i.dst) - len(channels) :],
-                    )
+                    local = len(i.dst) - len(channels)
+                    own, to = i.dst[:local], i.dst[local:]
                     paired = i.op is Op.PUT_PACKETS and len(i.src) > 1
                     i = replace(
                         i,

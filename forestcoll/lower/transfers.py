@@ -115,20 +115,9 @@ def transfers_of(
                 source = layout.input(rank, first, count)
             awaited = [*own, *before[-1:]] if tree.ordered else own
             before.append(len(transfers))
-            parity = tree.parities[rank]
+            ways = groups[number], tree.parities[rank]
             transfers.append(
-                Transfer(
-                    rank,
-                    parent,
-                    source,
-                    total,
-                    "add",
-                    first,
-                    number,
-                    awaited,
-                    groups[number],
-                    parity,
-                )
+                Transfer(rank, parent, source, total, "add", first, number, awaited, *ways)
             )
         for chunk in range(first, first + count):
             home[chunk] += needs[tree.root]
@@ -142,21 +131,10 @@ def transfers_of(
         for rank in tree.order[1:]:
             parent = tree.parent[rank]
             source = own if parent == root else outputs[parent]
-            needs, parity = bringing[parent], tree.parities[rank]
+            needs, ways = bringing[parent], (groups[number], tree.parities[rank])
             bringing[rank] = [len(transfers)]
             transfers.append(
-                Transfer(
-                    parent,
-                    rank,
-                    source,
-                    outputs[rank],
-                    "final",
-                    first,
-                    number,
-                    needs,
-                    groups[number],
-                    parity,
-                )
+                Transfer(parent, rank, source, outputs[rank], "final", first, number, needs, *ways)
             )
 
     for phase, add in (("reduce", reduce), ("broadcast", broadcast)):
