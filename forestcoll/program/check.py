@@ -234,7 +234,7 @@ def _instruction_fault(
         return f"no operation of {program.style} programs"
     rank = program.ranks[r]
     block = rank.thread_blocks[b]
-    fault = _operands_fault(i) or _fields_fault(program, r, i) or _switched_fault(block, i)
+    fault = _operands_fault(i) or _fields_fault(program, r, i) or _fabric_fault(block, i)
     if fault:
         return fault
     src, dst = block.operands(r, i)
@@ -305,7 +305,7 @@ def _operands_fault(i: Instruction) -> str:
     return ""
 
 
-def _switched_fault(block: ThreadBlock, i: Instruction) -> str:
+def _fabric_fault(block: ThreadBlock, i: Instruction) -> str:
     """The switches of an instruction are there, as many as it needs, and to the right buffers."""
     needs = OPERATIONS[i.op].switches
     if len(i.switches) != needs:

@@ -135,8 +135,8 @@ def _join(
     machine: Source, fabric: Source, settings: Mapping[str, str], ports: Sequence[str]
 ) -> Topology:
     """A machine in every host; each setting goes to the fabric's reader where that knows it."""
-    known = readers.settings_of(fabric.form) if fabric.form else ()
-    of_fabric = {k: v for k, v in settings.items() if k in known}
+    settable = readers.settings_of(fabric.form) if fabric.form else ()
+    of_fabric = {k: v for k, v in settings.items() if k in settable}
     others = {k: v for k, v in settings.items() if k not in of_fabric}
     own, network = compose.split_settings(others)
     use = Values(fabric.name, 0, network).patterns("ports") if "ports" in network else None

@@ -227,7 +227,7 @@ def read(
     check_size(text, DUMP_BYTES, source)
     form = form or format_of(text)
     if form is None:
-        listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS if known.command)
+        listed = ", ".join(f"{row.name} ({row.what})" for row in FORMATS if row.command)
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = _reader(form)
     values = shared.check_settings(settings, reader.settings, source, reader.title)

@@ -498,8 +498,8 @@ class _RcclMachine(_Machine):
     def rate(self, gpu: Element) -> tuple[str, Fraction | None]:
         """Returns what a `<gpu>` says of its make, and GB/s of one of its links."""
         gcn = gpu.text("gcn").lower()
-        known = (rate for names, rate in XGMI if gcn.startswith(names))
-        return f"gcn '{gcn[:20]}'", next(known, None)
+        rates = (rate for names, rate in XGMI if gcn.startswith(names))
+        return f"gcn '{gcn[:20]}'", next(rates, None)
 
 
 def _reader(kind: type[_Machine]) -> Reader:
