@@ -130,13 +130,13 @@ def test_links_that_share_a_capacity_hold_no_more_together() -> None:
     asked = {
         "nodes": 3, "tail": [0, 2, 1, 2], "head": [2, 1, 2, 0], "capacity": [1, 1, 1, 1],
         "box": [0, 1, -1], "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3,
-        "units": [(0, 1), (1, 1)], "height": 1, "grow": False, "moves": 9, "seed": 0,
+        "units": [(0, 1), (1, 1)], "height": 1, "grow": False, "moves": 9, "seed": 0, "twin": [],
     }  # fmt: skip
     shared = {"twin": [3, 2, 1, 0]}
-    assert _kernel.rehang(**asked)[0] == 0  # type: ignore[arg-type]
-    assert _kernel.rehang(**(asked | shared))[0] == 2  # type: ignore[arg-type]
+    assert _kernel.rehang(*asked.values())[0] == 0  # type: ignore[arg-type]
+    assert _kernel.rehang(*(asked | shared).values())[0] == 2  # type: ignore[arg-type]
     wide = asked | shared | {"capacity": [2] * 4}
-    assert _kernel.rehang(**wide)[0] == 0  # type: ignore[arg-type]
+    assert _kernel.rehang(*wide.values())[0] == 0  # type: ignore[arg-type]
 
 
 def test_height_counts_from_roots_only() -> None:

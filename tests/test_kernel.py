@@ -65,7 +65,7 @@ def as_networkx(links: Flat) -> nx.DiGraph[int]:
 @pytest.mark.parametrize("seed", SMALL)
 def test_best_ratio_is_the_least_over_all_sets(seed: int) -> None:
     graph = random_graph(seed)
-    leaving, inside, nodes = _kernel.best_ratio(*flat(graph), graph.ranks)
+    leaving, inside, nodes = _kernel.best_ratio(*flat(graph), graph.ranks, graph.parts, graph.ranks)
     best = min(
         Fraction(sum(c for u, v, c in arcs(graph) if u in s and v not in s), held)
         for s in subsets(graph.n)
@@ -100,7 +100,7 @@ def test_least_flow_is_the_least_of_all_max_flows(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_violated_finds_a_cut_exactly_above_the_optimum(seed: int) -> None:
     graph = random_graph(seed)
-    leaving, inside, _ = _kernel.best_ratio(*flat(graph), graph.ranks)
+    leaving, inside, _ = _kernel.best_ratio(*flat(graph), graph.ranks, graph.parts, graph.ranks)
     n, tail, head, capacity = flat(graph)
     links = (n, tail, head, [c * inside for c in capacity])
     supply = [leaving if v in graph.ranks else 0 for v in range(n)]

@@ -83,7 +83,10 @@ def test_numbers_near_the_limit_end() -> None:
     assert _kernel.maximum_flow(2, tail, head, [half, half], 0, 1) == [half, 0]
     assert _kernel.least_flow(2, tail, head, [half, half], 0, [1])[0] == half
     quarter = LARGE // 4 - 1
-    assert _kernel.best_ratio(2, tail, head, [quarter, quarter], [0, 1])[:2] == (quarter, 1)
+    assert _kernel.best_ratio(2, tail, head, [quarter, quarter], [0, 1], [1, 1], [0, 1])[:2] == (
+        quarter,
+        1,
+    )
 
 
 def test_any_numbers_end_in_an_answer_or_a_reason() -> None:

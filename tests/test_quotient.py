@@ -75,7 +75,7 @@ def test_one_flow_of_the_quotient_says_what_a_flow_for_each_rank_does(words: str
         sinks = alike_ranks(graph)
         alike += len(sinks) < len(graph.ranks)
         leaving, held, nodes = fold(graph, sinks).least_cut()
-        out, inside, _ = _kernel.best_ratio(*links, graph.ranks, graph.parts)
+        out, inside, _ = _kernel.best_ratio(*links, graph.ranks, graph.parts, graph.ranks)
         assert Fraction(leaving, held) == Fraction(out, inside), seed
         assert graph.leaving(frozenset(nodes)) == leaving * graph.unit
         assert graph.parts_in(frozenset(nodes)) == held

@@ -74,7 +74,7 @@ def tightest_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]
     if 2 * len(sinks) < len(graph.ranks):
         leaving, held, nodes = fold(graph, sinks).least_cut(source)
     elif source is None:
-        leaving, held, nodes = _kernel.best_ratio(*links, graph.ranks, parts)
+        leaving, held, nodes = _kernel.best_ratio(*links, graph.ranks, parts, graph.ranks)
     else:
         (leaving, nodes), held = _kernel.least_flow(*links, source, graph.ranks), 1
     return Fraction(leaving, held), frozenset(nodes)

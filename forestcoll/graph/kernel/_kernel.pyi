@@ -19,19 +19,27 @@ def best_ratio(
     head: Sequence[int],
     capacity: Sequence[int],
     ranks: Sequence[int],
-    parts: Sequence[int] = (),
-    sinks: Sequence[int] = (),
-) -> tuple[int, int, list[int]]: ...
+    parts: Sequence[int],
+    sinks: Sequence[int],
+) -> tuple[int, int, list[int]]:
+    """(leaving, parts inside, nodes inside) of the cut with the least leaving / parts. `parts`: per
+    rank. `sinks`: ranks to one of which every rank is alike.
+    """
+
 def refine_colours(
     nodes: int,
     tail: Sequence[int],
     head: Sequence[int],
     capacity: Sequence[int],
     colour: Sequence[int],
-) -> list[int]: ...
+) -> list[int]:
+    """Colours by which nodes differ, as far as their surroundings tell."""
+
 def components(
     nodes: int, tail: Sequence[int], head: Sequence[int], outside: Sequence[int]
-) -> list[int]: ...
+) -> list[int]:
+    """Component of each node when those outside are gone; -1 for those."""
+
 def maximum_flow(
     nodes: int,
     tail: Sequence[int],
@@ -39,7 +47,9 @@ def maximum_flow(
     capacity: Sequence[int],
     source: int,
     sink: int,
-) -> list[int]: ...
+) -> list[int]:
+    """Flow on each arc of a maximum flow."""
+
 def least_flow(
     nodes: int,
     tail: Sequence[int],
@@ -47,7 +57,9 @@ def least_flow(
     capacity: Sequence[int],
     source: int,
     sinks: Sequence[int],
-) -> tuple[int, list[int]]: ...
+) -> tuple[int, list[int]]:
+    """(flow, nodes inside): the least max-flow from source to a sink, and its cut."""
+
 def violated(
     nodes: int,
     tail: Sequence[int],
@@ -55,7 +67,9 @@ def violated(
     capacity: Sequence[int],
     supply: Sequence[int],
     sinks: Sequence[int],
-) -> tuple[int, list[int]] | None: ...
+) -> tuple[int, list[int]] | None:
+    """(sink, nodes inside) of a cut that keeps the sink from the supply, or None."""
+
 def trim(
     nodes: int,
     tail: Sequence[int],
@@ -63,7 +77,9 @@ def trim(
     capacity: Sequence[int],
     supply: Sequence[int],
     sinks: Sequence[int],
-) -> list[int] | None: ...
+) -> list[int] | None:
+    """Lower capacities, balanced at every relay, that still meet the demand; None if not found."""
+
 def remove_relays(
     nodes: int,
     tail: Sequence[int],
@@ -73,20 +89,34 @@ def remove_relays(
     sinks: Sequence[int],
     group: Sequence[int],
     detours: bool,
-) -> Logical: ...
+) -> Logical:
+    """Logical links instead of every node that is no sink."""
+
 def pack(
     logical: Logical, supply: Sequence[int], sinks: Sequence[int], exact: bool
-) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+) -> tuple[int, list[tuple[int, int, list[int]]]] | None:
+    """(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth
+    order. Without `exact` only the lowest trees will do, else None.
+    """
+
 def pack_nested(
     logical: Logical, supply: Sequence[int], sinks: Sequence[int], group: Sequence[int]
-) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+) -> tuple[int, list[tuple[int, int, list[int]]]] | None:
+    """As pack, but box by box: `group` names each node's box or is -1. None where no box can be
+    made to take in every tree exactly once.
+    """
+
 def pack_lowest(
     logical: Logical,
     supply: Sequence[int],
     sinks: Sequence[int],
     elements: Sequence[Sequence[int]],
     below: int,
-) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+) -> tuple[int, list[tuple[int, int, list[int]]]] | None:
+    """As pack, but lower than `below` or None: a search. `elements`: a group of maps of the nodes
+    under which the trees are alike, where the links are.
+    """
+
 def longest_ways(
     nodes: int,
     tail: Sequence[int],
@@ -97,7 +127,11 @@ def longest_ways(
     roots: Sequence[int],
     reduce: Sequence[bool],
     edges: Sequence[Sequence[Sequence[int]]],
-) -> list[int]: ...
+) -> list[int]:
+    """Per tree the longest way between its root and a rank, where a path takes `hop` and the
+    `times` of its arcs; -1 where the tree does not span or a path needs an arc not there.
+    """
+
 def scan_trees(
     nodes: int,
     tail: Sequence[int],
@@ -109,7 +143,11 @@ def scan_trees(
     reduce: Sequence[bool],
     weights: Sequence[int],
     edges: Sequence[Sequence[Sequence[int]]],
-) -> tuple[int, int, list[int] | None]: ...
+) -> tuple[int, int, list[int] | None]:
+    """(first tree that does not span or -1, height of those that do, units over each arc): the
+    units None where they leave 64 bits or a path needs an arc that is not there.
+    """
+
 def rehang(
     nodes: int,
     tail: Sequence[int],
@@ -124,14 +162,26 @@ def rehang(
     grow: bool,
     moves: int,
     seed: int,
-    twin: Sequence[int] = ...,
-) -> tuple[int, int, list[tuple[int, ...]], list[list[int]]]: ...
+    twin: Sequence[int],
+) -> tuple[int, int, list[tuple[int, ...]], list[list[int]]]:
+    """(overload, moves, paths, trees): where the overload is 0, no arc carries too much, and the
+    tree of each unit (its root, how many equal trees it stands for) is a list of depth, path,
+    depth, path ... by which its boxes hang, from the root outwards. `spread`: per box the hops
+    from where a tree enters it to its ranks. Below 0 some box is out of reach within the height.
+    `twin`: per arc the one with which it shares its capacity, or -1; or none at all.
+    """
+
 def colour_edges(
     nodes: int,
     left: Sequence[int],
     right: Sequence[int],
     colours: int,
-) -> list[int]: ...
+) -> list[int]:
+    """Per edge, from a left node to a right one, a colour: no node has more than ceil(degree /
+    colours) edges of one. Edges go into that in their order: of alike ones that follow each
+    other every colour gets one.
+    """
+
 def schedule(
     lanes: Sequence[int],
     ways: Sequence[Sequence[int]],
@@ -139,7 +189,12 @@ def schedule(
     kinds: Sequence[int],
     needs: Sequence[Sequence[int]],
     ties: Sequence[int],
-) -> tuple[list[int], float]: ...
+) -> tuple[list[int], float]:
+    """Per transfer when it starts, and how many times as long as its busiest link is busy the
+    schedule takes. A transfer takes a lane of each link of its kind's way at once, for its
+    length, when all that it needs is there. Of several greedy schedules the shortest; among
+    equally urgent transfers the least of `ties` goes first.
+    """
 
 class FifoBlocks:
     def __init__(

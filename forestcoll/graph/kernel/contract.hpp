@@ -68,7 +68,7 @@ inline Demand demand(int nodes, const Amounts& supply, const Ints& sinks, bool s
 // Throws unless every relay sends on as much as it receives, and no arc is a loop.
 inline void require_balance(const Digraph& graph, const Marks& relay) {
   Amounts surplus(graph.nodes, 0);
-  for (int e : range(graph.arcs())) {
+  for (int e : graph.arcs()) {
     require(graph.tail[e] != graph.head[e], "an arc ends where it starts");
     surplus[graph.tail[e]] -= graph.capacity[e];
     surplus[graph.head[e]] += graph.capacity[e];

@@ -5,7 +5,7 @@ namespace {
 
 Amount leaving(const Digraph& graph, const Marks& inside) {
   Amount sum = 0;
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     if (inside[graph.tail[e]] && !inside[graph.head[e]]) sum += graph.capacity[e];
   return sum;
 }
@@ -13,7 +13,7 @@ Amount leaving(const Digraph& graph, const Marks& inside) {
 // Per node what may enter it from others.
 Amounts entering(const Digraph& graph) {
   Amounts into(graph.nodes, 0);
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     if (graph.tail[e] != graph.head[e]) into[graph.head[e]] += graph.capacity[e];
   return into;
 }
@@ -78,7 +78,7 @@ CutRatio best_ratio(const Digraph& graph, const Demand& demand) {
 
 CutRatio least_flow(const Digraph& graph, int source, const Ints& sinks) {
   Residual net(graph.nodes);
-  for (int e : range(graph.arcs())) net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
+  for (int e : graph.arcs()) net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
   Marks inside(graph.nodes, 0);
   inside[source] = 1;
   CutRatio best{leaving(graph, inside), 1, {source}};
@@ -93,7 +93,7 @@ CutRatio least_flow(const Digraph& graph, int source, const Ints& sinks) {
 
 DemandCheck::DemandCheck(const Digraph& graph, const Demand& demand)
     : demand_(demand), total_(demand.total()), source_(graph.nodes), net_(graph.nodes + 1) {
-  for (int e : range(graph.arcs())) net_.add_arc(graph.tail[e], graph.head[e], 0);
+  for (int e : graph.arcs()) net_.add_arc(graph.tail[e], graph.head[e], 0);
   for (int v : range(graph.nodes))
     if (demand.supply[v] > 0) feeds_.emplace_back(net_.add_arc(source_, v, 0), demand.supply[v]);
 }
@@ -124,7 +124,7 @@ Ints refine_colours(const Digraph& graph, Ints colour) {
   int count = 0;
   for (int round = 0; round <= graph.nodes; ++round) {
     for (int v : range(graph.nodes)) look[v] = mixed(static_cast<std::uint64_t>(colour[v]));
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       const int u = graph.tail[e], v = graph.head[e];
       const std::uint64_t width = mixed(static_cast<std::uint64_t>(graph.capacity[e]));
       look[u] += mixed(width ^ mixed(2 * static_cast<std::uint64_t>(colour[v])));
@@ -144,7 +144,7 @@ Ints components(const Digraph& graph, const Marks& outside) {
     while (parent[v] != v) v = parent[v] = parent[parent[v]];
     return v;
   };
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     if (!outside[graph.tail[e]] && !outside[graph.head[e]]) {
       const int a = find(graph.tail[e]), b = find(graph.head[e]);
       parent[std::max(a, b)] = std::min(a, b);
@@ -158,13 +158,13 @@ Ints components(const Digraph& graph, const Marks& outside) {
 Amounts maximum_flow(const Digraph& graph, int source, int sink) {
   Residual net(graph.nodes);
   Amount most = 0;
-  for (int e : range(graph.arcs())) {
+  for (int e : graph.arcs()) {
     net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
     if (graph.tail[e] == source) most += graph.capacity[e];
   }
   net.push(source, sink, most);
-  Amounts flow(graph.arcs());
-  for (int e : range(graph.arcs())) flow[e] = net.left(2 * e + 1);
+  Amounts flow(graph.arcs().count);
+  for (int e : graph.arcs()) flow[e] = net.left(2 * e + 1);
   return flow;
 }
 

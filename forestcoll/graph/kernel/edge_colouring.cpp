@@ -83,10 +83,7 @@ Ints colour_edges(int nodes, const Ints& left, const Ints& right, int colours) {
 }  // namespace
 
 void bind_edge_colouring(nb::module_& m) {
-  m.def("colour_edges", &colour_edges, "nodes"_a, "left"_a, "right"_a, "colours"_a,
-        "Per edge, from a left node to a right one, a colour: no node has more than ceil(degree / "
-        "colours) edges of one. Edges go into that in their order: of alike ones that follow each "
-        "other every colour gets one.");
+  m.def("colour_edges", &colour_edges);
 }
 
 }  // namespace forestcoll

@@ -22,6 +22,7 @@ __extension__ using Wide = __int128;  // products of two of them
 using Ints = std::vector<int>;  // nodes, arcs, ranks; or a number for each of them
 using Lists = std::vector<Ints>;
 using Amounts = std::vector<Amount>;
+using Pairs = std::vector<std::pair<int, int>>;
 using Marks = std::vector<char>;  // whether, for each
 
 // How many; the kernel numbers all things by ints.
@@ -69,7 +70,7 @@ struct Digraph {
   Ints tail, head;
   Amounts capacity;
 
-  int arcs() const { return number_of(tail); }
+  Range arcs() const { return range(tail); }
 };
 
 // What is asked of a digraph: a source feeds supply[v] into every node v with supply[v] > 0, and
@@ -106,7 +107,7 @@ class ArcIndex {
 
   // All arcs of a graph; of parallel ones the last.
   explicit ArcIndex(const Digraph& graph) : ArcIndex() {
-    for (int e : range(graph.arcs())) insert(graph.tail[e], graph.head[e]) = e;
+    for (int e : graph.arcs()) insert(graph.tail[e], graph.head[e]) = e;
   }
 
   // The arc's number, -1 where there is none.

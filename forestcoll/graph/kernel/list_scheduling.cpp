@@ -268,11 +268,7 @@ std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways,
 }  // namespace
 
 void bind_scheduling(nb::module_& m) {
-  m.def("schedule", &schedule, "lanes"_a, "ways"_a, "lengths"_a, "kinds"_a, "needs"_a, "ties"_a,
-        "Per transfer when it starts, and how many times as long as its busiest link is busy the "
-        "schedule takes. A transfer takes a lane of each link of its kind's way at once, for its "
-        "length, when all that it needs is there. Of several greedy schedules the shortest; among "
-        "equally urgent transfers the least of `ties` goes first.");
+  m.def("schedule", &schedule);
 }
 
 }  // namespace forestcoll

@@ -30,48 +30,41 @@ void poll_signals() {
 
 namespace {
 
-// Binds a function of a graph, whose arrays come first and are checked before it has them.
-template <typename Result, typename... More, typename... Names>
-void define(nb::module_& m, const char* name, Result (*body)(const Digraph&, More...),
-            const Names&... names) {
-  m.def(
-      name,
-      [body](int nodes, const Ints& tail, const Ints& head, const Amounts& capacity, More... more) {
-        return body(digraph(nodes, tail, head, capacity), more...);
-      },
-      "nodes"_a, "tail"_a, "head"_a, "capacity"_a, names...);
+// Binds a function of a graph, whose arrays come first and are checked before it has them, without the
+// GIL. Arguments have their names, and functions what they do, in _kernel.pyi.
+template <typename Result, typename... More>
+void define(nb::module_& m, const char* name, Result (*body)(const Digraph&, More...)) {
+  m.def(name, [body](int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
+                     More... more) {
+    nb::gil_scoped_release release;
+    return body(digraph(nodes, tail, head, capacity), more...);
+  });
 }
 
-// The same where the capacities of its arcs do not matter.
-template <typename Result, typename... More, typename... Names>
-void define_uncapacitated(nb::module_& m, const char* name, Result (*body)(const Digraph&, More...),
-                          const Names&... names) {
-  m.def(
-      name,
-      [body](int nodes, const Ints& tail, const Ints& head, More... more) {
-        return body(digraph(nodes, tail, head, Amounts(tail.size(), 0)), more...);
-      },
-      "nodes"_a, "tail"_a, "head"_a, names...);
+// The same where the capacities of its arcs do not matter, with the GIL.
+template <typename Result, typename... More>
+void define_uncapacitated(nb::module_& m, const char* name, Result (*body)(const Digraph&, More...)) {
+  m.def(name, [body](int nodes, const Ints& tail, const Ints& head, More... more) {
+    return body(digraph(nodes, tail, head, Amounts(tail.size(), 0)), more...);
+  });
 }
 
 // ------------------------------------------------------------------------------ cuts and flows
 
 std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Ints& ranks,
-                                                 Amounts parts, const Ints& sinks) {
+                                                 const Amounts& parts, const Ints& sinks) {
   require_nodes(ranks, graph.nodes);
   require(ranks.size() >= 2, "a cut needs two ranks");
-  if (parts.empty()) parts.assign(ranks.size(), 1);
   require(parts.size() == ranks.size(), "parts need one entry a rank");
   require_amounts(parts, 1, "a part is negative", "parts add up to 2^62 or more");
   require_amounts(graph.capacity, std::max<Amount>(1, std::accumulate(parts.begin(), parts.end(), Amount{0})),
                   "a capacity is negative",
                   "capacities, times the number of ranks, add up to 2^62 or more");
-  Demand asked{Amounts(graph.nodes, 0), sinks.empty() ? ranks : sinks};
+  Demand asked{Amounts(graph.nodes, 0), sinks};
   for (int i : range(ranks)) asked.supply[ranks[i]] = parts[i];
   require(asked.total() > 0, "no rank has a part");
   const Marks rank = marked(ranks, graph.nodes);
   for (int v : asked.sinks) require(0 <= v && v < graph.nodes && rank[v], "a sink is no rank");
-  nb::gil_scoped_release release;
   CutRatio best = best_ratio(graph, asked);
   return {best.leaving, best.held, std::move(best.inside)};
 }
@@ -79,7 +72,6 @@ std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Int
 std::tuple<Amount, Ints> find_least_flow(const Digraph& graph, int source, const Ints& sinks) {
   require_nodes({source}, graph.nodes);
   require_nodes(sinks, graph.nodes);
-  nb::gil_scoped_release release;
   CutRatio best = least_flow(graph, source, sinks);
   return {best.leaving, std::move(best.inside)};
 }
@@ -87,14 +79,12 @@ std::tuple<Amount, Ints> find_least_flow(const Digraph& graph, int source, const
 Amounts find_maximum_flow(const Digraph& graph, int source, int sink) {
   require_nodes({source, sink}, graph.nodes);
   require(source != sink, "a flow needs two ends");
-  nb::gil_scoped_release release;
   return maximum_flow(graph, source, sink);
 }
 
 std::optional<std::tuple<int, Ints>> find_violation(const Digraph& graph, const Amounts& supply,
                                                     const Ints& sinks) {
   const Demand asked = demand(graph.nodes, supply, sinks, false);
-  nb::gil_scoped_release release;
   const auto violation = DemandCheck(graph, asked).violated(graph.capacity);
   if (!violation) return std::nullopt;
   return std::tuple{asked.sinks[violation->sink], list(violation->inside)};
@@ -102,7 +92,6 @@ std::optional<std::tuple<int, Ints>> find_violation(const Digraph& graph, const 
 
 Ints find_colours(const Digraph& graph, const Ints& colour) {
   require(number_of(colour) == graph.nodes, "colour needs one entry a node");
-  nb::gil_scoped_release release;
   return refine_colours(graph, colour);
 }
 
@@ -112,7 +101,6 @@ Ints find_components(const Digraph& graph, const Ints& outside) {
     require(0 <= v && v < graph.nodes, "an unknown node is named");
     gone[v] = 1;
   }
-  nb::gil_scoped_release release;
   return components(graph, gone);
 }
 
@@ -121,7 +109,6 @@ Ints find_components(const Digraph& graph, const Ints& outside) {
 std::optional<Amounts> find_trimmed(const Digraph& graph, const Amounts& supply, const Ints& sinks) {
   const Demand asked = demand(graph.nodes, supply, sinks, true);
   Digraph trimmed = graph;
-  nb::gil_scoped_release release;
   const bool done = blaming_thin_links(
       graph, asked, [&] { return trim(trimmed, asked, relays(graph.nodes, sinks)); });
   if (!done) return std::nullopt;
@@ -134,15 +121,20 @@ Logical find_logical(const Digraph& graph, const Amounts& supply, const Ints& si
   require(number_of(group) == graph.nodes, "group needs one entry a node");
   const Marks relay = relays(graph.nodes, sinks);
   require_balance(graph, relay);
-  nb::gil_scoped_release release;
   return blaming_thin_links(
       graph, asked, [&] { return remove_relays(graph, asked, relay, group, detours); });
 }
 
+// Per node its place in a list, or -1.
+Ints places(const Ints& list, int nodes) {
+  Ints place(nodes, -1);
+  for (int i : range(list)) place[list[i]] = i;
+  return place;
+}
+
 // The logical links with the sinks numbered 0, 1, ...
 Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
-  Ints position(nodes, -1);
-  for (int i : range(sinks)) position[sinks[i]] = i;
+  const Ints position = places(sinks, nodes);
   Digraph graph;
   graph.nodes = number_of(sinks);
   for (int a : range(logical.tail)) {
@@ -226,8 +218,7 @@ Packed pack_by_boxes(const Logical& logical, const Amounts& supply, const Ints& 
 Packed pack_lower(const Logical& logical, const Amounts& supply, const Ints& sinks,
                   const Elements& elements, int below) {
   return pack_logical(logical, supply, sinks, [&](int nodes) {
-    Ints position(nodes, -1);
-    for (int i : range(sinks)) position[sinks[i]] = i;
+    const Ints position = places(sinks, nodes);
     Elements maps;
     for (const Ints& image : elements) {
       require(number_of(image) == nodes, "an element needs one entry a node");
@@ -336,10 +327,10 @@ BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& spread
   const int nodes = graph.nodes;
   require(number_of(box) == nodes, "box needs one entry a node");
   require(number_of(entries) == nodes, "entries need one entry a node");
-  require(twin.empty() || number_of(twin) == graph.arcs(),
+  require(twin.empty() || number_of(twin) == graph.arcs().count,
           "twins need one entry an arc, or none");
   for (int e : range(twin))
-    require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs() && twin[e] != e &&
+    require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs().count && twin[e] != e &&
                               twin[twin[e]] == e && graph.capacity[twin[e]] == graph.capacity[e]),
             "arcs that share a capacity must be of one, and name each other");
   BoxedGraph boxed{graph, box, marked(ranks, nodes), entries, twin, 0, spread};
@@ -350,7 +341,7 @@ BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& spread
   }
   require(number_of(spread) == boxed.boxes, "spread needs one entry a box");
   for (int hops : spread) require(0 <= hops && hops <= nodes, "a box is spread in no such number of hops");
-  for (int e : range(boxed.graph.arcs()))
+  for (int e : boxed.graph.arcs())
     require(!boxed.rank[boxed.graph.tail[e]] || !boxed.rank[boxed.graph.head[e]],
             "an arc joins two ranks");
   return boxed;
@@ -380,11 +371,8 @@ std::tuple<Amount, long, nb::list, Lists> find_low_trees(
   for (const auto& [root, trees] : units)
     require(0 <= root && root < graph.nodes && boxed.rank[root] && trees > 0,
             "a root is no rank, or has no trees");
-  Rehung found;
-  {
-    nb::gil_scoped_release release;
-    found = rehang(boxed, units, {height, grow, moves, seed});
-  }
+  Rehung found = rehang(boxed, units, {height, grow, moves, seed});
+  nb::gil_scoped_acquire hold;
   return {found.overload, found.moves, path_tuples(boxed.graph, found.ways),
           std::move(found.trees)};
 }
@@ -413,49 +401,20 @@ NB_MODULE(_kernel, m) {
         }
         return units;
       });
-  define(m, "best_ratio", find_best_ratio, "ranks"_a, "parts"_a = Amounts{}, "sinks"_a = Ints{},
-         "(leaving, parts inside, nodes inside) of the cut with the least leaving / parts. `parts`: per "
-         "rank, by default 1. `sinks`: ranks to one of which every rank is alike, by default all.");
-  define(m, "refine_colours", find_colours, "colour"_a,
-         "Colours by which nodes differ, as far as their surroundings tell.");
-  define_uncapacitated(m, "components", find_components, "outside"_a,
-                       "Component of each node when those outside are gone; -1 for those.");
-  define(m, "maximum_flow", find_maximum_flow, "source"_a, "sink"_a,
-         "Flow on each arc of a maximum flow.");
-  define(m, "least_flow", find_least_flow, "source"_a, "sinks"_a,
-         "(flow, nodes inside): the least max-flow from source to a sink, and its cut.");
-  define(m, "violated", find_violation, "supply"_a, "sinks"_a,
-         "(sink, nodes inside) of a cut that keeps the sink from the supply, or None.");
-  define(m, "trim", find_trimmed, "supply"_a, "sinks"_a,
-         "Lower capacities, balanced at every relay, that still meet the demand; None if not found.");
-  define(m, "remove_relays", find_logical, "supply"_a, "sinks"_a, "group"_a, "detours"_a,
-         "Logical links instead of every node that is no sink.");
-  m.def("pack", &pack_whole, "logical"_a, "supply"_a, "sinks"_a, "exact"_a,
-        "(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth "
-        "order. Without `exact` only the lowest trees will do, else None.");
-  m.def("pack_nested", &pack_by_boxes, "logical"_a, "supply"_a, "sinks"_a, "group"_a,
-        "As pack, but box by box: `group` names each node's box or is -1. None where no box can be made "
-        "to take in every tree exactly once.");
-  m.def("pack_lowest", &pack_lower, "logical"_a, "supply"_a, "sinks"_a, "elements"_a, "below"_a,
-        "As pack, but lower than `below` or None: a search. `elements`: a group of maps of the nodes "
-        "under which the trees are alike, where the links are.");
-  define_uncapacitated(
-      m, "longest_ways", find_longest_ways, "ranks"_a, "times"_a, "hop"_a, "roots"_a, "reduce"_a,
-      "edges"_a,
-      "Per tree the longest way between its root and a rank, where a path takes `hop` and the `times` "
-      "of its arcs; -1 where the tree does not span or a path needs an arc not there.");
-  define_uncapacitated(
-      m, "scan_trees", scan_trees, "ranks"_a, "copies"_a, "adds"_a, "roots"_a, "reduce"_a,
-      "weights"_a, "edges"_a,
-      "(first tree that does not span or -1, height of those that do, units over each arc): the units "
-      "None where they leave 64 bits or a path needs an arc that is not there.");
-  define(m, "rehang", find_low_trees, "box"_a, "spread"_a, "ranks"_a, "entries"_a, "units"_a,
-         "height"_a, "grow"_a, "moves"_a, "seed"_a, "twin"_a = Ints{},
-         "(overload, moves, paths, trees): where the overload is 0, no arc carries too much, and the "
-         "tree of each unit (its root, how many equal trees it stands for) is a list of depth, path, "
-         "depth, path ... by which its boxes hang, from the root outwards. `spread`: per box the hops from where a tree enters it to its "
-         "ranks. Below 0 some box is out of reach within the height. `twin`: "
-         "per arc the one with which it shares its capacity, or -1.");
+  define(m, "best_ratio", find_best_ratio);
+  define(m, "refine_colours", find_colours);
+  define_uncapacitated(m, "components", find_components);
+  define(m, "maximum_flow", find_maximum_flow);
+  define(m, "least_flow", find_least_flow);
+  define(m, "violated", find_violation);
+  define(m, "trim", find_trimmed);
+  define(m, "remove_relays", find_logical);
+  m.def("pack", &pack_whole);
+  m.def("pack_nested", &pack_by_boxes);
+  m.def("pack_lowest", &pack_lower);
+  define_uncapacitated(m, "longest_ways", find_longest_ways);
+  define_uncapacitated(m, "scan_trees", scan_trees);
+  define(m, "rehang", find_low_trees);
   bind_scheduling(m);
   bind_edge_colouring(m);
   bind_fifo_blocks(m);

@@ -18,7 +18,7 @@ enum class Way { kNone, kShort, kLong };
 // Hops between boxes, from each to each; as many as there are boxes where there is no way.
 Lists box_hops(const Digraph& graph, const Boxes& boxes) {
   Lists out(boxes.count());
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     if (graph.capacity[e] > 0) out[boxes.of[graph.tail[e]]].push_back(boxes.of[graph.head[e]]);
   for (Ints& list : out) list = distinct(std::move(list));
   Lists hops;
@@ -124,7 +124,7 @@ class Outliner {
  public:
   Outliner(const Digraph& graph, const Boxes& boxes, const Amounts& supply)
       : graph_(graph), boxes_(boxes), supply_(supply), into_(boxes.count()) {
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       const int b = boxes.of[graph.head[e]];
       if (graph.capacity[e] > 0 && boxes.of[graph.tail[e]] != b) into_[b].push_back(e);
     }
@@ -196,7 +196,7 @@ class Outliner {
   std::vector<Lack> enter_all(const std::vector<Stream>& streams, const May& may) {
     shares_.assign(boxes_.count(), {});
     std::vector<std::vector<Lack>> lacking(boxes_.count());
-    parallel_for(boxes_.count(), graph_.arcs() > 10'000, [&](int b) {
+    parallel_for(boxes_.count(), graph_.arcs().count > 10'000, [&](int b) {
       poll_signals();
       lacking[b] = enter(streams, may, b);
     });

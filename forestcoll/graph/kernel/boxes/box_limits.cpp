@@ -8,13 +8,13 @@ namespace {
 class Tightening {
  public:
   Tightening(Digraph& graph, const Demand& demand, const Ints& box)
-      : graph_(graph), demand_(demand), box_(box), check_(graph, demand), blocked_(graph.arcs(), 0),
-        taken_(graph.arcs(), 0) {
+      : graph_(graph), demand_(demand), box_(box), check_(graph, demand), blocked_(graph.arcs().count, 0),
+        taken_(graph.arcs().count, 0) {
     for (int b : box) boxes_ = std::max(boxes_, b + 1);
     into_.resize(boxes_);
     rooted_.resize(boxes_ + graph.nodes);
     for (int v : range(graph.nodes)) rooted_[origin(v)] += demand.supply[v];
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       const int b = box[graph.head[e]];
       if (b >= 0 && box[graph.tail[e]] != b) into_[b].push_back(e);
     }
@@ -109,14 +109,14 @@ class Tightening {
     int from = 0;
     for (;;) {
       Amounts capacity = graph_.capacity;
-      for (int e : range(graph_.arcs())) capacity[e] -= taken_[e];
+      for (int e : graph_.arcs()) capacity[e] -= taken_[e];
       const auto violation = check_.violated(capacity, from);
       if (!violation) break;
       from = violation->sink;
       give_back(violation->inside, violation->short_by);
     }
     bool any = false;
-    for (int e : range(graph_.arcs())) {
+    for (int e : graph_.arcs()) {
       any |= taken_[e] > 0;
       graph_.capacity[e] -= taken_[e];
       taken_[e] = 0;
@@ -126,7 +126,7 @@ class Tightening {
 
   void give_back(const Marks& inside, Amount amount) {
     Ints hit;
-    for (int e : range(graph_.arcs())) {
+    for (int e : graph_.arcs()) {
       if (!inside[graph_.tail[e]] || inside[graph_.head[e]]) continue;
       blocked_[e] = 1;
       if (taken_[e] > 0) hit.push_back(e);

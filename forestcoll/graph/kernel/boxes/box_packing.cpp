@@ -55,7 +55,7 @@ std::vector<const Fans*> solve_boxes(const Digraph& graph, const Boxes& boxes,
     inside[b].graph.nodes = number_of(boxes.members[b]);
     inside[b].supply = entering[b];
   }
-  for (int e : range(graph.arcs())) {
+  for (int e : graph.arcs()) {
     const int b = boxes.of[graph.tail[e]];
     if (graph.capacity[e] == 0 || boxes.of[graph.head[e]] != b) continue;
     inside[b].graph.tail.push_back(boxes.place[graph.tail[e]]);

@@ -15,7 +15,6 @@ namespace forestcoll {
 
 namespace {
 
-using Pairs = std::vector<std::pair<int, int>>;
 using Connection = std::tuple<int, int, int, int>;  // sender, receiver, group, parity of the channels
 
 enum Buffer : int { none = -1, input, output, scratch };
@@ -446,20 +445,19 @@ class Blocks {
 
 void bind_fifo_blocks(nb::module_& m) {
   nb::class_<Blocks>(m, "FifoBlocks")
-      .def(nb::init<nb::sequence, Ints, int, bool, nb::sequence>(), "transfers"_a, "inputs"_a, "outputs"_a,
-           "recycles"_a, "words"_a)
+      .def(nb::init<nb::sequence, Ints, int, bool, nb::sequence>())
       .def_prop_ro("connections", &Blocks::connections)
-      .def("add_late", &Blocks::add_late, "most"_a)
-      .def("add_apart", &Blocks::add_apart, "adders"_a)
+      .def("add_late", &Blocks::add_late)
+      .def("add_apart", &Blocks::add_apart)
       .def("steps_of_connections", &Blocks::steps_of_connections)
       .def("steps_of_ranks", &Blocks::steps_of_ranks)
-      .def("share_out", &Blocks::share_out, "channels"_a)
-      .def("events", &Blocks::events, "arrivals"_a)
+      .def("share_out", &Blocks::share_out)
+      .def("events", &Blocks::events)
       .def("clear", &Blocks::clear)
-      .def("begin", &Blocks::begin, "into"_a, "out"_a, "ports"_a, "local"_a, "adders"_a, "kept"_a)
-      .def("write", &Blocks::write, "copies"_a, "early"_a, "arrivals"_a)
-      .def("scratch_of", &Blocks::scratch_of, "rank"_a)
-      .def("program", &Blocks::program, "rank"_a, "most"_a);
+      .def("begin", &Blocks::begin)
+      .def("write", &Blocks::write)
+      .def("scratch_of", &Blocks::scratch_of)
+      .def("program", &Blocks::program);
 }
 
 }  // namespace forestcoll

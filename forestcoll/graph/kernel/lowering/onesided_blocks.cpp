@@ -29,7 +29,7 @@ namespace {
 using namespace onesided;
 
 using Class = std::unordered_map<int, Work>;  // by 2 * rank + half
-using Block = std::vector<std::pair<int, int>>;  // what a thread block does: class, 2 * rank + half
+using Block = Pairs;  // what a thread block does: class, 2 * rank + half
 
 // What keeps a unit out of a class: rank, limit (operations, channels, remote buffers), figure, bound.
 using Obstacle = std::optional<std::tuple<int, int, Chunks, int>>;
@@ -169,7 +169,7 @@ class OnesidedBlocks {
     Tree tree{nb::cast<int>(field("root")), nb::cast<std::string_view>(field("phase")) == "broadcast",
               nb::cast<bool>(field("ordered")),
               nb::cast<Chunks>(field("first")), nb::cast<Chunks>(field("count")), nb::cast<Ints>(field("parent")),
-              nb::cast<Ints>(field("order")), {}, {}, {}, {}};
+              nb::cast<Ints>(field("order"))};
     constexpr Chunks most = Chunks{1} << 40;  // sums of as many as fit into memory do not leave 64 bits
     require(0 <= tree.first && tree.first < most && 0 < tree.count && tree.count < most, "a tree has no chunks, or too many");
     const int n = problem_.ranks();
@@ -368,7 +368,7 @@ class OnesidedBlocks {
     const auto shake = [&](onesided::Op op, Shake kind) {
       add(sync(op, shakes[kind], [&](int c) { return c < inside; }, problem_.limits.peers));
     };
-    const Instructions barrier = {{onesided::Op::nop, {}, {}, {}, {}}};
+    const Instructions barrier = {{onesided::Op::nop}};
     shake(onesided::Op::relaxed_signal, ready_to);
     shake(onesided::Op::relaxed_wait, ready_from);
     if (!shakes[ready_from].empty()) add(barrier);
@@ -440,11 +440,10 @@ class OnesidedBlocks {
 void bind_onesided_blocks(nb::module_& m) {
   nb::class_<OnesidedBlocks>(m, "OnesidedBlocks")
       .def(nb::init<nb::sequence, const Ints&, Amounts, Amounts, Ints, bool, bool,
-                    const std::tuple<int, int, int, int, int, int>&, nb::sequence>(),
-           "trees"_a, "apart"_a, "inputs"_a, "outputs"_a, "boxes"_a, "reduces"_a, "both"_a, "limits"_a, "words"_a)
-      .def("groups", &OnesidedBlocks::groups, "tree"_a, "rank"_a)
-      .def("deal", &OnesidedBlocks::deal, "halves"_a, "busy"_a)
-      .def("program", &OnesidedBlocks::program, "unit_bytes"_a);
+                    const std::tuple<int, int, int, int, int, int>&, nb::sequence>())
+      .def("groups", &OnesidedBlocks::groups)
+      .def("deal", &OnesidedBlocks::deal)
+      .def("program", &OnesidedBlocks::program);
 }
 
 }  // namespace forestcoll

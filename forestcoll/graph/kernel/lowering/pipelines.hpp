@@ -233,11 +233,6 @@ inline void cut(Tree& tree, const Problem& problem, Apart apart) {
   }
 }
 
-
-
-// total = base + parts, in this order; those of a rank are read there.
-//
-
 // One operation on each `peers` of these lanes, or channels; first on those that are near.
 template <class Near>
 Instructions sync(Op op, const Ints& numbers, Near near, int peers) {
@@ -247,9 +242,9 @@ Instructions sync(Op op, const Ints& numbers, Near near, int peers) {
     for (const int number : numbers) {
       if (near(number) != inside) continue;
       batch.push_back(number);
-      if (number_of(batch) == peers) steps.push_back({op, {}, {}, std::exchange(batch, {}), {}});
+      if (number_of(batch) == peers) steps.push_back({op, {}, {}, std::exchange(batch, {})});
     }
-    if (!batch.empty()) steps.push_back({op, {}, {}, batch, {}});
+    if (!batch.empty()) steps.push_back({op, {}, {}, batch});
   }
   return steps;
 }
@@ -329,7 +324,7 @@ class Pipelines {
       }
   }
   // The work of these groups, each (tree, group).
-  Unit unit(const std::vector<std::pair<int, int>>& members) {
+  Unit unit(const Pairs& members) {
     Unit unit{problem_.trees[members.front().first].root, 0, {}};
     Ints places(2 * problem_.ranks(), -1);
     for (const auto& [number, group] : members) {
@@ -362,11 +357,11 @@ class Pipelines {
         if (!pipe.body.empty()) {
           if (joins && !state.acquired.empty()) {
             pipe.before = on_semaphores(Op::acquire, state.acquired);
-            pipe.before.push_back({Op::nop, {}, {}, {}, {}});
+            pipe.before.push_back({Op::nop});
           }
           if (joins && !state.released.empty()) {
             pipe.after = on_semaphores(Op::release, state.released);
-            pipe.after.insert(pipe.after.begin(), {Op::nop, {}, {}, {}, {}});
+            pipe.after.insert(pipe.after.begin(), {Op::nop});
           }
           work.steps = static_cast<Chunks>(pipe.before.size() + 1 + pipe.body.size() + pipe.after.size());
           work.pipes = {number_of(pipes)};
@@ -482,7 +477,7 @@ class Pipelines {
     hand_down(draft, number, rank, children);
     // in place this changes nothing; out of place nobody reads it but the caller
     if (place == 0 && rank == tree.root && !problem_.both)
-      draft.copy = {{Op::copy, {draft.source}, {output_of(rank, tree)}, {}, {}}};
+      draft.copy = {{Op::copy, {draft.source}, {output_of(rank, tree)}}};
   }
   void hand_down(Draft& draft, int number, int rank, const Ints& children) const {
     const Tree& tree = problem_.trees[number];
@@ -549,10 +544,10 @@ class Pipelines {
       const bool local = part->rank < 0;
       const auto most = std::min<std::ptrdiff_t>(parts.end() - part, problem_.limits.peers + local);
       const auto end = std::find_if(part, part + most, [&](const Place& other) { return (other.rank < 0) != local; });
-      if (!steps.empty()) steps.push_back({Op::nop, {}, {}, {}, {}});
+      if (!steps.empty()) steps.push_back({Op::nop});
       std::vector<Place> some{base};
       some.insert(some.end(), part, end);
-      steps.push_back({local ? Op::reduce_to : Op::read_reduce, some, {total}, {}, {}});
+      steps.push_back({local ? Op::reduce_to : Op::read_reduce, some, {total}});
       base = total;
       part = end;
     }
@@ -577,7 +572,7 @@ class Pipelines {
       for (const auto& put : draft.puts)
         if (near(put.first) == inside) some.push_back(put);
       for (const auto& batch : batches(some, peers)) {
-        Instruction& put = stages[2].emplace_back(Instruction{inside ? Op::put : Op::put_signal, {draft.source}, {}, {}, {}});
+        Instruction& put = stages[2].emplace_back(Instruction{inside ? Op::put : Op::put_signal, {draft.source}});
         for (const auto& [lane, place] : batch) {
           put.lanes.push_back(lane);
           put.dst.push_back(place);
@@ -585,11 +580,11 @@ class Pipelines {
         ends_in_put = inside;
       }
     }
-    if (!draft.told.empty() && ends_in_put) stages[2].push_back({Op::nop, {}, {}, {}, {}});
+    if (!draft.told.empty() && ends_in_put) stages[2].push_back({Op::nop});
     append(stages[2], sync(Op::signal, distinct(draft.told), near, peers));
     Instructions body;
     for (Instructions& stage : stages) {
-      if (!body.empty() && !stage.empty()) body.push_back({Op::nop, {}, {}, {}, {}});
+      if (!body.empty() && !stage.empty()) body.push_back({Op::nop});
       append(body, std::move(stage));
     }
     append(body, std::move(draft.copy));

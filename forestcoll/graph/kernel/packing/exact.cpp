@@ -31,13 +31,13 @@ class Entrance {
            int y, std::size_t without = ~std::size_t{0})
       : graph_(graph), left_(left), batches_(batches), y_(y), source_(graph.nodes),
         net_(graph.nodes + 1) {
-    for (int e : range(graph.arcs()))  // what leaves y again would only go round in circles
+    for (int e : graph.arcs())  // what leaves y again would only go round in circles
       net_.add_arc(graph.tail[e], graph.head[e], graph.tail[e] == y ? 0 : left[e]);
     for (int i : range(batches)) {
       if (batches[i].depth[y] >= 0 || i == without) continue;
       missing_ += batches[i].weight;
       const int node = net_.add_node();
-      Row& row = rows_.emplace_back(Row{i, net_.add_arc(source_, node, batches[i].weight), {}, {}});
+      Row& row = rows_.emplace_back(Row{i, net_.add_arc(source_, node, batches[i].weight)});
       for (int v : range(graph.nodes))
         if (batches[i].depth[v] >= 0) row.arcs.push_back({v, net_.add_arc(node, v, kInfinite)});
     }
@@ -94,8 +94,8 @@ class Entrance {
   struct Row {
     std::size_t batch = 0;
     int feed = 0;
-    std::vector<std::pair<int, int>> arcs;  // (node spanned, arc to it)
-    std::vector<std::pair<int, int>> open;  // (column, arc to its start)
+    Pairs arcs;  // (node spanned, arc to it)
+    Pairs open;  // (column, arc to its start)
 
     int arc(int v) const {
       return std::ranges::lower_bound(arcs, std::pair{v, 0})->second;
@@ -120,7 +120,7 @@ class Packer {
  public:
   Packer(const Digraph& graph, const Amounts& supply)
       : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(0) {
-    for (int e : range(graph.arcs())) into_[graph.head[e]].push_back(e);
+    for (int e : graph.arcs()) into_[graph.head[e]].push_back(e);
     for (int r : range(graph.nodes)) {
       if (supply[r] == 0) continue;
       const Ints none(graph.nodes, -1);

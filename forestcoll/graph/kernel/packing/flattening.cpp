@@ -78,9 +78,9 @@ class Lowering {
   // At most `most` batches may arise.
   Lowering(const Digraph& graph, const Batches& batches, std::size_t most)
       : into_(graph.nodes), room_(graph.capacity), most_(most), random_(1) {
-    for (int e : range(graph.arcs())) into_[graph.head[e]].push_back(e);
+    for (int e : graph.arcs()) into_[graph.head[e]].push_back(e);
     tail_ = graph.tail;
-    users_.resize(graph.arcs());
+    users_.resize(graph.arcs().count);
     for (int i : range(batches)) {
       shapes_.emplace_back(batches[i]);
       weight_.push_back(batches[i].weight);
@@ -243,7 +243,7 @@ class Lowering {
 
 Lists neighbours(const Digraph& graph) {
   Lists out(graph.nodes);
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     if (graph.capacity[e] > 0) out[graph.tail[e]].push_back(graph.head[e]);
   return out;
 }

@@ -80,7 +80,7 @@ bool divide(const Digraph& graph, const Ints& into, const Levels& levels,
 std::optional<Batches> pack_layered(const Digraph& graph,
                                                const Amounts& supply) {
   Lists into(graph.nodes);
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     if (graph.capacity[e] > 0) into[graph.head[e]].push_back(e);
   Ints roots;
   for (int r : range(graph.nodes))

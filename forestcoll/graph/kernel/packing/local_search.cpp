@@ -20,13 +20,13 @@ struct Alike {
 std::optional<Alike> alike(const Digraph& graph, const Amounts& supply,
                            const Elements& elements) {
   ArcIndex number;
-  for (int e : range(graph.arcs())) {
+  for (int e : graph.arcs()) {
     int& arc = number.insert(graph.tail[e], graph.head[e]);
     if (arc >= 0) return std::nullopt;  // parallel arcs
     arc = e;
   }
-  Alike found{Ints(graph.arcs(), -1), {}, {}, &elements};
-  for (int e : range(graph.arcs())) {
+  Alike found{Ints(graph.arcs().count, -1), {}, {}, &elements};
+  for (int e : graph.arcs()) {
     if (found.orbit[e] >= 0) continue;
     for (const Ints& image : elements) {
       const int to = number.find(image[graph.tail[e]], image[graph.head[e]]);
@@ -58,7 +58,7 @@ class Search {
   Search(const Digraph& graph, const Alike& alike, const Amounts& supply, int most)
       : graph_(graph), alike_(alike), most_(most), into_(graph.nodes), out_(graph.nodes),
         load_(alike.room.size(), 0), weight_(alike.room.size(), 1), random_(0) {
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       if (graph.capacity[e] == 0) continue;
       into_[graph.head[e]].push_back(e);
       out_[graph.tail[e]].push_back(e);
@@ -114,7 +114,7 @@ class Search {
     Tree& tree = trees_.emplace_back();
     tree.root = root;
     tree.arc.assign(graph_.nodes, -1);
-    tree.until.assign(graph_.arcs(), -1);
+    tree.until.assign(graph_.arcs().count, -1);
     tree.depth.assign(graph_.nodes, -1);
     tree.depth[root] = 0;
     Ints queue{root};

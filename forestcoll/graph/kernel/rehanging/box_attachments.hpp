@@ -197,7 +197,7 @@ class BoxAttachments {
     hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs.front()]));
     store_.push_back(number_of(arcs) + 1);
     store_.insert(store_.end(), arcs.begin(), arcs.end());
-    store_.push_back(boxed_.graph.arcs() + hook.rank);
+    store_.push_back(boxed_.graph.arcs().count + hook.rank);
     live_ += arcs.size() + 2;
     ++hooks_[slot(unit, above)].hanging;
     load(unit, box);
@@ -325,7 +325,7 @@ class BoxAttachments {
   Ints sender_;    // and the rank that may send there, any or none
   std::vector<Saved> moved_;  // the moved box and all below it, from the top, as they were
   Ints arcs_;
-  std::vector<std::vector<std::pair<int, int>>> users_;  // per resource (unit, box), some outdated
+  std::vector<Pairs> users_;  // per resource (unit, box), some outdated
 };
 
 }  // namespace forestcoll

@@ -23,8 +23,8 @@ constexpr int kPatience = 15;        // rounds without progress after which the 
 constexpr long kPatientMoves = 60'000;  // the same for the last few units, in moves
 constexpr Amount kFew = 500;         // units of overload that are worked on one by one
 
-std::vector<std::pair<int, int>> crowded(const BoxAttachments& hanging) {
-  std::vector<std::pair<int, int>> found;
+Pairs crowded(const BoxAttachments& hanging) {
+  Pairs found;
   for (int u : range(hanging.units()))
     for (int b : range(hanging.boxes()))
       if (hanging.crowded(u, b)) found.emplace_back(u, b);

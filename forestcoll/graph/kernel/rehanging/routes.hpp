@@ -124,7 +124,7 @@ class Router {
         pendant_(boxed.graph.nodes, 0),
         distance_(boxed.graph.nodes, kFar), via_(boxed.graph.nodes, -1) {
     const Digraph& graph = boxed.graph;
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       const int u = graph.tail[e], v = graph.head[e];
       if (boxed.rank[u]) out_at_[v].push_back({e, u, v}), out_of_rank_[u].push_back({e, u, v});
       else if (boxed.rank[v]) in_[boxed.box[v]].push_back({e, v, u}), exits_[u].push_back(e);
@@ -170,7 +170,7 @@ class Router {
   }
 
   double entry_cost(const SwitchPort& port) const {
-    return ledger_.cost(port.arc) + ledger_.cost(boxed_.graph.arcs() + port.rank);
+    return ledger_.cost(port.arc) + ledger_.cost(boxed_.graph.arcs().count + port.rank);
   }
 
   // Growth: ranks are entered nearest first, and become places to leave from when they are told.

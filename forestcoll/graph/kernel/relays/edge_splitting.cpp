@@ -28,7 +28,7 @@ class Splitter {
   Splitter(const Digraph& graph, const Demand& demand, const Marks& relay)
       : demand_(demand), relay_(relay), out_(graph.nodes), in_(graph.nodes) {
     graph_.nodes = graph.nodes;
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       if (graph.capacity[e] == 0) continue;
       const int a = arc(graph.tail[e], graph.head[e]);
       if (units_[a].empty()) {
@@ -73,7 +73,7 @@ class Splitter {
   Logical logical() {
     Logical result;
     std::unordered_map<int, int> number;  // origin -> path
-    for (int a : range(graph_.arcs())) {
+    for (int a : graph_.arcs()) {
       if (graph_.capacity[a] == 0 || relay_[graph_.tail[a]] || relay_[graph_.head[a]]) continue;
       result.tail.push_back(graph_.tail[a]);
       result.head.push_back(graph_.head[a]);
@@ -101,7 +101,7 @@ class Splitter {
   int arc(int u, int v) {
     int& a = index_.insert(u, v);
     if (a < 0) {
-      a = graph_.arcs();
+      a = graph_.arcs().count;
       out_[u].push_back(a);
       in_[v].push_back(a);
       graph_.tail.push_back(u);
@@ -339,7 +339,7 @@ Ints depths(const Digraph& graph, const Marks& relay) {
   for (int v : range(graph.nodes)) depth[v] = relay[v] ? graph.nodes : 0;
   for (bool changed = true; changed;) {
     changed = false;
-    for (int e : range(graph.arcs())) {
+    for (int e : graph.arcs()) {
       const int next = depth[graph.tail[e]] + 1;
       if (graph.capacity[e] > 0 && depth[graph.head[e]] > next) {
         depth[graph.head[e]] = next;
@@ -355,7 +355,7 @@ Ints depths(const Digraph& graph, const Marks& relay) {
 void drop_detours(Splitter& splitter, const Marks& relay) {
   std::vector<Change> loops;
   const Digraph& graph = splitter.graph();
-  for (int e : range(graph.arcs())) {
+  for (int e : graph.arcs()) {
     const int u = graph.tail[e], w = graph.head[e];
     if (!relay[u] || !relay[w] || u > w) continue;
     const Amount units = std::min(splitter.capacity(u, w), splitter.capacity(w, u));
@@ -426,7 +426,7 @@ bool trim(Digraph& graph, const Demand& demand, const Marks& relay) {
       }
     }
   }
-  for (int e : range(graph.arcs()))
+  for (int e : graph.arcs())
     graph.capacity[e] = splitter.capacity(graph.tail[e], graph.head[e]);
   return true;
 }

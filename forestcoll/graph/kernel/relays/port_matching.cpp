@@ -161,7 +161,7 @@ void fill_evenly(Table& table, const Marks& allowed) {
 // What goes from ports of one box to ports of another: rows of the one, columns of the other.
 struct Gate {
   int in = -1, out = -1;                          // its nodes
-  std::vector<std::pair<int, int>> rows, columns;  // (row or column, its arc)
+  Pairs rows, columns;  // (row or column, its arc)
 };
 
 // Matches what is left over within what is left to each pair of boxes; what was matched between the
