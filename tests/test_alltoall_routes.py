@@ -73,14 +73,14 @@ def test_the_optimum_in_few_units(name: str, units: int) -> None:
 
 
 def test_fewest_units_that_reach_a_share() -> None:
-    """Where a NIC is out there is no group at all: every path is listed."""
+    """Where a NIC is out the group has one element: every path is listed."""
     best = solved("dgx-a100 boxes=2 -box0/gpu0-fabric")
     shares = [route(best, k).algbw / best.algbw for k in (1, 2, 4)]
     assert all(100 * share >= least for share, least in zip(shares, (91, 96, 98), strict=True))
     chosen = route(best)
     assert proven(chosen) >= Fraction(99, 100) * best.algbw
-    assert chosen.group is None
-    assert routes("dgx-a100 boxes=4 -box0/gpu0-fabric").group is None
+    assert chosen.images == 1
+    assert routes("dgx-a100 boxes=4 -box0/gpu0-fabric").images == 1
     few = (route(solved("mi250"), min_share=Fraction(share, 100)).units for share in (90, 100))
     assert [*few] == [1, 3]
 

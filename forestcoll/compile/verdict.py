@@ -214,7 +214,7 @@ def _how(exchange: Optimum | Routes) -> str:
     if isinstance(exchange, Routes):
         units = "1 unit" if exchange.units == 1 else f"{exchange.units} units"
         listed = f"{len(exchange.routes)} paths"
-        if exchange.group is not None:
+        if exchange.images > 1:
             listed += f", moved by {exchange.images} symmetries,"
         return f"{listed} give every pair {units}"
     count, ranks = len(exchange.flows), len(exchange.demand.graph.ranks)

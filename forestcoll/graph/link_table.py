@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,11 +34,11 @@ class LinkTable(tuple[LinkLoad, ...]):
     __slots__ = ()
 
     @staticmethod
-    def of(graph: CapacityGraph, loads: Sequence[int], total: int, algbw: Fraction) -> LinkTable:
-        """`loads`: units of weight on each link, of `total`; `algbw`: GB/s of the forest."""
+    def of(graph: CapacityGraph, loads: Iterable[Fraction], algbw: Fraction) -> LinkTable:
+        """`loads`: of each link, for each byte; `algbw`: GB/s of the schedule."""
         rows = []
-        for e, (tail, head) in enumerate(graph.ends):
-            bandwidth, load = graph.bandwidth(e), Fraction(loads[e], total)
+        for e, (tail, head, load) in enumerate(graph.along(loads)):
+            bandwidth = graph.bandwidth(e)
             percent = 100 * load * algbw / bandwidth
             rows.append(LinkLoad(graph.names[tail], graph.names[head], bandwidth, load, percent))
         return LinkTable(rows)

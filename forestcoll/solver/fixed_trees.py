@@ -36,9 +36,9 @@ def fit_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fr
     require_size(supply, 1)
     u = trees * graph.unit / (task.rate * task.graph.unit)
     if task.bound.method == "linear-program":
-        u = _grow(rate_worth(task), u, trees)
+        u = grow(rate_worth(task), u, trees)
     while True:
-        capacity = _floors(u, graph.capacity)
+        capacity = floors(u, graph.capacity)
         require_size(capacity, 1)
         violation = _find_violation(graph, capacity, supply)
         if violation is None:
@@ -60,12 +60,12 @@ def _balance(
     last = Fraction(math.ceil(u * scale * common), common) / scale  # there no link is rounded
 
     def attempt(u: Fraction) -> tuple[CapacityGraph, list[int]] | None:
-        whole = _trim(given, _floors(u, given.capacity), supply)
+        whole = _trim(given, floors(u, given.capacity), supply)
         if whole is not None:
             return given, whole
         if graph is given:
             return None
-        capacity = _floors(u * scale, graph.capacity)
+        capacity = floors(u * scale, graph.capacity)
         if _find_violation(graph, capacity, supply) is not None:
             return None
         whole = _trim(graph, capacity, supply)
@@ -75,7 +75,7 @@ def _balance(
     while balanced is None:
         if u >= last:
             raise RuntimeError("internal error: links without rounding cannot hold the trees")
-        failed, step = u, max(2 * step, _next_step(u, given.capacity) - u)
+        failed, step = u, max(2 * step, next_step(u, given.capacity) - u)
         u = min(last, u + step)
         balanced = attempt(u)
     for _ in range(REFINEMENTS if u > failed else 0):
@@ -110,12 +110,12 @@ def fit_trees(task: Task, trees: int | Literal["auto"]) -> Fit:
     return Fit(trees, links, capacity, task.roots * trees / u * links.unit)
 
 
-def _floors(u: Fraction, capacity: Iterable[int]) -> list[int]:
+def floors(u: Fraction, capacity: Iterable[int]) -> list[int]:
     """Whole trees that links carry in time u."""
     return [c * u.numerator // u.denominator for c in capacity]
 
 
-def _next_step(u: Fraction, capacity: Iterable[int]) -> Fraction:
+def next_step(u: Fraction, capacity: Iterable[int]) -> Fraction:
     """The least U above `u` at which some link carries one tree more."""
     return min(Fraction(u * c // 1 + 1, c) for c in set(capacity))
 
@@ -125,14 +125,14 @@ def _least_for(
 ) -> Fraction:
     """The least U above `u` at which the links that leave `cut` carry all trees rooted in it."""
     leaving = Counter(c for tail, head, c in graph.arcs if tail in cut and head not in cut)
-    return _grow(leaving, u, sum(supply[v] for v in cut))
+    return grow(leaving, u, sum(supply[v] for v in cut))
 
 
-def _grow(worth: Mapping[int, Fraction | int], u: Fraction, wanted: int) -> Fraction:
+def grow(worth: Mapping[int, Fraction | int], u: Fraction, wanted: int) -> Fraction:
     """The least U from `u` on at which links worth so much, by capacity, carry what is wanted."""
     u = max(u, Fraction(wanted) / sum(c * z for c, z in worth.items()))
     while sum(z * (c * u.numerator // u.denominator) for c, z in worth.items()) < wanted:
-        u = _next_step(u, worth)
+        u = next_step(u, worth)
     return u
 
 

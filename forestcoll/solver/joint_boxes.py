@@ -20,6 +20,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.schedule.forest import Bound, Tree, scan
+from forestcoll.solver.fixed_trees import floors
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.joint import Joint, joint_model, shares
 from forestcoll.solver.flows.model import Model
@@ -74,14 +75,12 @@ def _search(
     fastest: boxes that are tight inside may add hops.
     """
     total = sum(supply)
-    room = [c * least_time.numerator // least_time.denominator for c in graph.capacity]
-    least = least_height(graph, room, supply)
+    least = least_height(graph, floors(least_time, graph.capacity), supply)
     for height in range(least, least + HIGHER + 1):
         solutions: list[tuple[int, Fraction, list[Tree]]] = []
         for slower in SLOWER:
             u = least_time * slower
-            capacity = [c * u.numerator // u.denominator for c in graph.capacity]
-            trees = rehang_mirrored(graph, capacity, supply, height)
+            trees = rehang_mirrored(graph, floors(u, graph.capacity), supply, height)
             if trees is None:
                 break
             solutions.append((scan(graph, trees)[1], u, trees))

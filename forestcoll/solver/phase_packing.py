@@ -6,7 +6,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph, require_size
 from forestcoll.graph.symmetry.components import find_structures
 from forestcoll.schedule.forest import Tree, all_images, scan
 from forestcoll.solver.compact.forests import pack_compact
-from forestcoll.solver.fixed_trees import Fit
+from forestcoll.solver.fixed_trees import Fit, floors
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly, prefer, spread_evenly
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
@@ -105,7 +105,7 @@ def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree
         return None
     supply = list(joint.supply)
     u = sum(supply) * graph.unit / joint.algbw
-    room = [c * u.numerator // u.denominator for c in graph.capacity]
+    room = floors(u, graph.capacity)
     first = [c - taken for c, taken in zip(room, joint.carried[1], strict=True)]
     out = pack_irregular(Wanted.on(graph, first, supply), LITTLE)
     if out is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph, T
 
 Near = Sequence[Iterable[int]] | Mapping[int, Iterable[int]]
 """Per node those that a walk goes on to."""
@@ -23,6 +23,14 @@ def neighbours(n: int, links: Iterable[tuple[int, int]], both: bool = False) -> 
         if both:
             near[v].append(u)
     return near
+
+
+def links_out(n: int, links: Iterable[tuple[int, int, T]]) -> list[list[tuple[int, T]]]:
+    """Per node (neighbour, value) of each link (tail, head, value) that leaves it, in order."""
+    out: list[list[tuple[int, T]]] = [[] for _ in range(n)]
+    for u, v, value in links:
+        out[u].append((v, value))
+    return out
 
 
 def hops(

@@ -19,7 +19,7 @@ from forestcoll.program.targets import library_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.schedule.routes import routes
-from forestcoll.solver.alltoall.routes import Routes, orbit_of
+from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify.dataflow import dataflow, levels
 from forestcoll.verify.simulate import DEFAULTS, KINDS, Options
 from forestcoll.verify.simulate.options import Kind
@@ -85,7 +85,7 @@ def _line_of_rounds(rounds: Rounds, hop: Fraction, wire: Fraction, links: Latenc
 
 def _longest_route(routes: Routes, own: Fraction, links: Latencies) -> Fraction:
     """Microseconds of the slowest way; `own`: a hop's besides its links'."""
-    graph, orbit = routes.graph, orbit_of(routes.graph, routes.group)
+    graph, orbit = routes.graph, routes.group.link
     slowest: dict[int, Fraction] = {}  # of each orbit: images of a path may take any of its links
     number = {}
     for e, (u, v) in enumerate(graph.ends):

@@ -19,7 +19,7 @@ from forestcoll.common.errors import ForestError, TopologyError
 from forestcoll.common.input_limits import LENGTH_STEPS
 from forestcoll.common.text_file import Block, Rows, dump_block
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.group import AbelianGroup, Image, SymmetryGroup, commuting_group
+from forestcoll.graph.symmetry.group import Image, commuting_group
 from forestcoll.schedule.forest_file import moves, topology_block
 from forestcoll.solver.alltoall.demand import Demand, check_matrix
 from forestcoll.solver.alltoall.flows import Flow, Optimum, reach_rate
@@ -91,7 +91,7 @@ def _flows(best: Optimum) -> Iterator[dict[str, object]]:
 def _routes(routes: Routes) -> Block:
     graph = routes.graph
     block = Block(units=routes.units)
-    if routes.group is not None:
+    if routes.group.generators:
         block["symmetry"] = _generators(graph, routes.group.generators)
     rows = (
         {"path": [graph.names[v] for v in route.path], "units": route.units}
@@ -173,9 +173,8 @@ def _read_routes(model: RoutesModel, best: Optimum) -> Routes:
 
     graph = best.demand.graph
     ids = graph.node_of
-    group: SymmetryGroup | AbelianGroup | None = None
-    if model.symmetry is not None:
-        group = commuting_group(graph, generators_of(model.symmetry, ids))
+    generators = [] if model.symmetry is None else generators_of(model.symmetry, ids)
+    group = commuting_group(graph, generators)
     routes = []
     for number, given in enumerate(model.paths):
         unknown = next((name for name in given.path if name not in ids), None)

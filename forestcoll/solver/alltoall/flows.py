@@ -26,6 +26,7 @@ from forestcoll.solver.alltoall.fold import (
     whole,
 )
 from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.walks import links_out
 
 LARGE = 10_000
 """Variables of the program from which on a cut is looked for first."""
@@ -143,9 +144,7 @@ def _uniform_lengths(demand: Demand, folding: Folding) -> Optimum | None:
     lengths = (1,) * len(graph.tail)
     rate = bound(demand, folding, lengths)
     into = graph.numbers
-    near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for u, v in graph.ends:
-        near[u].append((v, 1))
+    near = links_out(graph.n, graph.along(lengths))
     source = folding.sources[0]
     far = distances(near, source)
     parent = {v: u for u in far for v, _ in near[u] if far[v] == far[u] + 1}

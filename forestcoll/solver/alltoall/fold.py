@@ -37,6 +37,7 @@ from forestcoll.graph.symmetry.components import find_structures
 from forestcoll.graph.symmetry.group import Image, kinds, least_in_orbits, link_images
 from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
 from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.walks import links_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -226,9 +227,7 @@ def bound(demand: Demand, folding: Folding, lengths: Sequence[int]) -> Fraction:
         if length < 0 or least.setdefault(orbit, length) != length:
             raise ForestError("bound: lengths are negative, or differ between links that are alike")
     room = sum(c * length for c, length in zip(graph.capacity, lengths, strict=True))
-    near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for u, v, length in graph.along(lengths):
-        near[u].append((v, length))
+    near = links_out(graph.n, graph.along(lengths))
     need = 0
     for source, images in zip(folding.sources, folding.images, strict=True):
         far = distances(near, source, demand.nodes_to_avoid(source))

@@ -14,7 +14,7 @@ from typing import Literal
 
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.fold import Folding, quotient
-from forestcoll.solver.walks import hops, neighbours
+from forestcoll.solver.walks import hops, links_out, neighbours
 
 Reference = Literal["direct", "shortest"]
 WAYS: tuple[Reference, ...] = ("direct", "shortest")
@@ -37,9 +37,7 @@ def orbit_loads(demand: Demand, folding: Folding, way: Reference) -> dict[int, F
     Of targets that look alike from a source (`fold.quotient`) one is followed.
     """
     graph = demand.graph
-    out: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-    for e, (u, v) in enumerate(graph.ends):
-        out[u].append((v, e))
+    out = links_out(graph.n, graph.along(range(len(graph.tail))))
     into = neighbours(graph.n, zip(graph.head, graph.tail, strict=True))
     orbit = folding.link.tolist()
     load: dict[int, Fraction] = defaultdict(Fraction)

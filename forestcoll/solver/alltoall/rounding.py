@@ -60,15 +60,15 @@ from forestcoll.solver.alltoall.flows import Optimum
 from forestcoll.solver.alltoall.fold import Folding, find_generators
 from forestcoll.solver.alltoall.routes import (
     MOST_PATHS,
+    Group,
     Path,
     Route,
     Routes,
     check,
     even_out,
-    orbit_of,
 )
 from forestcoll.solver.flows.exact_lp import glop
-from forestcoll.solver.walks import hops, neighbours
+from forestcoll.solver.walks import hops, links_out, neighbours
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ def route(
     return even_out(routes) if routes.total <= MOST_PATHS else routes
 
 
-def _group(best: Optimum) -> SymmetryGroup | AbelianGroup | None:
+def _group(best: Optimum) -> Group:
     """A free group; where that leaves too many sources, one that keeps some ranks in place."""
     graph = best.demand.graph
-    group = free_group(best.demand)
-    sources = len(graph.ranks) // (1 if group is None else group.size)
+    group = free_group(best.demand) or symmetry_group(graph, [])
+    sources = len(graph.ranks) // group.size
     if sources * len(graph.tail) <= MOST_VARIABLES:
         return group
     return partial_group(graph, best.folding) or group
@@ -155,9 +155,7 @@ def _units_to_try(ranks: int, powers: bool) -> list[int]:
     return every
 
 
-def _commodities(
-    graph: CapacityGraph, group: SymmetryGroup | AbelianGroup | None, source: int
-) -> Iterator[Commodity]:
+def _commodities(graph: CapacityGraph, group: Group, source: int) -> Iterator[Commodity]:
     """What is routed of a source: to each rank, or to one of those that are alike from it.
 
     Symmetries that keep a pair in place have to keep its paths too, or each of their images would
@@ -181,19 +179,16 @@ def _commodities(
 class _Net:
     """The graph as the program sees it: commodities of a group, orbits of links by number."""
 
-    def __init__(self, best: Optimum, group: SymmetryGroup | AbelianGroup | None) -> None:
+    def __init__(self, best: Optimum, group: Group) -> None:
         self.best, self.group = best, group
         self.graph = graph = best.demand.graph
-        self.images = 1 if group is None else group.size
-        names = orbit_of(graph, group)
-        sizes = Counter(names)
+        sizes = Counter(group.link)
         self.first = list(sizes)
         place = {o: i for i, o in enumerate(self.first)}
-        self.orbit = [place[o] for o in names]
+        self.orbit = [place[o] for o in group.link]
         # crossings of an orbit by listed paths, per unit of rate
-        self.room = [sizes[o] * graph.capacity[o] / self.images for o in self.first]
-        home = group.node if group is not None else tuple(range(graph.n))
-        sources = list({home[v]: v for v in reversed(graph.ranks)}.values())[::-1]
+        self.room = [sizes[o] * graph.capacity[o] / group.size for o in self.first]
+        sources = list({group.node[v]: v for v in reversed(graph.ranks)}.values())[::-1]
         self.commodities = [c for source in sources for c in _commodities(graph, group, source)]
         self.of = {(c.source, target): c for c in self.commodities for target in c.targets}
         self.number = graph.numbers
@@ -407,11 +402,10 @@ class Repair:
     ) -> None:
         self.graph, self.orbits, self.of = graph, orbits, of
         self.routes, self.load = routes, load
-        self.near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
+        self.near = links_out(graph.n, graph.along(orbit))
         self.into: list[set[int]] = [set() for _ in range(graph.n)]
-        for e, (u, v) in enumerate(graph.ends):
-            self.near[u].append((v, orbit[e]))
-            self.into[v].add(orbit[e])
+        for v, entered in zip(graph.head, orbit, strict=True):
+            self.into[v].add(entered)
 
     def run(self) -> None:
         """Until nothing is over its room, or nothing helps."""

@@ -32,11 +32,13 @@ from random import Random
 
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.link_table import LinkLoad, LinkTable
+from forestcoll.graph.link_table import LinkTable
 from forestcoll.graph.symmetry.group import AbelianGroup, SymmetryGroup
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum, reach_rate
+from forestcoll.solver.walks import links_out
 
+Group = SymmetryGroup | AbelianGroup
 MOST_PATHS = 65_536
 """Paths of all pairs that are written out for a plan."""
 Path = tuple[int, ...]
@@ -62,13 +64,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Paths for every pair: those listed, moved by `group` (None: all are listed).
+    """Paths for every pair: those listed, moved by `group` (of one element: all are listed).
 
     `units`: how many every pair has. `optimum`: what bounds them.
     """
 
     optimum: Optimum
-    group: SymmetryGroup | AbelianGroup | None
+    group: Group
     units: int
     routes: tuple[Route, ...]
 
@@ -88,13 +90,11 @@ class Routes:
     @property
     def images(self) -> int:
         """How many symmetries move the paths."""
-        return 1 if self.group is None else self.group.size
+        return self.group.size
 
     @property
     def total(self) -> int:
         """How many paths there are with all images."""
-        if self.group is None:
-            return len(self.routes)
         return sum(self.group.images_of(route.path) for route in self.routes)
 
     def expand(self) -> Iterator[Route]:
@@ -104,8 +104,7 @@ class Routes:
                 for path in self.group.images(route.path):
                     yield Route(path, route.units)
             return
-        identity = tuple(range(self.graph.n))
-        for element in [identity] if self.group is None else self.group.elements():
+        for element in self.group.elements():
             for route in self.routes:
                 yield Route(tuple([element[v] for v in route.path]), route.units)
 
@@ -122,26 +121,18 @@ class Routes:
         return max(sum(gpu[v] for v in route.path[1:]) for route in self.routes)
 
 
-def orbit_of(graph: CapacityGraph, group: SymmetryGroup | AbelianGroup | None) -> tuple[int, ...]:
-    """Per link the least one of its orbit."""
-    return tuple(range(len(graph.tail))) if group is None else group.link
-
-
-def loads(
-    graph: CapacityGraph, group: SymmetryGroup | AbelianGroup | None, routes: Sequence[Route]
-) -> dict[int, Fraction]:
+def loads(graph: CapacityGraph, group: Group, routes: Sequence[Route]) -> dict[int, Fraction]:
     """Units that each link of an orbit (its least link) carries; ForestError for a missing link."""
     number = graph.numbers
-    orbit = orbit_of(graph, group)
     crossed: dict[int, int] = defaultdict(int)
     for route in routes:
-        units = route.units * (1 if group is None else group.images_of(route.path))
+        units = route.units * group.images_of(route.path)
         for hop in pairwise(route.path):
             if hop not in number:
                 u, v = hop
                 raise ForestError(f"routes: no link from {graph.names[u]} to {graph.names[v]}")
-            crossed[orbit[number[hop]]] += units
-    sizes = Counter(orbit)
+            crossed[group.link[number[hop]]] += units
+    sizes = Counter(group.link)
     return {o: Fraction(count, sizes[o]) for o, count in crossed.items()}
 
 
@@ -172,13 +163,11 @@ def check(routes: Routes) -> Fraction:
             raise ForestError(f"routes: {route.units} units on a path")
         source, target = path[0], path[-1]
         if source not in seen:
-            seen[source] = range(graph.n) if group is None else group.least_images(source)
-        times = 1
-        if group is not None:  # images of the path for each image of the pair
-            times = group.images_of(path) // group.images_of((source, target))
+            seen[source] = group.least_images(source)
+        # images of the path for each image of the pair
+        times = group.images_of(path) // group.images_of((source, target))
         have[source, seen[source][target]] += times * route.units
-    home = group.node if group is not None else tuple(range(graph.n))
-    sources = set(seen)
+    home, sources = group.node, set(seen)
     if len({home[source] for source in sources}) < len(sources):
         raise ForestError("routes: two listed sources are images of each other")
     if {home[source] for source in sources} != {home[rank] for rank in ranks}:
@@ -202,19 +191,14 @@ def link_loads(exchange: Optimum | Routes) -> LinkTable:
     graph, algbw = exchange.demand.graph, exchange.algbw
     if isinstance(exchange, Routes):
         crossed = loads(graph, exchange.group, exchange.routes)
-        orbit = range(len(graph.tail)) if exchange.group is None else exchange.group.link
+        orbit = exchange.group.link
         unit = Fraction(1, len(graph.ranks) * exchange.units)
         share = {o: amount * unit for o, amount in crossed.items()}
     else:
         _, flows = reach_rate(exchange.demand, exchange.folding, exchange.flows, exchange.rate)
         orbit = exchange.folding.link.tolist()
         share = {o: amount * graph.unit / algbw for o, amount in flows.items()}
-    rows = []
-    for e, (tail, head) in enumerate(graph.ends):
-        bandwidth, load = graph.bandwidth(e), share.get(orbit[e], Fraction(0))
-        percent = 100 * load * algbw / bandwidth
-        rows.append(LinkLoad(graph.names[tail], graph.names[head], bandwidth, load, percent))
-    return LinkTable(rows)
+    return LinkTable.of(graph, (share.get(o, Fraction(0)) for o in orbit), algbw)
 
 
 CHOICES = 24
@@ -261,14 +245,11 @@ class _Orders:
     def __init__(self, routes: Routes) -> None:
         graph, self.group = routes.graph, routes.group
         self.gpu = graph.gpu
-        orbit = orbit_of(graph, routes.group)
+        orbit = routes.group.link
         sizes = Counter(orbit)
         self.room = {o: sizes[o] * graph.capacity[o] for o in sizes}
-        self.near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
-        self.orbit: dict[tuple[int, int], int] = {}
-        for e, (u, v) in enumerate(graph.ends):
-            self.orbit[u, v] = orbit[e]
-            self.near[u].append((v, orbit[e]))
+        self.near = links_out(graph.n, graph.along(orbit))
+        self.orbit = dict(zip(graph.ends, orbit, strict=True))
         self.load: dict[Key, float] = defaultdict(float)
         self.powers: dict[int, float] = defaultdict(float)  # per hop, of all loads
         for route in routes.routes:
@@ -350,4 +331,4 @@ class _Orders:
             yield (hop, orbit), images / self.room[orbit]
 
     def _images(self, path: Path) -> int:
-        return 1 if self.group is None else self.group.images_of(path)
+        return self.group.images_of(path)

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import symmetry_group
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum
 from forestcoll.solver.alltoall.routes import Path, Route, Routes, check
@@ -111,7 +112,7 @@ def spread(best: Optimum) -> Routes:
                         continue
                     for a, b in zip(home, other, strict=True):
                         listed.append(Route(ways.join(source, a, b, target), 1))
-    routes = Routes(best, None, count, tuple(listed))
+    routes = Routes(best, symmetry_group(graph, []), count, tuple(listed))
     check(routes)
     return routes
 
@@ -270,6 +271,7 @@ def routes_over(best: Optimum, flows: Sequence[Flow], units: int = 1) -> Routes:
                     del path[path.index(node) :]
                 path.append(node)
         listed[tuple(path)] += flow.count
-    result = Routes(best, None, units, tuple(Route(*pair) for pair in listed.items()))
+    every = tuple(Route(*pair) for pair in listed.items())
+    result = Routes(best, symmetry_group(graph, []), units, every)
     check(result)
     return result

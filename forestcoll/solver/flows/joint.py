@@ -40,6 +40,7 @@ from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound, check_dual
 from forestcoll.schedule.forest import Bound, Symmetry, Tree
 from forestcoll.schedule.group import whole_group
+from forestcoll.solver.fixed_trees import grow, next_step
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
@@ -239,7 +240,7 @@ def fit_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = False
                     algbw = wanted / u * graph.unit
                     return Joint(algbw, supply, raise_carried(graph, carried, u), best.bound)
         for _ in range(max(1, step - HURRY)):
-            u = min(Fraction(math.floor(u * c) + 1, c) for c in set(graph.capacity))
+            u = next_step(u, graph.capacity)
     return None
 
 
@@ -270,9 +271,7 @@ def _least_time(
         for j, y in zip(dict.fromkeys(model.link), solution.dual, strict=False):
             if y:
                 worth[model.machine.capacity[model.link.index(j)]] += y
-        u = max(u, wanted / sum((c * y for c, y in worth.items()), Fraction(0)))
-        while sum((y * math.floor(u * c) for c, y in worth.items()), Fraction(0)) < wanted:
-            u = min(Fraction(math.floor(u * c) + 1, c) for c in worth)
+        u = grow(worth, u, wanted)
 
 
 def _limit(model: Model, u: Fraction, most: int | None) -> None:

@@ -26,7 +26,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.solver.baselines.shapes import paths
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.walks import hops, neighbours
+from forestcoll.solver.walks import hops, links_out, neighbours
 
 SEEDS = 8
 """Packings of a number of trees and a share that are tried, to take the lowest of them."""
@@ -222,10 +222,9 @@ class _Growth:
         self.rooms, self.most_children = rooms, most_children
         self.pairs = [pair for pair in mesh.pairs if all(rooms[e] for e in pair.links)]
         self.numbers = [i for i, pair in enumerate(mesh.pairs) if all(rooms[e] for e in pair.links)]
-        self.near: list[list[tuple[int, int]]] = [[] for _ in range(mesh.n)]
-        for i, pair in enumerate(self.pairs):
-            for u, v in (pair.ranks, pair.ranks[::-1]):
-                self.near[u].append((v, i))
+        joined = enumerate(pair.ranks for pair in self.pairs)
+        both = ((*ends, i) for i, (u, v) in joined for ends in ((u, v), (v, u)))
+        self.near = links_out(mesh.n, both)
         self.loads = [0] * len(rooms)
         self.dearer = [0.0] * len(rooms)  # links that were too full, the longer the more
         self.random = random.Random(seed)

@@ -140,7 +140,7 @@ def _plan(plan: Plan, bands: Mapping[str, Band]) -> list[str]:
 def paths_of(exchange: Routes) -> str:
     """`"63 paths, 4032 with their images by 64 symmetries; at most 6 hops from GPU to GPU"`."""
     count = words.plural(len(exchange.routes), "path")
-    if exchange.group is not None:
+    if exchange.images > 1:
         count += f", {exchange.total} with their images by "
         count += words.plural(exchange.images, "symmetry")
     return f"{count}; at most {words.plural(exchange.hops, 'hop')} from GPU to GPU"
