@@ -34,11 +34,13 @@ class LinkTable(tuple[LinkLoad, ...]):
     __slots__ = ()
 
     @staticmethod
-    def of(graph: CapacityGraph, loads: Iterable[Fraction], algbw: Fraction) -> LinkTable:
-        """`loads`: of each link, for each byte; `algbw`: GB/s of the schedule."""
+    def of(
+        graph: CapacityGraph, loads: Iterable[Fraction | int], total: int, algbw: Fraction
+    ) -> LinkTable:
+        """`loads`: units of weight on each link, of `total`; `algbw`: GB/s of the schedule."""
         rows = []
-        for e, (tail, head, load) in enumerate(graph.along(loads)):
-            bandwidth = graph.bandwidth(e)
+        for e, (tail, head, units) in enumerate(graph.along(loads)):
+            bandwidth, load = graph.bandwidth(e), Fraction(units, total)
             percent = 100 * load * algbw / bandwidth
             rows.append(LinkLoad(graph.names[tail], graph.names[head], bandwidth, load, percent))
         return LinkTable(rows)

@@ -153,8 +153,7 @@ class Forest(Shown):
     @property
     def links(self) -> LinkTable:
         """A row for each link: src, dst, bandwidth, load, percent; by name, exact."""
-        loads = (Fraction(load, self.total) for load in self.loads())
-        return LinkTable.of(self.graph, loads, self.algbw)
+        return LinkTable.of(self.graph, self.loads(), self.total, self.algbw)
 
     def to_networkx(self, tree: int | None = None) -> nx.DiGraph[Any]:
         """Nodes by name, the links with their load; or the edges of one tree, rank to rank.

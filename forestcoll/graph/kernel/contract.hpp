@@ -28,16 +28,15 @@ inline Digraph digraph(int nodes, const Ints& tail, const Ints& head, const Amou
   require(nodes > 0, "a graph needs nodes");
   require(tail.size() == head.size() && tail.size() == capacity.size(),
           "tail, head and capacity differ in length");
-  for (int e : range(tail))
-    require(0 <= tail[e] && tail[e] < nodes && 0 <= head[e] && head[e] < nodes,
-            "an arc names an unknown node");
+  require_below(tail, nodes, "an arc names an unknown node");
+  require_below(head, nodes, "an arc names an unknown node");
   require_amounts(capacity, 1, "a capacity is negative", "capacities add up to 2^62 or more");
   return {nodes, tail, head, capacity};
 }
 
 inline void require_nodes(const Ints& list, int nodes) {
   require(!list.empty(), "a list of nodes is empty");
-  for (int v : list) require(0 <= v && v < nodes, "an unknown node is named");
+  require_below(list, nodes, "an unknown node is named");
 }
 
 // Per node whether the list names it.

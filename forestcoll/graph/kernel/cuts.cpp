@@ -77,8 +77,7 @@ CutRatio best_ratio(const Digraph& graph, const Demand& demand) {
 }
 
 CutRatio least_flow(const Digraph& graph, int source, const Ints& sinks) {
-  Residual net(graph.nodes);
-  for (int e : graph.arcs()) net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
+  Residual net(graph);
   Marks inside(graph.nodes, 0);
   inside[source] = 1;
   CutRatio best{leaving(graph, inside), 1, {source}};
@@ -92,8 +91,7 @@ CutRatio least_flow(const Digraph& graph, int source, const Ints& sinks) {
 }
 
 DemandCheck::DemandCheck(const Digraph& graph, const Demand& demand)
-    : demand_(demand), total_(demand.total()), source_(graph.nodes), net_(graph.nodes + 1) {
-  for (int e : graph.arcs()) net_.add_arc(graph.tail[e], graph.head[e], 0);
+    : demand_(demand), total_(demand.total()), source_(graph.nodes), net_(graph, 1) {
   for (int v : range(graph.nodes))
     if (demand.supply[v] > 0) feeds_.emplace_back(net_.add_arc(source_, v, 0), demand.supply[v]);
 }
@@ -156,13 +154,8 @@ Ints components(const Digraph& graph, const Marks& outside) {
 }
 
 Amounts maximum_flow(const Digraph& graph, int source, int sink) {
-  Residual net(graph.nodes);
-  Amount most = 0;
-  for (int e : graph.arcs()) {
-    net.add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
-    if (graph.tail[e] == source) most += graph.capacity[e];
-  }
-  net.push(source, sink, most);
+  Residual net(graph);
+  net.push(source, sink, kInfinite);
   Amounts flow(graph.arcs().count);
   for (int e : graph.arcs()) flow[e] = net.left(2 * e + 1);
   return flow;

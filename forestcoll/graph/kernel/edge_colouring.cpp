@@ -70,8 +70,7 @@ class Colouring {
 Ints colour_edges(int nodes, const Ints& left, const Ints& right, int colours) {
   require(nodes >= 0 && colours >= 1, "a colouring needs a colour");
   require(left.size() == right.size(), "every edge has two ends");
-  for (const Ints* ends : {&left, &right})
-    for (int v : *ends) require(0 <= v && v < nodes, "an unknown node");
+  for (const Ints* ends : {&left, &right}) require_below(*ends, nodes, "an unknown node");
   Marks side(nodes, 0);
   for (int v : left) side[v] |= 1;
   for (int v : right) side[v] |= 2;

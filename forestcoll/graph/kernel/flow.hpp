@@ -13,6 +13,11 @@ class Residual {
  public:
   explicit Residual(int nodes) : first_(nodes, -1), level_(nodes), cursor_(nodes) {}
 
+  // The arcs of a graph, arc e as number 2 e, and `more` nodes behind its own.
+  explicit Residual(const Digraph& graph, int more = 0) : Residual(graph.nodes + more) {
+    for (int e : graph.arcs()) add_arc(graph.tail[e], graph.head[e], graph.capacity[e]);
+  }
+
   int nodes() const { return number_of(first_); }
 
   int add_node() {

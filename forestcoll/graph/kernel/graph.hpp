@@ -71,6 +71,20 @@ struct Digraph {
   Amounts capacity;
 
   Range arcs() const { return range(tail); }
+
+  void add(int u, int v, Amount units) {
+    tail.push_back(u);
+    head.push_back(v);
+    capacity.push_back(units);
+  }
+
+  // Per node the arcs whose end it is (`tail` or `head`), those that have capacity.
+  Lists arcs_by(const Ints& end) const {
+    Lists list(nodes);
+    for (int e : arcs())
+      if (capacity[e] > 0) list[end[e]].push_back(e);
+    return list;
+  }
 };
 
 // What is asked of a digraph: a source feeds supply[v] into every node v with supply[v] > 0, and

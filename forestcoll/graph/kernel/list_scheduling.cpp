@@ -237,11 +237,10 @@ std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways,
   require(lengths.size() == ways.size() && needs.size() == count && ties.size() == count,
           "ways and lengths, or kinds, needs and ties, differ in length");
   for (int lane : lanes) require(lane > 0, "a link without lanes");
-  const int links = number_of(lanes);
   std::vector<Kind> known(ways.size());
   for (int k : range(ways)) {
     require(ways[k].size() == lengths[k].size(), "a length for every link of a way");
-    for (int link : ways[k]) require(0 <= link && link < links, "a way names an unknown link");
+    require_below(ways[k], number_of(lanes), "a way names an unknown link");
     for (Time length : lengths[k]) {
       require(length > 0, "a transfer takes a link for some time");
       known[k].length = std::max(known[k].length, length);
@@ -249,15 +248,13 @@ std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways,
     known[k].links = ways[k];
     known[k].lengths = std::move(lengths[k]);
   }
+  require_below(kinds, number_of(ways), "an unknown kind");
   std::vector<Transfer> transfers(count);
   for (int m : range(kinds)) {
-    require(0 <= kinds[m] && kinds[m] < number_of(ways), "an unknown kind");
     transfers[m].kind = &known[kinds[m]];
     transfers[m].needs = std::move(needs[m]);
-    for (int n : transfers[m].needs) {
-      require(0 <= n && n < static_cast<int>(count), "a transfer needs an unknown one");
-      transfers[n].next.push_back(static_cast<int>(m));
-    }
+    require_below(transfers[m].needs, number_of(kinds), "a transfer needs an unknown one");
+    for (int n : transfers[m].needs) transfers[n].next.push_back(m);
   }
   nb::gil_scoped_release free;
   Search search(lanes, std::move(transfers), ties);

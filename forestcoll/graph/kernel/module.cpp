@@ -64,7 +64,8 @@ std::tuple<Amount, Amount, Ints> find_best_ratio(const Digraph& graph, const Int
   for (int i : range(ranks)) asked.supply[ranks[i]] = parts[i];
   require(asked.total() > 0, "no rank has a part");
   const Marks rank = marked(ranks, graph.nodes);
-  for (int v : asked.sinks) require(0 <= v && v < graph.nodes && rank[v], "a sink is no rank");
+  require_below(sinks, graph.nodes, "a sink is no rank");
+  for (int v : sinks) require(rank[v], "a sink is no rank");
   CutRatio best = best_ratio(graph, asked);
   return {best.leaving, best.held, std::move(best.inside)};
 }
@@ -97,10 +98,8 @@ Ints find_colours(const Digraph& graph, const Ints& colour) {
 
 Ints find_components(const Digraph& graph, const Ints& outside) {
   Marks gone(graph.nodes, 0);
-  for (int v : outside) {
-    require(0 <= v && v < graph.nodes, "an unknown node is named");
-    gone[v] = 1;
-  }
+  require_below(outside, graph.nodes, "an unknown node is named");
+  for (int v : outside) gone[v] = 1;
   return components(graph, gone);
 }
 
@@ -139,12 +138,10 @@ Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
   graph.nodes = number_of(sinks);
   for (int a : range(logical.tail)) {
     require(logical.tail[a] < nodes && logical.head[a] < nodes, "a logical link ends at no sink");
-    graph.tail.push_back(position[logical.tail[a]]);
-    graph.head.push_back(position[logical.head[a]]);
-    require(graph.tail.back() >= 0 && graph.head.back() >= 0, "a logical link ends at no sink");
     Amount sum = 0;
     for (const PathUnits& unit : logical.units[a]) sum += unit.count;
-    graph.capacity.push_back(sum);
+    graph.add(position[logical.tail[a]], position[logical.head[a]], sum);
+    require(graph.tail.back() >= 0 && graph.head.back() >= 0, "a logical link ends at no sink");
   }
   return graph;
 }
@@ -301,7 +298,7 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees(
     const std::vector<bool>& adds, const Ints& roots, const std::vector<bool>& reduce,
     const Amounts& weights, const nb::sequence& edges) {
   const auto nodes = static_cast<std::size_t>(graph.nodes);
-  for (int root : roots) require(0 <= root && root < graph.nodes, "an unknown root is named");
+  require_below(roots, graph.nodes, "an unknown root is named");
   require(copies.size() == nodes && adds.size() == nodes,
           "copies and adds need one entry a node");
   const Marks rank = marked(ranks, graph.nodes);

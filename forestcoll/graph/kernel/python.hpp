@@ -19,4 +19,9 @@ inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
+// Throws unless all of the list are numbers from 0 up to a count.
+inline void require_below(const Ints& list, int count, const char* what) {
+  for (int v : list) require(0 <= v && v < count, what);
+}
+
 }  // namespace forestcoll

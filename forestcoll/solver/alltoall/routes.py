@@ -198,7 +198,7 @@ def link_loads(exchange: Optimum | Routes) -> LinkTable:
         _, flows = reach_rate(exchange.demand, exchange.folding, exchange.flows, exchange.rate)
         orbit = exchange.folding.link.tolist()
         share = {o: amount * graph.unit / algbw for o, amount in flows.items()}
-    return LinkTable.of(graph, (share.get(o, Fraction(0)) for o in orbit), algbw)
+    return LinkTable.of(graph, (share.get(o, 0) for o in orbit), 1, algbw)
 
 
 CHOICES = 24

@@ -179,11 +179,7 @@ class Outliner {
     for (int b : range(boxes_.count())) {
       std::map<int, Amount> from;
       for (int e : into_[b]) from[boxes_.of[graph_.tail[e]]] += graph_.capacity[e];
-      for (const auto& [other, units] : from) {
-        graph.tail.push_back(other);
-        graph.head.push_back(b);
-        graph.capacity.push_back(units);
-      }
+      for (const auto& [other, units] : from) graph.add(other, b, units);
     }
     Batches batches = pack_exact(graph, supply);
     lower_trees(graph, batches, kLoweringTries);

@@ -58,9 +58,7 @@ std::vector<const Fans*> solve_boxes(const Digraph& graph, const Boxes& boxes,
   for (int e : graph.arcs()) {
     const int b = boxes.of[graph.tail[e]];
     if (graph.capacity[e] == 0 || boxes.of[graph.head[e]] != b) continue;
-    inside[b].graph.tail.push_back(boxes.place[graph.tail[e]]);
-    inside[b].graph.head.push_back(boxes.place[graph.head[e]]);
-    inside[b].graph.capacity.push_back(graph.capacity[e]);
+    inside[b].graph.add(boxes.place[graph.tail[e]], boxes.place[graph.head[e]], graph.capacity[e]);
   }
   std::vector<std::pair<const Inside*, Fans*>> different;
   std::vector<const Fans*> fans;

@@ -238,13 +238,10 @@ template <class Near>
 Instructions sync(Op op, const Ints& numbers, Near near, int peers) {
   Instructions steps;
   for (const bool inside : {true, false}) {
-    Ints batch;
-    for (const int number : numbers) {
-      if (near(number) != inside) continue;
-      batch.push_back(number);
-      if (number_of(batch) == peers) steps.push_back({op, {}, {}, std::exchange(batch, {})});
-    }
-    if (!batch.empty()) steps.push_back({op, {}, {}, batch});
+    Ints some;
+    for (const int number : numbers)
+      if (near(number) == inside) some.push_back(number);
+    for (const Ints& batch : batches(some, peers)) steps.push_back({op, {}, {}, batch});
   }
   return steps;
 }
@@ -500,7 +497,7 @@ class Pipelines {
       std::vector<Place> parts;
       for (const int child : children) {
         if (!silent(number, child)) draft.waits.push_back(lane(number, child));
-        parts.push_back(problem_.near(rank, child) ? at(partial(number, child), child) : state.slots[child]);
+        parts.push_back(problem_.near(rank, child) ? at(state.totals[child], child) : state.slots[child]);
       }
       if (!tree.ordered) std::ranges::stable_partition(parts, [](const Place& part) { return part.rank < 0; });
       const Place& total = state.totals[rank];
@@ -512,7 +509,7 @@ class Pipelines {
       draft.released = state.handed;
       if (state.fused >= 0) begin(draft, state.fused, rank);
     } else if (!problem_.near(rank, parent)) {
-      draft.source = partial(number, rank);
+      draft.source = state.totals[rank];
       draft.puts = {{lane(number, parent), at(state.slots[rank], parent)}};
     } else if (!silent(number, rank)) {
       draft.told = {lane(number, parent)};
@@ -534,8 +531,8 @@ class Pipelines {
     if (last.dst.size() > 1) last.op = last.op == Op::read_reduce ? Op::read_reduce_put : Op::reduce_put;
     draft.puts = far;
   }
-  // Where the partial sum of `rank` lies when it is complete.
-  Place partial(int number, int rank) const { return states_[number].totals[rank]; }
+  // total = base + parts, in this order; those of a rank are read there.
+  //
   // The kernel takes one local operand beside the remote ones, so each operation has parts of one kind. It
   // takes two operands more than it may have peers.
   Instructions sum(const Place& total, Place base, const std::vector<Place>& parts) const {

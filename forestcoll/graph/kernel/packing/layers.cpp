@@ -79,9 +79,7 @@ bool divide(const Digraph& graph, const Ints& into, const Levels& levels,
 
 std::optional<Batches> pack_layered(const Digraph& graph,
                                                const Amounts& supply) {
-  Lists into(graph.nodes);
-  for (int e : graph.arcs())
-    if (graph.capacity[e] > 0) into[graph.head[e]].push_back(e);
+  const Lists into = graph.arcs_by(graph.head);
   Ints roots;
   for (int r : range(graph.nodes))
     if (supply[r] > 0) roots.push_back(r);

@@ -56,13 +56,8 @@ std::optional<Alike> alike(const Digraph& graph, const Amounts& supply,
 class Search {
  public:
   Search(const Digraph& graph, const Alike& alike, const Amounts& supply, int most)
-      : graph_(graph), alike_(alike), most_(most), into_(graph.nodes), out_(graph.nodes),
-        load_(alike.room.size(), 0), weight_(alike.room.size(), 1), random_(0) {
-    for (int e : graph.arcs()) {
-      if (graph.capacity[e] == 0) continue;
-      into_[graph.head[e]].push_back(e);
-      out_[graph.tail[e]].push_back(e);
-    }
+      : graph_(graph), alike_(alike), most_(most), into_(graph.arcs_by(graph.head)),
+        out_(graph.arcs_by(graph.tail)), load_(alike.room.size(), 0), weight_(alike.room.size(), 1), random_(0) {
     for (int root : alike.roots)
       for (Amount i = 0; i < supply[root]; ++i) plant(root);
   }

@@ -45,10 +45,7 @@ class BoxAttachments {
   // Whether its way crosses what carries too much
   bool crowded(int unit, int box) const {
     const Hook& hook = this->hook(unit, box);
-    if (hook.way < 0) return false;
-    for (int resource : uses(hook))
-      if (ledger_.over(resource)) return true;
-    return false;
+    return hook.way >= 0 && std::ranges::any_of(uses(hook), [&](int r) { return ledger_.over(r); });
   }
 
   Amount overload() const { return ledger_.overload(); }
@@ -98,7 +95,7 @@ class BoxAttachments {
       arcs_.clear();
       router_.append_way(chosen->relay, arcs_);
       arcs_.push_back(chosen->arc);
-      attach(unit, b, home, arcs_);
+      attach(unit, b, home);
     }
     // Boxes that the root does not reach hang on its mates, or on any box that does.
     for (bool progress = true; progress && !left.empty();) {
@@ -134,7 +131,7 @@ class BoxAttachments {
       router_.append_way(boxed_.graph.tail[arc], arcs_);
       arcs_.push_back(arc);
       const int rank = boxed_.graph.head[arc];
-      attach(unit, box[rank], box[boxed_.graph.tail[arcs_.front()]], arcs_);
+      attach(unit, box[rank], box[boxed_.graph.tail[arcs_.front()]]);
       place(rank, hook(unit, box[rank]).depth);
     }
     return true;
@@ -188,17 +185,17 @@ class BoxAttachments {
       if (!users_.empty()) users_[ledger_.of(resource)].emplace_back(unit, box);
     }
   }
-  // `arcs` lead from a rank of `above` to one of `box`.
-  void attach(int unit, int box, int above, const Ints& arcs) {
+  // `arcs_` lead from a rank of `above` to one of `box`.
+  void attach(int unit, int box, int above) {
     Hook& hook = hooks_[slot(unit, box)];
     hook.up = above;
     hook.way = number_of(store_);
-    hook.rank = boxed_.graph.head[arcs.back()];
-    hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs.front()]));
-    store_.push_back(number_of(arcs) + 1);
-    store_.insert(store_.end(), arcs.begin(), arcs.end());
+    hook.rank = boxed_.graph.head[arcs_.back()];
+    hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs_.front()]));
+    store_.push_back(number_of(arcs_) + 1);
+    store_.insert(store_.end(), arcs_.begin(), arcs_.end());
     store_.push_back(boxed_.graph.arcs().count + hook.rank);
-    live_ += arcs.size() + 2;
+    live_ += arcs_.size() + 2;
     ++hooks_[slot(unit, above)].hanging;
     load(unit, box);
   }
@@ -235,7 +232,7 @@ class BoxAttachments {
     if (above < 0) return false;
     arcs_.assign(1, arc);
     router_.append_way(boxed_.graph.head[arc], arcs_);
-    attach(unit, box, above, arcs_);
+    attach(unit, box, above);
     return true;
   }
   // Depths of what hangs on the moved box, from the top; whether all stay within the height.
@@ -305,9 +302,8 @@ class BoxAttachments {
   }
   bool crosses(int unit, int box, int resource) const {
     const Hook& hook = this->hook(unit, box);
-    if (hook.way < 0) return false;
-    const auto used = uses(hook);
-    return std::ranges::any_of(used, [&](int r) { return ledger_.of(r) == resource; });
+    return hook.way >= 0 &&
+           std::ranges::any_of(uses(hook), [&](int r) { return ledger_.of(r) == resource; });
   }
 
   const BoxedGraph& boxed_;

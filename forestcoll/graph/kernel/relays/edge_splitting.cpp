@@ -104,9 +104,7 @@ class Splitter {
       a = graph_.arcs().count;
       out_[u].push_back(a);
       in_[v].push_back(a);
-      graph_.tail.push_back(u);
-      graph_.head.push_back(v);
-      graph_.capacity.push_back(0);
+      graph_.add(u, v, 0);
       units_.emplace_back();
     }
     return a;

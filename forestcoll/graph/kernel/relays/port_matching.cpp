@@ -81,31 +81,34 @@ void fill(Table& table, std::vector<Cell> cells, Amounts& limit) {
   }
 }
 
-// Calls use(i, j) for every cell, row i's from column i + 1 on: what is left over after an even
-// division goes round instead of piling up in column 0.
-template <typename Use>
-void round_robin(const Table& table, const Use& use) {
-  for (int i : range(table.height()))
-    for (int step = 1; step <= table.width(); ++step) use(i, (i + step) % table.width());
-}
-
-// The same backwards, for flows: they take the arc first that was added last.
+// Calls use(i, j) for every cell, row i's from column i down: flows take the arc first that was added
+// last, so what is left over after an even division goes round instead of piling up in column 0.
 template <typename Use>
 void reverse_robin(const Table& table, const Use& use) {
   for (int i : range(table.height()))
     for (int step = table.width(); step >= 1; --step) use(i, (i + step) % table.width());
 }
 
-// The network rows -> columns with what is matched already; arcs come in bit by bit.
-class Flow {
- public:
-  explicit Flow(Table& table)
-      : table_(table), net_(table.height() + table.width() + 2),
-        source_(table.height() + table.width()) {
+// Rows that a source feeds with what they have left, and columns that hand on what they have to a sink.
+struct Network {
+  explicit Network(Table& table)
+      : table_(table), source_(table.height() + table.width()), net_(source_ + 2) {
     for (int i : range(table.height())) net_.add_arc(source_, i, table.rows[i]);
     for (int j : range(table.width()))
       net_.add_arc(table.height() + j, source_ + 1, table.columns[j]);
   }
+
+  void push() { net_.push(source_, source_ + 1, kInfinite); }
+
+  Table& table_;
+  int source_;
+  Residual net_;
+};
+
+// The network rows -> columns with what is matched already; arcs come in bit by bit.
+class Flow : public Network {
+ public:
+  using Network::Network;
 
   // Row i may send up to `most` units more to column j, or take back up to `back`.
   void open(int i, int j, Amount most, Amount back) {
@@ -113,8 +116,6 @@ class Flow {
     net_.set_left(arc ^ 1, std::min(back, table_.units[table_.cell(i, j)]));
     arcs_.push_back({i, j, arc, most});
   }
-
-  void push() { net_.push(source_, source_ + 1, kInfinite); }
 
   // Writes what has changed to the table.
   void settle() {
@@ -130,9 +131,6 @@ class Flow {
     Amount left;
   };
 
-  Table& table_;
-  Residual net_;
-  int source_;
   std::vector<Arc> arcs_;
 };
 
@@ -166,26 +164,22 @@ struct Gate {
 
 // Matches what is left over within what is left to each pair of boxes; what was matched between the
 // same two boxes may be matched otherwise.
-class Rest {
+class Rest : Network {
  public:
   Rest(Table& table, const std::vector<Port>& in, const std::vector<Port>& out,
        const Ints& grade, int even, int boxes)
-      : table_(table), in_(in), grade_(grade), even_(even), boxes_(boxes), of_(boxes),
-        source_(table.height() + table.width()), net_(source_ + 2),
+      : Network(table), in_(in), grade_(grade), even_(even), boxes_(boxes), of_(boxes),
         gates_(static_cast<std::size_t>(boxes) * boxes) {
     for (int j : range(table.width())) of_[out[j].box].push_back(j);
   }
 
   void match(Amounts& limit) {
-    for (int i : range(table_.height())) net_.add_arc(source_, i, table_.rows[i]);
-    for (int j : range(table_.width()))
-      net_.add_arc(table_.height() + j, source_ + 1, table_.columns[j]);
     for (int i : range(table_.height()))
       for (int b : range(boxes_))
         if (open(i, b)) enter(i, b);
     for (int pair : range(gates_))
       if (gates_[pair].in >= 0) leave(gates_[pair], pair % boxes_, limit[pair]);
-    net_.push(source_, source_ + 1, kInfinite);
+    push();
     for (Gate& gate : gates_) {
       if (gate.in < 0) continue;
       for (auto& [i, arc] : gate.rows)
@@ -240,13 +234,10 @@ class Rest {
     table_.add(i, j, most);
   }
 
-  Table& table_;
   const std::vector<Port>& in_;
   const Ints& grade_;
   int even_, boxes_;
   Lists of_;  // columns, per box
-  int source_;
-  Residual net_;
   std::vector<Gate> gates_;  // per pair of boxes
 };
 
@@ -284,12 +275,14 @@ std::vector<Match> spread(const std::vector<Port>& in, const std::vector<Port>& 
       for (int j : range(table.width()))
         if (at(i, j) == kind) cells.push_back({i, j, in[i].box * boxes + out[j].box});
     fill(table, std::move(cells), limit);
-    round_robin(table, [&](int i, int j) {  // one more for some
-      Amount& left = limit[in[i].box * boxes + out[j].box];
-      if (at(i, j) != kind || std::min({table.rows[i], table.columns[j], left}) == 0) return;
-      table.add(i, j, 1);
-      --left;
-    });
+    for (int i : range(table.height()))
+      for (int step : range(table.width())) {  // one more for some, row i's from column i + 1 on
+        const int j = (i + 1 + step) % table.width();
+        Amount& left = limit[in[i].box * boxes + out[j].box];
+        if (at(i, j) != kind || std::min({table.rows[i], table.columns[j], left}) == 0) continue;
+        table.add(i, j, 1);
+        --left;
+      }
   }
   if (table.wanted() > 0) Rest(table, in, out, grade, even, boxes).match(limit);
   if (table.wanted() > 0) {
