@@ -249,10 +249,13 @@ class CapacityGraph:
         """All other nodes."""
         return frozenset(range(self.n)) - nodes
 
+    def crossing(self, nodes: frozenset[int], values: Iterable[T]) -> list[T]:
+        """The value of each link from inside `nodes` to outside."""
+        return [value for u, v, value in self.along(values) if u in nodes and v not in nodes]
+
     def leaving(self, nodes: frozenset[int]) -> Fraction:
         """GB/s of all links from inside `nodes` to outside, exact."""
-        total = sum(c for t, h, c in self.arcs if t in nodes and h not in nodes)
-        return total * self.unit
+        return sum(self.crossing(nodes, self.capacity)) * self.unit
 
     def check_connected(self) -> None:
         """Nothing when every rank can send to every other; else `InfeasibleError` with the cut."""

@@ -14,6 +14,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced, require_
 from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import link_worth
+from forestcoll.solver.flows.max_flow import cut_off
 from forestcoll.solver.task import Task
 
 REFINEMENTS = 5
@@ -40,7 +41,7 @@ def fit_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fr
     while True:
         capacity = floors(u, graph.capacity)
         require_size(capacity, 1)
-        violation = _find_violation(graph, capacity, supply)
+        violation = cut_off(graph, capacity, supply, graph.ranks)
         if violation is None:
             break
         u = _least_for(graph, violation, u, supply)
@@ -66,7 +67,7 @@ def _balance(
         if graph is given:
             return None
         capacity = floors(u * scale, graph.capacity)
-        if _find_violation(graph, capacity, supply) is not None:
+        if cut_off(graph, capacity, supply, graph.ranks) is not None:
             return None
         whole = _trim(graph, capacity, supply)
         return None if whole is None else (graph, whole)
@@ -124,7 +125,7 @@ def _least_for(
     graph: CapacityGraph, cut: frozenset[int], u: Fraction, supply: list[int]
 ) -> Fraction:
     """The least U above `u` at which the links that leave `cut` carry all trees rooted in it."""
-    leaving = Counter(c for tail, head, c in graph.arcs if tail in cut and head not in cut)
+    leaving = Counter(graph.crossing(cut, graph.capacity))
     return grow(leaving, u, sum(supply[v] for v in cut))
 
 
@@ -150,14 +151,6 @@ def by_capacity(graph: CapacityGraph, worth: Sequence[Fraction]) -> dict[int, Fr
         if z:
             values[c] += z
     return values
-
-
-def _find_violation(
-    graph: CapacityGraph, capacity: list[int], supply: list[int]
-) -> frozenset[int] | None:
-    """A node set that fewer trees can leave than are rooted in it and wanted outside, or None."""
-    violated = _kernel.violated(*graph.wires, capacity, supply, graph.ranks)
-    return None if violated is None else frozenset(violated[1])
 
 
 def _trim(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[int] | None:

@@ -30,10 +30,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric, require_size
-from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import link_worth
 from forestcoll.solver.fixed_trees import by_capacity, fit_trees, rate_worth
+from forestcoll.solver.flows.max_flow import cut_off
 from forestcoll.solver.optimum import algbw_of_trees, check_root, optimum
 from forestcoll.solver.task import Optimum, Task, analyse, forward
 from forestcoll.solver.walks import by_box
@@ -253,10 +253,10 @@ class _Phase:
         """Whether a cut, found by flows, keeps `trees` trees per root from `algbw`; learned."""
         capacity = self.rates.capacity(trees, algbw, strict)
         require_size(capacity, 1)
-        graph, supply = self._graph, self.task.supply(trees)
-        cut = _kernel.violated(*graph.wires, capacity, supply, graph.ranks)
+        graph = self._graph
+        cut = cut_off(graph, capacity, self.task.supply(trees), graph.ranks)
         if cut is not None:
-            self._teach(self.rates, frozenset(cut[1]))
+            self._teach(self.rates, cut)
         return cut is not None
 
     def least_exact(self, below: int) -> int | None:

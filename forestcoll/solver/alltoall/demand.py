@@ -48,6 +48,11 @@ class Demand:
     closed: bool = False
 
     @property
+    def even(self) -> bool:
+        """Whether all ranks send each other the same."""
+        return self.matrix is None and not self.groups
+
+    @property
     def scale(self) -> int:
         """How many units of demand a rank's send buffer holds, its own block included.
 

@@ -137,9 +137,7 @@ def reach_rate(
 def _uniform_lengths(demand: Demand, folding: Folding) -> Optimum | None:
     """Shortest ways from a source where all ranks and all links are alike: they need no program."""
     graph = demand.graph
-    if demand.matrix is not None or demand.groups or len(folding.sizes) != 1:
-        return None
-    if len(folding.sources) != 1:
+    if not (demand.even and len(folding.sizes) == len(folding.sources) == 1):
         return None
     lengths = (1,) * len(graph.tail)
     rate = bound(demand, folding, lengths)

@@ -110,7 +110,7 @@ def route(
     Raises UnsupportedError for matrices and groups, where the program is too large, and where
     `min_share` is not reached.
     """
-    if best.demand.matrix is not None or best.demand.groups:
+    if not best.demand.even:
         raise UnsupportedError(
             "routes with equal units are for an all-to-all among all ranks; the flows of "
             "'forestcoll optimum --output' hold groups and matrices"

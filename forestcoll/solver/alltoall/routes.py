@@ -147,7 +147,7 @@ def check(routes: Routes) -> Fraction:
     Only for an all-to-all among all ranks. A path may not visit a GPU twice.
     """
     graph, group = routes.graph, routes.group
-    if routes.demand.matrix is not None or routes.demand.groups:
+    if not routes.demand.even:
         raise ForestError("routes: only for an all-to-all among all ranks")
     ranks = set(graph.ranks)
     seen: dict[int, Sequence[int]] = {}

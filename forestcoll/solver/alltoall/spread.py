@@ -93,7 +93,7 @@ def boxes_of(graph: CapacityGraph) -> Boxes:
 def spread(best: Optimum) -> Routes:
     """The routes, with as many units as a box has GPUs. Raises UnsupportedError as `boxes_of`."""
     graph = best.demand.graph
-    if best.demand.matrix is not None or best.demand.groups:
+    if not best.demand.even:
         raise UnsupportedError("spread routes are for an all-to-all among all ranks")
     boxes = boxes_of(graph)
     count = len(boxes.members[0])
@@ -243,7 +243,7 @@ def twice_uniform(even: Optimum, matrix: Sequence[Sequence[int]]) -> Twice:
     `even`: the optimum of equal blocks among the same ranks; routes of whole units take longer by
     what they stay below it. Raises UnsupportedError where it is one of a matrix or of groups.
     """
-    if even.demand.matrix is not None or even.demand.groups:
+    if not even.demand.even:
         raise UnsupportedError("twice uniform takes the optimum of equal blocks among all ranks")
     n = len(even.demand.graph.ranks)
     rows = [sum(amount for j, amount in enumerate(row) if j != i) for i, row in enumerate(matrix)]

@@ -158,18 +158,14 @@ def _with_room(arcs: Arcs) -> Arcs:
     return {pair: units for pair, units in arcs.items() if units}
 
 
-def links_inside(
-    members: Sequence[int], ways: Ways, capacity: Mapping[tuple[int, int], int]
-) -> dict[tuple[int, int], int]:
+def links_inside(members: Sequence[int], ways: Ways, capacity: Arcs) -> Arcs:
     """(rank, rank) -> what the link between the two carries, in a mesh."""
     return {
         (u, v): capacity[u, v] for u in members for v in members if len(ways.get((u, v), ())) == 2
     }
 
 
-def rings_inside(
-    members: Sequence[int], ways: Ways, capacity: Mapping[tuple[int, int], int]
-) -> list[tuple[int, ...]]:
+def rings_inside(members: Sequence[int], ways: Ways, capacity: Arcs) -> list[tuple[int, ...]]:
     """Rings through all GPUs of a box: one in their order, or along the links of a mesh, if any."""
     if _all_linked(members, ways):
         return [tuple(members)]
@@ -180,9 +176,7 @@ def _all_linked(members: Sequence[int], ways: Ways) -> bool:
     return all((u, v) in ways for u in members for v in members if u != v)
 
 
-def _ways_out(
-    graph: CapacityGraph, ways: Ways, capacity: Mapping[tuple[int, int], int]
-) -> dict[int, int]:
+def _ways_out(graph: CapacityGraph, ways: Ways, capacity: Arcs) -> dict[int, int]:
     """Per rank the units of capacity by which it reaches other boxes, and they reach it."""
     out, into = dict.fromkeys(graph.ranks, 0), dict.fromkeys(graph.ranks, 0)
     for (u, v), path in ways.items():

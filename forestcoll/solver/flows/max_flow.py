@@ -7,15 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 
 Links = dict[tuple[int, int], int]  # (tail, head) -> units
 Residual = dict[int, dict[int, int]]  # what may still be sent from node to node
 
 
+def cut_off(
+    graph: CapacityGraph, carried: Sequence[int], supply: Sequence[int], sinks: Sequence[int]
+) -> frozenset[int] | None:
+    """A node set out of which `carried` cannot bring `supply` to one of `sinks`; else None."""
+    cut = _kernel.violated(*graph.wires, carried, supply, sinks)
+    return None if cut is None else frozenset(cut[1])
+
+
 def short_side(
     graph: CapacityGraph, carried: Sequence[int], supply: Sequence[int], sink: int
 ) -> frozenset[int] | None:
-    """A node set that `carried` cannot bring `supply` out of, on its way to `sink`; else None."""
+    """The same for one sink, and numbers that are too long for the kernel."""
     links: Links = defaultdict(int)
     for u, v, units in graph.along(carried):
         links[u, v] += units

@@ -16,7 +16,6 @@ from fractions import Fraction
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph
-from forestcoll.graph.kernel import _kernel
 from forestcoll.schedule.forest import Symmetry
 from forestcoll.schedule.group import (
     Flow,
@@ -29,7 +28,7 @@ from forestcoll.schedule.group import (
     span_switches,
 )
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.max_flow import fill, short_side
+from forestcoll.solver.flows.max_flow import cut_off, fill, short_side
 from forestcoll.solver.walks import by_box
 
 MISSED = 23
@@ -241,8 +240,7 @@ class Model:
         out = []
         for f, side in cuts:
             graph = self.graphs[f]
-            arcs = zip(self.flow[f], graph.tail, graph.head, strict=True)
-            row = dict(Counter(j for j, u, v in arcs if u in side and v not in side))
+            row = dict(Counter(graph.crossing(side, self.flow[f])))
             for v, (j, a) in self.parts[self.keys[f][0]].items():
                 if v in side:
                     row[j] = row.get(j, 0) - a
@@ -272,14 +270,10 @@ class Model:
                 if long:
                     side = short_side(graph, carried, supply, sink)
                 else:
-                    links = (*graph.wires, carried)
-                    cut = _kernel.violated(*links, supply, [sink])
-                    side = None if cut is None else frozenset(cut[1])
+                    side = cut_off(graph, carried, supply, [sink])
                 if side is None:
                     continue
-                arcs = graph.along(carried)
-                room = sum(c for u, v, c in arcs if u in side and v not in side)
-                if sum(supply[v] for v in side) - room > least:
+                if sum(supply[v] for v in side) - sum(graph.crossing(side, carried)) > least:
                     cuts.append((f, side))
         return self.rows(cuts)
 

@@ -119,8 +119,7 @@ class Entrance {
 class Packer {
  public:
   Packer(const Digraph& graph, const Amounts& supply)
-      : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(0) {
-    for (int e : graph.arcs()) into_[graph.head[e]].push_back(e);
+      : graph_(graph), left_(graph.capacity), into_(graph.arcs_by(graph.head)), random_(0) {
     for (int r : range(graph.nodes)) {
       if (supply[r] == 0) continue;
       const Ints none(graph.nodes, -1);

@@ -77,8 +77,7 @@ class Lowering {
  public:
   // At most `most` batches may arise.
   Lowering(const Digraph& graph, const Batches& batches, std::size_t most)
-      : into_(graph.nodes), room_(graph.capacity), most_(most), random_(1) {
-    for (int e : graph.arcs()) into_[graph.head[e]].push_back(e);
+      : into_(graph.arcs_by(graph.head)), room_(graph.capacity), most_(most), random_(1) {
     tail_ = graph.tail;
     users_.resize(graph.arcs().count);
     for (int i : range(batches)) {
