@@ -140,14 +140,13 @@ def perturbed(graph: CapacityGraph, seed: int, per: str = "cable") -> CapacityGr
             continue
         changed = graph.bandwidth(e) * Fraction(rng.randint(900, 1100), 1000)
         bandwidths[u, v] = Fraction(round(100 * changed), 100)
-    return CapacityGraph.from_bandwidths(
+    return CapacityGraph(
         names=graph.names,
         gpu=graph.gpu,
         multicast=graph.multicast,
         aggregation=graph.aggregation,
         ranks=graph.ranks,
-        bandwidths=bandwidths,
-    )
+    ).with_bandwidths(bandwidths)
 
 
 def shuffled(graph: CapacityGraph, seed: int) -> CapacityGraph:

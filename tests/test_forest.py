@@ -26,14 +26,13 @@ def star(gpus: int = 3, bandwidth: int = 12, multicast: bool = False) -> Capacit
     up = [((i, gpus), Fraction(bandwidth)) for i in range(gpus)]
     down = [((gpus, i), Fraction(bandwidth)) for i in range(gpus)]
     flags = (*(False for _ in range(gpus)), multicast)
-    return CapacityGraph.from_bandwidths(
+    return CapacityGraph(
         names=names,
         gpu=(*(True for _ in range(gpus)), False),
         multicast=flags,
         aggregation=flags,
         ranks=tuple(range(gpus)),
-        bandwidths=dict(up + down),
-    )
+    ).with_bandwidths(dict(up + down))
 
 
 def chain_forest(graph: CapacityGraph, collective: Collective = Collective.ALLGATHER) -> Forest:
@@ -117,14 +116,13 @@ def test_false_files_are_refused(change: str, message: str) -> None:
 def unbalanced() -> Forest:
     """One link in and two out: no cut is reachable, the dual proves the optimum."""
     bandwidths = {(0, 3): 10, (3, 1): 10, (3, 2): 10, (1, 0): 7, (2, 0): 7, (1, 2): 3, (2, 1): 3}
-    graph = CapacityGraph.from_bandwidths(
+    graph = CapacityGraph(
         names=("g0", "g1", "g2", "w"),
         gpu=(True, True, True, False),
         multicast=(False,) * 4,
         aggregation=(False,) * 4,
         ranks=(0, 1, 2),
-        bandwidths={pair: Fraction(b) for pair, b in bandwidths.items()},
-    )
+    ).with_bandwidths({pair: Fraction(b) for pair, b in bandwidths.items()})
     return solver.solve(graph, Collective.ALLGATHER, name="asymmetric")
 
 

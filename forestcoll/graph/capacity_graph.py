@@ -81,24 +81,15 @@ class CapacityGraph:
         )
         return bare._link(topology.name, *_arcs(links, number))
 
-    @staticmethod
-    def from_bandwidths(
-        *,
-        names: tuple[str, ...],
-        gpu: tuple[bool, ...],
-        multicast: tuple[bool, ...],
-        aggregation: tuple[bool, ...],
-        ranks: tuple[int, ...],
-        bandwidths: Mapping[tuple[int, int], Fraction],
-        name: str = "",
+    def with_bandwidths(
+        self, bandwidths: Mapping[tuple[int, int], Fraction], name: str = ""
     ) -> CapacityGraph:
-        """The graph whose link (tail, head) has the given GB/s; the unit is their largest divisor.
+        """The same nodes, link (tail, head) with the given GB/s; the unit is their largest divisor.
 
         Raises `TopologyError` when the capacities in that unit would leave 62 bits.
         """
-        bare = CapacityGraph(names, gpu, multicast, aggregation, ranks)
         ends = [tail for tail, _ in bandwidths], [head for _, head in bandwidths]
-        return bare._link(name, *ends, list(bandwidths.values()))
+        return self._link(name, *ends, list(bandwidths.values()))
 
     def _link(
         self, name: str, tail: list[int], head: list[int], bandwidth: list[Fraction]

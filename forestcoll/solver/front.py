@@ -359,8 +359,9 @@ class Rates:
 
         `worth`: per capacity, that of all links that have it, together.
         """
-        weights = {self._column[c]: Fraction(z) for c, z in worth.items() if z}
-        cut = _Cut.of(roots, weights)
+        common = math.lcm(*(Fraction(z).denominator for z in worth.values()))
+        pairs = sorted((self._column[c], int(z * common)) for c, z in worth.items() if z)
+        cut = _Cut(roots * common, tuple(i for i, _ in pairs), tuple(w for _, w in pairs))
         self._cuts.setdefault(cut, 0)
         self._heaviest = max(self._heaviest, cut.roots, sum(cut.weights))
 
@@ -415,10 +416,3 @@ class _Cut:
     roots: int
     columns: tuple[int, ...]  # positions among the different bandwidths
     weights: tuple[int, ...]
-
-    @staticmethod
-    def of(roots: int, weights: Mapping[int, Fraction]) -> _Cut:
-        """The same in whole numbers."""
-        common = math.lcm(*(w.denominator for w in weights.values()))
-        pairs = sorted((i, int(w * common)) for i, w in weights.items())
-        return _Cut(roots * common, tuple(i for i, _ in pairs), tuple(w for _, w in pairs))

@@ -58,7 +58,16 @@ class TreeScan {
                    const std::vector<PathInfo>& known) {
     ++tree_;
     const bool good = weight > 0 && rank_[root] && spans(root, reduce, paths, known);
-    load(reduce, weight, paths, known);
+    for (int p : paths) {
+      counted_ &= known[p].linked;
+      for (int e : known[p].arcs) {
+        if (once_[reduce][e]) {
+          if (seen_[e] == tree_) continue;
+          seen_[e] = tree_;
+        }
+        if (__builtin_add_overflow(loads_[e], weight, &loads_[e])) counted_ = false;
+      }
+    }
     return good;
   }
 
@@ -100,19 +109,6 @@ class TreeScan {
       longest_ = std::max(longest_, way);
     }
     return true;
-  }
-  void load(bool reduce, Amount weight, const Ints& paths,
-                    const std::vector<PathInfo>& known) {
-    for (int p : paths) {
-      counted_ &= known[p].linked;
-      for (int e : known[p].arcs) {
-        if (once_[reduce][e]) {
-          if (seen_[e] == tree_) continue;
-          seen_[e] = tree_;
-        }
-        if (__builtin_add_overflow(loads_[e], weight, &loads_[e])) counted_ = false;
-      }
-    }
   }
 
   int ranks_ = 0, height_ = 0;

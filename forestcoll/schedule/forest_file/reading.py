@@ -269,15 +269,14 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
         raise ForestError("ranks: a rank stands twice")
     if len(ranks) < 2:
         raise ForestError(f"ranks: {len(ranks)}, a collective needs at least 2")
-    return CapacityGraph.from_bandwidths(
-        name=topology.name,
+    bare = CapacityGraph(
         names=tuple(n.id for n in nodes),
         gpu=tuple(n.kind == "gpu" for n in nodes),
         multicast=tuple(n.multicast for n in nodes),
         aggregation=tuple(n.aggregation for n in nodes),
         ranks=tuple(ids[r] for r in ranks),
-        bandwidths=bandwidth,
     )
+    return bare.with_bandwidths(bandwidth, topology.name)
 
 
 def _shares(model: ForestModel) -> tuple[int, ...]:

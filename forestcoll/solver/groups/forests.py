@@ -181,13 +181,5 @@ def reserve(
     """(the links in use with these bandwidths, GB/s, the new number of each node that is kept)."""
     used = {v for pair in loads for v in pair} | set(graph.ranks)
     place = {v: i for i, v in enumerate(sorted(used))}
-    reserved = CapacityGraph.from_bandwidths(
-        names=tuple(graph.names[v] for v in place),
-        gpu=tuple(graph.gpu[v] for v in place),
-        multicast=tuple(graph.multicast[v] for v in place),
-        aggregation=tuple(graph.aggregation[v] for v in place),
-        ranks=tuple(place[v] for v in graph.ranks),
-        bandwidths={(place[u], place[v]): load for (u, v), load in loads.items()},
-        name=name,
-    )
-    return reserved, place
+    rates = {(place[u], place[v]): load for (u, v), load in loads.items()}
+    return graph.restrict(list(place), {}).with_bandwidths(rates, name), place

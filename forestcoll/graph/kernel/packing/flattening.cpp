@@ -5,72 +5,62 @@ namespace forestcoll {
 namespace {
 
 // A batch with what a change of parent must know: depths, and subtrees as intervals of a preorder.
-class Shape {
- public:
+struct Shape : Batch {
   explicit Shape(const Batch& batch)
-      : root_(batch.root), parent_(batch.parent), first_(parent_.size()), next_(parent_.size()),
-        depth_(parent_.size()), begin_(parent_.size()), end_(parent_.size()) {
+      : Batch(batch), first(parent.size()), next(parent.size()), depth(parent.size()),
+        begin(parent.size()), end(parent.size()) {
     update();
   }
 
-  int parent(int v) const { return parent_[v]; }
-  int depth(int v) const { return depth_[v]; }
-  int root() const { return root_; }
-  int size() const { return number_of(parent_); }
-  const Ints& parents() const { return parent_; }
-
-  bool below(int u, int v) const { return begin_[v] <= begin_[u] && begin_[u] < end_[v]; }
+  bool below(int u, int v) const { return begin[v] <= begin[u] && begin[u] < end[v]; }
 
   // How many hops beyond `limit` the nodes under v (itself included) are, if v were `shift` deeper.
   long excess(int v, int shift, int limit) const {
     long sum = 0;
-    for (int i = begin_[v]; i < end_[v]; ++i)
-      sum += std::max(0, depth_[order_[i]] + shift - limit);
+    for (int i = begin[v]; i < end[v]; ++i) sum += std::max(0, depth[order[i]] + shift - limit);
     return sum;
   }
-  long excess(int limit) const { return excess(root_, 0, limit); }
+  long excess(int limit) const { return excess(root, 0, limit); }
 
-  // By how much the excess changes if v hangs from `parent`.
-  long change(int v, int parent, int limit) const {
-    return excess(v, depth_[parent] + 1 - depth_[v], limit) - excess(v, 0, limit);
+  // By how much the excess changes if v hangs from `up`.
+  long change(int v, int up, int limit) const {
+    return excess(v, depth[up] + 1 - depth[v], limit) - excess(v, 0, limit);
   }
 
-  void move(int v, int parent) {
-    parent_[v] = parent;
+  void move(int v, int up) {
+    parent[v] = up;
     update();
   }
 
- private:
   void update() {
-    std::ranges::fill(first_, -1);
-    for (int v : range(size()))
-      if (v != root_) {
-        next_[v] = first_[parent_[v]];
-        first_[parent_[v]] = v;
+    std::ranges::fill(first, -1);
+    for (int v : range(parent))
+      if (v != root) {
+        next[v] = first[parent[v]];
+        first[parent[v]] = v;
       }
-    order_.clear();
-    depth_[root_] = 0;
-    int v = root_;
-    begin_[v] = 0;
-    order_.push_back(v);
-    for (int child = first_[v];;) {
+    order.clear();
+    depth[root] = 0;
+    int v = root;
+    begin[v] = 0;
+    order.push_back(v);
+    for (int child = first[v];;) {
       if (child >= 0) {
-        depth_[child] = depth_[v] + 1;
-        begin_[child] = number_of(order_);
-        order_.push_back(child);
+        depth[child] = depth[v] + 1;
+        begin[child] = number_of(order);
+        order.push_back(child);
         v = child;
-        child = first_[v];
+        child = first[v];
         continue;
       }
-      end_[v] = number_of(order_);
-      if (v == root_) break;
-      child = next_[v];
-      v = parent_[v];
+      end[v] = number_of(order);
+      if (v == root) break;
+      child = next[v];
+      v = parent[v];
     }
   }
 
-  int root_;
-  Ints parent_, first_, next_, depth_, begin_, end_, order_;
+  Ints first, next, depth, begin, end, order;
 };
 
 class Lowering {
@@ -82,7 +72,6 @@ class Lowering {
     users_.resize(graph.arcs().count);
     for (int i : range(batches)) {
       shapes_.emplace_back(batches[i]);
-      weight_.push_back(batches[i].weight);
       for (int v : range(graph.nodes)) {
         if (v == batches[i].root) continue;
         const int e = arc(batches[i].parent[v], v);
@@ -100,7 +89,7 @@ class Lowering {
     Amount total = 0;
     for (int i : range(shapes_)) {
       add_excess(shapes_[i].excess(limit));
-      total += excess_[i] * weight_[i];
+      total += excess_[i] * shapes_[i].weight;
     }
     Amount least = total;
     for (long since = 0; total > 0 && tries > 0 && since < patience; --tries, ++since) {
@@ -114,12 +103,7 @@ class Lowering {
     return total == 0;
   }
 
-  Batches batches() const {
-    Batches list;
-    for (int i : range(shapes_))
-      list.push_back({shapes_[i].root(), weight_[i], shapes_[i].parents()});
-    return list;
-  }
+  Batches batches() const { return {shapes_.begin(), shapes_.end()}; }
 
  private:
   int arc(int u, int v) const {
@@ -145,15 +129,15 @@ class Lowering {
     const int a = anywhere ? below(number_of(shapes_)) : too_high();
     Shape& shape = shapes_[a];
     const int v = anywhere ? any_node() : above_deep(shape, limit);
-    if (v == shape.root()) return 0;
-    const int e = arc(shape.parent(v), v);
+    if (v == shape.root) return 0;
+    const int e = arc(shape.parent[v], v);
     const int f = into_[v][below(number_of(into_[v]))];
     if (f == e || shape.below(tail_[f], v)) return 0;
     const long change = shape.change(v, tail_[f], limit);
-    if (room_[f] >= weight_[a]) {
+    if (room_[f] >= shapes_[a].weight) {
       if (change > 0) return 0;
       take(a, v, e, f, change);
-      return change * weight_[a];
+      return change * shapes_[a].weight;
     }
     if (users_[f].empty()) return 0;
     const int b = users_[f][below(number_of(users_[f]))];
@@ -164,14 +148,14 @@ class Lowering {
   // Batches a and b trade their arcs e and f into v, if that gains or costs nothing. Where their
   // weights differ and the arcs have no room for it, the heavier one is divided, for a gain only.
   Amount exchange(int a, int b, int v, int e, int f, long change_a, long change_b) {
-    const Amount first = weight_[a], second = weight_[b];
+    const Amount first = shapes_[a].weight, second = shapes_[b].weight;
     const bool fits = room_[f] + second >= first && room_[e] + first >= second;
     if (!fits) {
       if (change_a + change_b >= 0 || shapes_.size() >= most_) return 0;
       if (first > second) divide(a, second);
       if (second > first) divide(b, first);
     }
-    const Amount change = change_a * weight_[a] + change_b * weight_[b];
+    const Amount change = change_a * shapes_[a].weight + change_b * shapes_[b].weight;
     if (change > 0) return 0;
     take(a, v, e, f, change_a);
     take(b, v, f, e, change_b);
@@ -183,10 +167,11 @@ class Lowering {
     const int rest = number_of(shapes_);
     shapes_.push_back(Shape(shapes_[i]));
     add_excess(excess_[i]);
-    weight_.push_back(weight_[i] - keep);
-    weight_[i] = keep;
-    for (int v : range(shapes_[i].size()))
-      if (v != shapes_[i].root()) users_[arc(shapes_[i].parent(v), v)].push_back(rest);
+    shapes_[rest].weight -= keep;
+    Shape& kept = shapes_[i];
+    kept.weight = keep;
+    for (int v : range(kept.parent))
+      if (v != kept.root) users_[arc(kept.parent[v], v)].push_back(rest);
   }
 
   void add_excess(long excess) {
@@ -208,8 +193,8 @@ class Lowering {
   int above_deep(const Shape& shape, int limit) {
     int v;
     do v = any_node();
-    while (shape.depth(v) <= limit);
-    for (int up = below(shape.depth(v)); up > 0; --up) v = shape.parent(v);
+    while (shape.depth[v] <= limit);
+    for (int up = below(shape.depth[v]); up > 0; --up) v = shape.parent[v];
     return v;
   }
 
@@ -217,8 +202,8 @@ class Lowering {
     shapes_[i].move(v, tail_[to]);
     if (excess_[i] == 0 && change > 0) high_.push_back(i);
     excess_[i] += change;
-    room_[from] += weight_[i];
-    room_[to] -= weight_[i];
+    room_[from] += shapes_[i].weight;
+    room_[to] -= shapes_[i].weight;
     std::erase(users_[from], i);
     users_[to].push_back(i);
   }
@@ -231,7 +216,6 @@ class Lowering {
   Amounts room_;
   Lists users_;  // per arc: batches whose trees use it
   std::vector<Shape> shapes_;
-  Amounts weight_;
   std::vector<long> excess_;  // per batch, for the limit at hand
   Ints high_;     // batches with excess
   std::size_t most_;          // batches
@@ -272,10 +256,7 @@ int least_height(const Digraph& graph, const Ints& roots) {
 
 int height(const Batches& batches) {
   int most = 0;
-  for (const Batch& batch : batches) {
-    const Shape shape(batch);
-    for (int v : range(shape.size())) most = std::max(most, shape.depth(v));
-  }
+  for (const Batch& batch : batches) most = std::max(most, std::ranges::max(Shape(batch).depth));
   return most;
 }
 
