@@ -23,9 +23,10 @@ struct Transfer {
   Ints needs, next;  // transfers that it waits for, and those that wait for it
   Time length() const { return kind->length; }
 };
+using Transfers = std::vector<Transfer>;
 
 // The transfers, each before those that wait for it.
-Ints sorted(const std::vector<Transfer>& transfers) {
+Ints sorted(const Transfers& transfers) {
   Ints order, left(transfers.size());
   for (int m : range(transfers)) {
     left[m] = number_of(transfers[m].needs);
@@ -39,7 +40,7 @@ Ints sorted(const std::vector<Transfer>& transfers) {
 }
 
 // Per transfer, times -1, the time from its start to the end of the longest chain that it begins.
-Times urgencies(const std::vector<Transfer>& transfers) {
+Times urgencies(const Transfers& transfers) {
   const Ints order = sorted(transfers);
   Times found(transfers.size());
   for (std::size_t k = order.size(); k-- > 0;) {
@@ -54,7 +55,7 @@ Times urgencies(const std::vector<Transfer>& transfers) {
 // Transfers over the same links are a way; only the most urgent of a way can be the next to start.
 class Scheduler {
  public:
-  Scheduler(const Ints& lanes, const std::vector<Transfer>& transfers, const Ints& ties,
+  Scheduler(const Ints& lanes, const Transfers& transfers, const Ints& ties,
             const Times& urgency)
       : transfers_(transfers), ties_(ties), urgency_(urgency), free_(lanes), crossing_(lanes.size()) {
     std::map<Ints, int> numbers;
@@ -132,7 +133,7 @@ class Scheduler {
     if (!way.empty()) offers_.push(way.top());
   }
 
-  const std::vector<Transfer>& transfers_;
+  const Transfers& transfers_;
   const Ints& ties_;
   const Times& urgency_;
   Ints free_, open_, way_;         // per link lanes; per transfer what it still waits for, its way
@@ -152,7 +153,7 @@ class Scheduler {
 // the order of those starts.
 class Search {
  public:
-  Search(const Ints& lanes, std::vector<Transfer> transfers, const Ints& ties)
+  Search(const Ints& lanes, Transfers transfers, const Ints& ties)
       : lanes_(lanes), transfers_(std::move(transfers)), ties_(ties) {
     least_ = 0;
     Times busy(lanes.size(), 0);
@@ -222,7 +223,7 @@ class Search {
   bool enough() const { return span_ - least_ <= least_ / 256; }
 
   const Ints& lanes_;
-  std::vector<Transfer> transfers_;
+  Transfers transfers_;
   const Ints& ties_;
   Times best_;
   Time span_ = 0, least_ = 0;
@@ -249,7 +250,7 @@ std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways,
     known[k].lengths = std::move(lengths[k]);
   }
   require_below(kinds, number_of(ways), "an unknown kind");
-  std::vector<Transfer> transfers(count);
+  Transfers transfers(count);
   for (int m : range(kinds)) {
     transfers[m].kind = &known[kinds[m]];
     transfers[m].needs = std::move(needs[m]);

@@ -267,7 +267,7 @@ struct PyTrees {
   }
 
  private:
-  std::vector<nb::object> keep_;
+  Objects keep_;
 };
 
 Amounts find_longest_ways(const Digraph& graph, const Ints& ranks, const Amounts& times, Amount hop,
@@ -346,7 +346,7 @@ BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& spread
 
 // Paths as tuples of nodes, each node's number one object.
 nb::list path_tuples(const Digraph& graph, const Lists& ways) {
-  std::vector<nb::object> number;
+  Objects number;
   for (int v : range(graph.nodes)) number.push_back(nb::cast(v));
   nb::list paths;
   for (const Ints& way : ways) {

@@ -13,7 +13,7 @@
 namespace forestcoll {
 
 namespace nb = nanobind;
-using namespace nb::literals;
+using Objects = std::vector<nb::object>;
 
 inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);

@@ -33,12 +33,14 @@ struct Stream {
   Amount weight = 0;
   int kind = 0;
 };
+using Streams = std::vector<Stream>;
 
 // What trees of one class lack at a box.
 struct Lack {
   int kind = 0, box = 0;
   Amount units = 0;
 };
+using Lacks = std::vector<Lack>;
 
 // All trees, in classes. A class has a level for each box: its trees enter a box from one of a smaller
 // level, so that no circle can close. At first those that start in one box are a class, and levels
@@ -54,7 +56,7 @@ class Classes {
     }
   }
 
-  const std::vector<Stream>& streams() const { return streams_; }
+  const Streams& streams() const { return streams_; }
 
   Way way(int stream, int other, int box) const {
     const int kind = streams_[stream].kind;
@@ -65,8 +67,8 @@ class Classes {
   // Raises the level of the boxes where something is lacking, for no more of each class than is: in as
   // many parts as there can be, each of which goes round to some of the boxes and straight to others.
   // False where that leads too far.
-  bool refine(const std::vector<Lack>& lacks) {
-    std::map<int, std::vector<Lack>> of;
+  bool refine(const Lacks& lacks) {
+    std::map<int, Lacks> of;
     for (const Lack& lack : lacks) of[lack.kind].push_back(lack);
     for (const auto& [kind, list] : of) {
       Amount most = 0, weight = 0;
@@ -93,7 +95,7 @@ class Classes {
       level_.push_back(Ints(level_[kind]));
       home_.push_back(home_[kind]);
     }
-    std::vector<Stream> after;
+    Streams after;
     Amount from = 0;
     int at = 0;
     auto end = [&](int part) { return weight / parts * (part + 1) + weight % parts * (part + 1) / parts; };
@@ -117,7 +119,7 @@ class Classes {
   Lists hops_;   // per box and box
   Lists level_;  // per class and box
   Ints home_;                // per class
-  std::vector<Stream> streams_;
+  Streams streams_;
 };
 
 class Outliner {
@@ -131,10 +133,10 @@ class Outliner {
   }
 
   // Layer by layer; nothing where classes do not come to rest.
-  std::optional<std::vector<Outline>> layered() {
+  std::optional<Outlines> layered() {
     Classes classes(graph_, boxes_, supply_);
     for (int round : range(kRounds)) {
-      const std::vector<Lack> lacks =
+      const Lacks lacks =
           enter_all(classes.streams(),
                     [&](int stream, int other, int b) { return classes.way(stream, other, b); });
       if (lacks.empty()) return laid_out(classes.streams());
@@ -144,9 +146,9 @@ class Outliner {
   }
 
   // Tree by tree of boxes, which are nodes now.
-  std::vector<Outline> exact() {
+  Outlines exact() {
     const Batches batches = packed_boxes();
-    std::vector<Stream> streams;
+    Streams streams;
     std::vector<const Ints*> parents;
     Amounts left = supply_;
     std::vector<std::size_t> next(boxes_.count(), 0);
@@ -189,20 +191,20 @@ class Outliner {
   // Gives every stream its arcs into every box, from boxes that it `may` come from. Returns what could
   // not be given.
   template <typename May>
-  std::vector<Lack> enter_all(const std::vector<Stream>& streams, const May& may) {
+  Lacks enter_all(const Streams& streams, const May& may) {
     shares_.assign(boxes_.count(), {});
-    std::vector<std::vector<Lack>> lacking(boxes_.count());
+    std::vector<Lacks> lacking(boxes_.count());
     parallel_for(boxes_.count(), graph_.arcs().count > 10'000, [&](int b) {
       poll_signals();
       lacking[b] = enter(streams, may, b);
     });
-    std::vector<Lack> all;
-    for (const std::vector<Lack>& list : lacking) all.insert(all.end(), list.begin(), list.end());
+    Lacks all;
+    for (const Lacks& list : lacking) all.insert(all.end(), list.begin(), list.end());
     return all;
   }
 
   template <typename May>
-  std::vector<Lack> enter(const std::vector<Stream>& streams, const May& may, int b) {
+  Lacks enter(const Streams& streams, const May& may, int b) {
     thread_local Transport transport;
     transport.clear();
     const Ints& into = into_[b];
@@ -224,7 +226,7 @@ class Outliner {
       transport.read(row, [&](int i, Amount units) { shares_[b].add(into[i], units); });
       shares_[b].end_root();
     }
-    std::vector<Lack> list;
+    Lacks list;
     for (const auto& [kind, units] : lacking) list.push_back({kind, b, units});
     return list;
   }
@@ -256,8 +258,8 @@ class Outliner {
     }
   }
 
-  std::vector<Outline> laid_out(const std::vector<Stream>& streams) const {
-    std::vector<Outline> outlines;
+  Outlines laid_out(const Streams& streams) const {
+    Outlines outlines;
     for (int s : range(streams))
       lay_out(
           streams[s].weight, boxes_.count(),
@@ -291,7 +293,7 @@ Boxes number_boxes(const Ints& box) {
   return boxes;
 }
 
-std::vector<Outline> outline(const Digraph& graph, const Boxes& boxes,
+Outlines outline(const Digraph& graph, const Boxes& boxes,
                              const Amounts& supply) {
   Outliner outliner(graph, boxes, supply);
   auto layered = outliner.layered();

@@ -134,7 +134,7 @@ std::optional<Batches> pack_nested(const Digraph& graph, const Amounts& supply,
   tighten(lowered, demand, box);
   if (none()) return std::nullopt;
   const Boxes boxes = number_boxes(box);
-  const std::vector<Outline> outlines = outline(lowered, boxes, supply);
+  const Outlines outlines = outline(lowered, boxes, supply);
 
   std::vector<Amounts> entering(boxes.count());
   for (int b : range(boxes.count())) entering[b].assign(boxes.members[b].size(), 0);

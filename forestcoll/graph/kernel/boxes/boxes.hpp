@@ -38,11 +38,12 @@ struct Outline {
   Amount weight = 0;
   Ints arc;
 };
+using Outlines = std::vector<Outline>;
 
 // Outlines of the trees of all roots, at most capacity[e] over arc e; each box is entered once. In
 // layers of boxes where that can be done, else by exact packing, which always can as long as every
 // box could receive all trees that are rooted outside.
-std::vector<Outline> outline(const Digraph& graph, const Boxes& boxes,
+Outlines outline(const Digraph& graph, const Boxes& boxes,
                              const Amounts& supply);
 
 }  // namespace forestcoll

@@ -428,7 +428,7 @@ class Blocks {
   Ints inputs_;
   int outputs_;
   bool recycles_, apart_ = false;
-  std::vector<nb::object> words_;
+  Objects words_;
   std::optional<Factory> fill_in_;  // an instruction
   std::vector<Transfer> transfers_;
   std::vector<Connection> connections_;

@@ -52,7 +52,7 @@ class Factory {
  private:
   nb::object type_;
   std::vector<Py_ssize_t> offsets_;  // of the slots, which are empty in a fresh object
-  std::vector<nb::object> blanks_;
+  Objects blanks_;
 };
 
 }  // namespace forestcoll

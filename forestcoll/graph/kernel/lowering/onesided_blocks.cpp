@@ -157,8 +157,8 @@ class OnesidedBlocks {
   }
 
  private:
-  static std::vector<nb::object> words_of(nb::sequence words) {
-    std::vector<nb::object> list;
+  static Objects words_of(nb::sequence words) {
+    Objects list;
     for (nb::handle word : words) list.push_back(nb::borrow(word));
     require(list.size() == first_op + static_cast<std::size_t>(onesided::Op::release) + 1, "some words are missing");
     return list;
@@ -361,7 +361,7 @@ class OnesidedBlocks {
     for (Ints& some : shakes) some = distinct(std::move(some));
     std::ranges::stable_sort(pipes, [](const auto& a, const auto& b) { return a.first->key < b.first->key; });
 
-    std::vector<nb::object> steps;
+    Objects steps;
     const auto add = [&](const Instructions& some) {
       for (const Instruction& i : some) steps.push_back(object(i, nullptr));
     };
@@ -423,7 +423,7 @@ class OnesidedBlocks {
   }
 
   Problem problem_;
-  std::vector<nb::object> words_;
+  Objects words_;
   Factory instruction_, ref_, pipeline_;
   std::optional<Pipelines> pipelines_;
   std::vector<Class> classes_;

@@ -60,6 +60,7 @@ struct Place {
   int rank = -1;
   auto operator<=>(const Place&) const = default;
 };
+using Places = std::vector<Place>;
 
 inline void unite(Ints& set, const Ints& more) {
   if (set.empty()) set = more;
@@ -94,7 +95,7 @@ std::vector<Items> batches(const Items& items, std::size_t size) {
 // `lanes`: in place of channels until the thread blocks are known.
 struct Instruction {
   Op op;
-  std::vector<Place> src, dst;
+  Places src, dst;
   Ints lanes, semaphores;
 };
 using Instructions = std::vector<Instruction>;
@@ -380,7 +381,7 @@ class Pipelines {
   // Of a tree. Per rank with children where its sum lies; per child in another box where that puts its part
   // at the parent; per rank the child whose slot has the sum, and the first semaphore of its groups, or -1.
   struct State {
-    std::vector<Place> totals, slots;
+    Places totals, slots;
     Ints lent, gates;
     int fused = -1;      // of a reduce tree: the broadcast tree that its root begins
     bool begun = false;  // of that broadcast tree
@@ -494,7 +495,7 @@ class Pipelines {
       const bool begins = place == tree.further_groups(rank);  // the last group adds first
       if (!begins) draft.acquired = {first + place};
       // a place without a rank is the own one
-      std::vector<Place> parts;
+      Places parts;
       for (const int child : children) {
         if (!silent(number, child)) draft.waits.push_back(lane(number, child));
         parts.push_back(problem_.near(rank, child) ? at(state.totals[child], child) : state.slots[child]);
@@ -535,14 +536,14 @@ class Pipelines {
   //
   // The kernel takes one local operand beside the remote ones, so each operation has parts of one kind. It
   // takes two operands more than it may have peers.
-  Instructions sum(const Place& total, Place base, const std::vector<Place>& parts) const {
+  Instructions sum(const Place& total, Place base, const Places& parts) const {
     Instructions steps;
     for (auto part = parts.begin(); part != parts.end();) {
       const bool local = part->rank < 0;
       const auto most = std::min<std::ptrdiff_t>(parts.end() - part, problem_.limits.peers + local);
       const auto end = std::find_if(part, part + most, [&](const Place& other) { return (other.rank < 0) != local; });
       if (!steps.empty()) steps.push_back({Op::nop});
-      std::vector<Place> some{base};
+      Places some{base};
       some.insert(some.end(), part, end);
       steps.push_back({local ? Op::reduce_to : Op::read_reduce, some, {total}});
       base = total;

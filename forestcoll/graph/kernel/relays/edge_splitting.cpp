@@ -21,6 +21,8 @@ struct Change {
     return inside[u] == inside[t] && inside[relay] != inside[u];
   }
 };
+using Changes = std::vector<Change>;
+using Cuts = std::vector<Marks>;
 
 // The graph while relays disappear from it. Every arc knows the paths that its units stand for.
 class Splitter {
@@ -47,12 +49,12 @@ class Splitter {
     return a < 0 ? 0 : graph_.capacity[a];
   }
 
-  std::vector<Port> ports_in(int w) const { return ports(in_[w], graph_.tail); }
-  std::vector<Port> ports_out(int w) const { return ports(out_[w], graph_.head); }
+  Ports ports_in(int w) const { return ports(in_[w], graph_.tail); }
+  Ports ports_out(int w) const { return ports(out_[w], graph_.head); }
 
   // Shrinks `changes` until the demand survives them and makes them real. Returns the units made;
   // `broken` collects the cuts that stood in the way.
-  Amount apply(std::vector<Change>& changes, std::vector<Marks>& broken) {
+  Amount apply(Changes& changes, Cuts& broken) {
     for (const Change& c : changes)
       if (c.relay >= 0 && c.u != c.t) arc(c.u, c.t);
     DemandCheck check(graph_, demand_);
@@ -110,15 +112,15 @@ class Splitter {
     return a;
   }
 
-  std::vector<Port> ports(const Ints& arcs, const Ints& end) const {
-    std::vector<Port> list;
+  Ports ports(const Ints& arcs, const Ints& end) const {
+    Ports list;
     for (int a : arcs)
       if (graph_.capacity[a] > 0) list.push_back({end[a], graph_.capacity[a], 0});
     std::ranges::sort(list, [](const Port& a, const Port& b) { return a.node < b.node; });
     return list;
   }
 
-  Amounts after(const std::vector<Change>& changes) {
+  Amounts after(const Changes& changes) {
     Amounts capacity = graph_.capacity;
     for (const Change& c : changes) {
       if (c.relay < 0) {
@@ -133,7 +135,7 @@ class Splitter {
   }
 
   // Takes `amount` units back from the changes that cost the cut, worst grade first, then evenly.
-  static void withdraw(std::vector<Change>& changes, const Marks& inside, Amount amount) {
+  static void withdraw(Changes& changes, const Marks& inside, Amount amount) {
     std::vector<Change*> hit;
     for (Change& c : changes)
       if (c.units > 0 && c.costs(inside)) hit.push_back(&c);
@@ -253,7 +255,7 @@ class Pairing {
   }
 
   // Pairs that cost one of these cuts are a last resort but for loops.
-  void avoid(const std::vector<Marks>& cuts) {
+  void avoid(const Cuts& cuts) {
     for (const auto& inside : cuts)
       for (int i : range(in_))
         for (int j : range(out_)) {
@@ -263,7 +265,7 @@ class Pairing {
         }
   }
 
-  void propose(std::vector<Change>& changes) const {
+  void propose(Changes& changes) const {
     if (in_.empty() || out_.empty()) return;
     for (const Match& match : spread(in_, out_, grade_, kThrough))
       changes.push_back({relay_, in_[match.in].node, out_[match.out].node, match.units,
@@ -275,7 +277,7 @@ class Pairing {
   // that has the relay to itself.
   void number_boxes(const Ints& group, bool several) {
     std::unordered_map<int, int> number;
-    for (std::vector<Port>* ports : {&in_, &out_})
+    for (Ports* ports : {&in_, &out_})
       for (Port& port : *ports) {
         const int box = several ? group[port.node] : -1;
         const auto fresh = number_of(number);
@@ -284,7 +286,7 @@ class Pairing {
   }
 
   // Each port's position among the ports of its box: GPU 3 of one box faces GPU 3 of another.
-  static Ints index(const std::vector<Port>& ports, const Ints& group) {
+  static Ints index(const Ports& ports, const Ints& group) {
     std::unordered_map<int, int> count;
     Ints position;
     for (const Port& port : ports) position.push_back(count[group[port.node]]++);
@@ -292,7 +294,7 @@ class Pairing {
   }
 
   int relay_;
-  std::vector<Port> in_, out_;
+  Ports in_, out_;
   Ints grade_;
 };
 
@@ -305,8 +307,8 @@ void split_pair_by_pair(Splitter& splitter, int relay) {
         const Amount units =
             std::min(splitter.capacity(in.node, relay), splitter.capacity(relay, out.node));
         if (units == 0) continue;
-        std::vector<Change> one{{relay, in.node, out.node, units, 0}};
-        std::vector<Marks> broken;
+        Changes one{{relay, in.node, out.node, units, 0}};
+        Cuts broken;
         splitter.apply(one, broken);
       }
   if (!splitter.ports_in(relay).empty() || !splitter.ports_out(relay).empty())
@@ -317,9 +319,9 @@ void split_pair_by_pair(Splitter& splitter, int relay) {
 // once; the cuts that object say which pairs to try otherwise in the next round.
 void split(Splitter& splitter, const Ints& relays, const Marks& is_relay,
            const Ints& group) {
-  std::vector<Marks> broken;
+  Cuts broken;
   for (bool progress = true; progress;) {
-    std::vector<Change> changes;
+    Changes changes;
     for (int relay : relays) {
       Pairing pairing(splitter, relay, is_relay, group);
       pairing.avoid(broken);
@@ -351,7 +353,7 @@ Ints depths(const Digraph& graph, const Marks& relay) {
 // Takes out what relays could only send back and forth between each other, as far as the cuts allow:
 // else a leaf switch would send up to the spine what its own ports can exchange.
 void drop_detours(Splitter& splitter, const Marks& relay) {
-  std::vector<Change> loops;
+  Changes loops;
   const Digraph& graph = splitter.graph();
   for (int e : graph.arcs()) {
     const int u = graph.tail[e], w = graph.head[e];
@@ -359,7 +361,7 @@ void drop_detours(Splitter& splitter, const Marks& relay) {
     const Amount units = std::min(splitter.capacity(u, w), splitter.capacity(w, u));
     if (units > 0) loops.push_back({w, u, u, units, 0});
   }
-  std::vector<Marks> broken;
+  Cuts broken;
   if (!loops.empty()) splitter.apply(loops, broken);
 }
 
@@ -396,7 +398,7 @@ bool trim(Digraph& graph, const Demand& demand, const Marks& relay) {
     balanced = true;
     for (int w : range(graph.nodes)) {
       if (!relay[w]) continue;
-      const std::vector<Port> in = splitter.ports_in(w), out = splitter.ports_out(w);
+      const Ports in = splitter.ports_in(w), out = splitter.ports_out(w);
       Amount surplus = 0;
       for (const Port& port : in) surplus += port.units;
       for (const Port& port : out) surplus -= port.units;
@@ -404,7 +406,7 @@ bool trim(Digraph& graph, const Demand& demand, const Marks& relay) {
       balanced = false;
       // Links to ranks first: a shorter link to another relay unbalances that one. Of those, links that
       // are thinner the other way: where one direction has failed, the other one is least of use.
-      std::vector<Port> ports = surplus > 0 ? in : out;
+      Ports ports = surplus > 0 ? in : out;
       auto order = [&](const Port& port) {
         const Amount back = surplus > 0 ? splitter.capacity(w, port.node)
                                         : splitter.capacity(port.node, w);
@@ -416,8 +418,8 @@ bool trim(Digraph& graph, const Demand& demand, const Marks& relay) {
         const Amount units = std::min(port.units, surplus > 0 ? surplus : -surplus);
         if (units == 0) break;
         const int u = surplus > 0 ? port.node : w, t = surplus > 0 ? w : port.node;
-        std::vector<Change> one{{-1, u, t, units, 0}};
-        std::vector<Marks> broken;
+        Changes one{{-1, u, t, units, 0}};
+        Cuts broken;
         const Amount done = splitter.apply(one, broken);
         surplus += surplus > 0 ? -done : done;
         progress |= done > 0;

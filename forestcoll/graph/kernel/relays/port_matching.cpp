@@ -166,7 +166,7 @@ struct Gate {
 // same two boxes may be matched otherwise.
 class Rest : Network {
  public:
-  Rest(Table& table, const std::vector<Port>& in, const std::vector<Port>& out,
+  Rest(Table& table, const Ports& in, const Ports& out,
        const Ints& grade, int even, int boxes)
       : Network(table), in_(in), grade_(grade), even_(even), boxes_(boxes), of_(boxes),
         gates_(static_cast<std::size_t>(boxes) * boxes) {
@@ -234,7 +234,7 @@ class Rest : Network {
     table_.add(i, j, most);
   }
 
-  const std::vector<Port>& in_;
+  const Ports& in_;
   const Ints& grade_;
   int even_, boxes_;
   Lists of_;  // columns, per box
@@ -242,7 +242,7 @@ class Rest : Network {
 };
 
 // How much each pair of boxes should carry: all that cells below grade `even` can, spread evenly.
-Amounts between_boxes(const std::vector<Port>& in, const std::vector<Port>& out,
+Amounts between_boxes(const Ports& in, const Ports& out,
                                   const Ints& grade, int even, int boxes) {
   Amounts rows(boxes, 0), columns(boxes, 0);
   for (const Port& port : in) rows[port.box] += port.units;
@@ -258,7 +258,7 @@ Amounts between_boxes(const std::vector<Port>& in, const std::vector<Port>& out,
 
 }  // namespace
 
-std::vector<Match> spread(const std::vector<Port>& in, const std::vector<Port>& out,
+std::vector<Match> spread(const Ports& in, const Ports& out,
                           const Ints& grade, int even) {
   Amounts rows, columns;
   int boxes = 0;

@@ -11,6 +11,7 @@ struct Port {
   Amount units = 0;
   int box = 0;
 };
+using Ports = std::vector<Port>;
 
 // `units` from in-port `in` to out-port `out` (positions).
 struct Match {
@@ -23,7 +24,7 @@ struct Match {
 // below `even` are spread: first every pair of boxes gets as nearly the same as possible, then, within
 // that, every pair of ports, those of a better grade first. Thin and wide links make low trees, and
 // boxes that reach each other equally well need no way over a third.
-std::vector<Match> spread(const std::vector<Port>& in, const std::vector<Port>& out,
+std::vector<Match> spread(const Ports& in, const Ports& out,
                           const Ints& grade, int even);
 
 }  // namespace forestcoll
