@@ -65,53 +65,32 @@ def multitree(problem: Problem) -> Iterator[Forest]:
     n = len(problem.ranks)
     while any(len(ranks_reached) < n for ranks_reached in reached.values()):
         free = {link: units // least for link, units in links.items()}
-        if not _step(problem, near, free, reached, edges):
+        before = {root: list(ranks_reached) for root, ranks_reached in reached.items()}
+        alive, grown = list(reached), False
+        while alive:
+            rest = []
+            for root in alive:
+                inside = set(reached[root])
+                open_edges = (
+                    (u, v)
+                    for u in before[root]
+                    for v in near[u]
+                    if v not in inside
+                    and all(free[link] > 0 for link in pairwise(problem.ways[u, v]))
+                )
+                if edge := next(open_edges, None):
+                    for link in pairwise(problem.ways[edge]):
+                        free[link] -= 1
+                    reached[root].append(edge[1])
+                    edges[root].append(edge)
+                    rest.append(root)
+                    grown = True
+            alive = rest
+        if not grown:
             raise UnsupportedError("the links make no trees through all ranks")
     yield problem.forest(
         "multitree", [(root, 1, ranks_reached) for root, ranks_reached in edges.items()]
     )
-
-
-def _step(
-    problem: Problem,
-    near: dict[int, list[int]],
-    free: dict[tuple[int, int], int],
-    reached: dict[int, list[int]],
-    edges: dict[int, list[tuple[int, int]]],
-) -> bool:
-    """Lets trees grow in turn until none can in this step; whether any did."""
-    before = {root: list(ranks_reached) for root, ranks_reached in reached.items()}
-    grown, alive = False, list(reached)
-    while alive:
-        rest = []
-        for root in alive:
-            edge = _edge(problem, near, free, before[root], set(reached[root]))
-            if edge is not None:
-                path = problem.ways[edge]
-                for link in pairwise(path):
-                    free[link] -= 1
-                reached[root].append(edge[1])
-                edges[root].append(edge)
-                rest.append(root)
-                grown = True
-        alive = rest
-    return grown
-
-
-def _edge(
-    problem: Problem,
-    near: dict[int, list[int]],
-    free: dict[tuple[int, int], int],
-    inside: list[int],
-    reached: set[int],
-) -> tuple[int, int] | None:
-    for u in inside:
-        for v in near[u]:
-            if v not in reached:
-                path = problem.ways[u, v]
-                if all(free[link] > 0 for link in pairwise(path)):
-                    return u, v
-    return None
 
 
 def _neighbours(problem: Problem) -> dict[int, list[int]]:
