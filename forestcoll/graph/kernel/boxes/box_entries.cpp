@@ -135,7 +135,7 @@ class Outliner {
   // Layer by layer; nothing where classes do not come to rest.
   std::optional<Outlines> layered() {
     Classes classes(graph_, boxes_, supply_);
-    for (int round : range(kRounds)) {
+    for (int round = 0; round < kRounds; ++round) {
       const Lacks lacks =
           enter_all(classes.streams(),
                     [&](int stream, int other, int b) { return classes.way(stream, other, b); });

@@ -16,7 +16,7 @@ struct Growing : Batch {
 
 // `units` of batch number `batch` may take arc `arc`.
 struct Entry {
-  std::size_t batch = 0;
+  int batch = 0;
   int arc = 0;
   Amount units = 0;
 };
@@ -28,7 +28,7 @@ class Entrance {
  public:
   // `without`: number of a batch that is left out, if any.
   Entrance(const Digraph& graph, const Amounts& left, const std::vector<Growing>& batches,
-           int y, std::size_t without = ~std::size_t{0})
+           int y, int without = -1)
       : graph_(graph), left_(left), batches_(batches), y_(y), source_(graph.nodes),
         net_(graph.nodes + 1) {
     for (int e : graph.arcs())  // what leaves y again would only go round in circles
@@ -92,7 +92,7 @@ class Entrance {
 
  private:
   struct Row {
-    std::size_t batch = 0;
+    int batch = 0;
     int feed = 0;
     Pairs arcs;  // (node spanned, arc to it)
     Pairs open;  // (column, arc to its start)
@@ -167,7 +167,7 @@ class Packer {
     if (!any_open(y, level)) return false;
     const std::vector<Entry> entries =
         Entrance(graph_, left_, batches_, y).entries(into_[y], level);
-    std::size_t of = batches_.size(), part = 0;  // what is left of batch `of` is batch `part`
+    int of = -1, part = 0;  // what is left of batch `of` is batch `part`
     for (const Entry& entry : entries) {
       if (entry.batch != of) part = of = entry.batch;
       part = take(part, entry.arc, entry.units);
@@ -180,10 +180,10 @@ class Packer {
   bool visit(int y, int level) {
     if (!any_open(y, level)) return false;
     Ints arcs = into_[y];
-    const std::size_t count = batches_.size(), shift = random_() % count;
+    const int count = number_of(batches_), shift = static_cast<int>(random_() % count);
     bool progress = false;
     for (int n = 0; n < number_of(batches_); ++n) {
-      const std::size_t i = n < count ? (n + shift) % count : n;
+      const int i = n < count ? (n + shift) % count : n;
       std::ranges::stable_sort(arcs, [&](int a, int b) { return left_[a] > left_[b]; });
       for (int e : arcs) {
         if (!open(batches_[i], e, level)) continue;
@@ -201,11 +201,11 @@ class Packer {
   }
 
   // Lets `units` of batch i take arc e; returns the batch that the others are now, i if there are none.
-  std::size_t take(std::size_t i, int e, Amount units) {
+  int take(int i, int e, Amount units) {
     left_[e] -= units;
-    std::size_t rest = i;
+    int rest = i;
     if (units < batches_[i].weight) {
-      rest = batches_.size();
+      rest = number_of(batches_);
       batches_.push_back(batches_[i]);
       batches_[rest].weight -= units;
       batches_[i].weight = units;

@@ -60,7 +60,7 @@ void go_round(BoxAttachments& hanging, long most, long& moves) {
       move(hanging, unit, box, boldness(static_cast<double>(stale) / kPatience));
       if (++moves % 256 == 0) poll_signals();
       if (hanging.overload() == 0 || moves >= most) return;
-      if (rounds == 1 && i == list.size() / 4 && hanging.overload() * 5 > best * 4) return;
+      if (rounds == 1 && i == number_of(list) / 4 && hanging.overload() * 5 > best * 4) return;
     }
     const Amount left = hanging.overload();
     if (left * (rounds == 1 ? kHopeless : kSlow) > hanging.edges() && (rounds == 1 || 2 * left > last)) return;
