@@ -47,11 +47,6 @@ class Work:
     block: Fraction = BLOCK  # GB/s that each moves
 
     @property
-    def enough(self) -> int:
-        """Thread blocks that suffice for it."""
-        return math.ceil(self.rate * LINK * ENOUGH / self.block)
-
-    @property
     def ratio(self) -> Fraction:
         """How many times as many thread blocks as there are it takes."""
         return self.rate * LINK * ENOUGH / self.block / self.blocks
@@ -64,8 +59,9 @@ def shortage(work: Work, target: Target, why: str) -> str:
     """The note that too few thread blocks do it to keep the links busy, and why; or ""."""
     if work.ratio <= 1:
         return ""
+    enough = math.ceil(work.ratio * work.blocks)
     return (
-        f"{target.format}: {work.blocks} of the {work.enough} thread blocks that "
+        f"{target.format}: {work.blocks} of the {enough} thread blocks that "
         f"{float(work.rate):.4g} GB/s of a rank take (each moves some {float(work.block):g}): {why}"
     )
 

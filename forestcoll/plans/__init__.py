@@ -3,8 +3,7 @@
     msccl      MSCCL XML, read by msccl-executor-nccl and RCCL
     mscclpp    MSCCL++ execution plans
     rules      what both ask of a Program
-    fields     fields of files by tables: one reading of them for both formats
-    findings   what a reading came upon: all of it, or the first error
+    findings   what a reading came upon: all of it, or the first error; fields of files by tables
     lint       everything that is wrong with a plan for a runtime (rule_catalogue: its rules)
 
 A format is a row of `FORMATS` and a package with `read`, `loads`, `dumps`, `largest_size`, `offer`

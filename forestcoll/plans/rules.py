@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 
 from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.common.input_limits import RANKS
-from forestcoll.plans.fields import Entry
-from forestcoll.plans.findings import FirstError
+from forestcoll.plans.findings import Entry, FirstError
 from forestcoll.plans.rule_catalogue import RULES
 from forestcoll.program import BY_PLAN_WORD, Collective, Program
 from forestcoll.program.check import check

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
@@ -41,30 +42,26 @@ def places(names: Sequence[str], n: int, host: int = 0) -> Places:
     `host`: GPUs of a host where a box is several hosts, which are the nodes then; 0: it is one.
     """
     names = names if len(names) == n and all(names) else [f"gpu{i}" for i in range(n)]
-    boxes = [name.rpartition("/")[0] for name in names]
-    own_places: list[Place] = []
-    held = dict.fromkeys(boxes, 0)
-    for rank, (name, box) in enumerate(zip(names, boxes, strict=True)):
+    nodes = [name.rpartition("/")[0] for name in names]
+    gpus: list[int] = []
+    held = dict.fromkeys(nodes, 0)
+    for name, node in zip(names, nodes, strict=True):
         number = re.search(r"(\d+)$", name)
-        own_places.append(Place(rank, box, int(number[1]) if number else held[box]))
-        held[box] += 1
-    if (
-        len({(p.node, p.gpu) for p in own_places}) < n
-    ):  # names that do not number the GPUs of a node
-        seats = {box: iter(range(n)) for box in held}
-        own_places = [Place(p.rank, p.node, next(seats[p.node])) for p in own_places]
+        gpus.append(int(number[1]) if number else held[node])
+        held[node] += 1
+    if len({*zip(nodes, gpus, strict=True)}) < n:  # names that do not number the GPUs of a node
+        seats = {node: count() for node in held}
+        gpus = [next(seats[node]) for node in nodes]
     if host:
-        hosts = [f"{p.node}/host{p.gpu // host}".lstrip("/") for p in own_places]
-        own_places = [
-            Place(p.rank, h, p.gpu % host) for p, h in zip(own_places, hosts, strict=True)
-        ]
-    of = [p.node for p in own_places]
-    counts = Counter(of)
+        of = zip(nodes, gpus, strict=True)
+        nodes = [f"{node}/host{gpu // host}".lstrip("/") for node, gpu in of]
+        gpus = [gpu % host for gpu in gpus]
+    counts = Counter(nodes)
     return Places(
-        tuple(own_places),
+        tuple(map(Place, range(n), nodes, gpus)),
         tuple(counts),
-        of.count(of[0]) if len({*counts.values()}) == 1 else 0,
-        of == [node for node, ranks in counts.items() for _ in range(ranks)],
+        nodes.count(nodes[0]) if len({*counts.values()}) == 1 else 0,
+        nodes == [node for node, ranks in counts.items() for _ in range(ranks)],
     )
 
 
@@ -74,10 +71,10 @@ def same_places(all_names: Sequence[tuple[str, Sequence[str], int]], host: int) 
     Raises PlanError where two plans number the same GPUs differently.
     """
     first, names, n = all_names[0]
-    for source, other, count in all_names[1:]:
-        if count != n:
+    for source, other, ranks in all_names[1:]:
+        if ranks != n:
             raise PlanError(
-                f"{source}: {count} ranks, but {first} has {n}; deploy plans of one group at a time"
+                f"{source}: {ranks} ranks, but {first} has {n}; deploy plans of one group at a time"
             )
         if tuple(other) != tuple(names) and any(other) and any(names):
             raise PlanError(f"{source}: numbers the GPUs otherwise than {first}; deploy them apart")

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
@@ -74,7 +73,17 @@ def fill(
     wanted = blocks_for(fastest)
     local = blocks_for(algbw / program.n)
     of = {pair: blocks_for(rate) for pair, rate in rates.items()}
-    first = partial(_first, routes, target, name)
+
+    def first(program: Program, lanes: Lanes, more: Iterable[Lanes]) -> tuple[Program, Lanes, str]:
+        """The first with more lanes that fits, and why the one before did not; else `program`."""
+        why = ""
+        for wider in more:
+            try:
+                return lower(routes, target, name, program.protocol, wider), wider, why
+            except PlanError as error:
+                why = f"with {wider.parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
+        return program, lanes, why
+
     most, why = most_instances(program)
     tried = (Lanes(parts, local, of) for parts in _halve(min(wanted, most)))
     program, lanes, refused = first(program, Lanes(of=of), tried)
@@ -98,21 +107,3 @@ def _halve(most: int) -> Iterator[int]:
     while most > 1:
         yield most
         most //= 2
-
-
-def _first(
-    routes: Routes,
-    target: Target,
-    name: str,
-    program: Program,
-    lanes: Lanes,
-    more: Iterable[Lanes],
-) -> tuple[Program, Lanes, str]:
-    """The first with more lanes that fits, and why the one before did not; else `program`."""
-    why = ""
-    for wider in more:
-        try:
-            return lower(routes, target, name, program.protocol, wider), wider, why
-        except PlanError as error:
-            why = f"with {wider.parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
-    return program, lanes, why

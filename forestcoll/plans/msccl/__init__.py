@@ -4,8 +4,7 @@ text    the elements with the tables of their attributes, and what the runtimes'
         cut otherwise
 read    elements -> Program, and all that the runtimes refuse, misread or do not survive
 steps   the same of what thread blocks do
-write   Program -> text
-rules   what the format and its runtimes ask of a Program
+write   Program -> text, and what the format and its runtimes ask of it
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forestcoll.plans.msccl.read import loads, read
-from forestcoll.plans.msccl.rules import MAX_FUSED
-from forestcoll.plans.msccl.write import FORMAT_LIMITS, dumps
+from forestcoll.plans.msccl.write import FORMAT_LIMITS, MAX_FUSED, dumps
 
 if TYPE_CHECKING:
     from forestcoll.program import Program

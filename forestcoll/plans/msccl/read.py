@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import RANKS
 from forestcoll.plans.findings import Findings, FirstError
-from forestcoll.plans.msccl.rules import (
+from forestcoll.plans.msccl.steps import RECEIVING, SENDING, Buffers, Lane, LaneReader
+from forestcoll.plans.msccl.text import Element, scan
+from forestcoll.plans.msccl.write import (
+    FORMAT_LIMITS,
     MAX_BLOCKS_PER_CHANNEL,
     MAX_CHILDREN,
     MAX_CHUNKS,
     MAX_NODES,
 )
-from forestcoll.plans.msccl.steps import RECEIVING, SENDING, Buffers, Lane, LaneReader
-from forestcoll.plans.msccl.text import Element, scan
-from forestcoll.plans.msccl.write import FORMAT_LIMITS
 from forestcoll.plans.rules import admit, read_word
 from forestcoll.program import (
     BY_PLAN_WORD,

@@ -13,10 +13,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from forestcoll.plans.fields import LARGE, Verb
-from forestcoll.plans.findings import At, Findings
-from forestcoll.plans.msccl.rules import MAX_FUSED, MAX_OFFSET
+from forestcoll.plans.findings import LARGE, At, Findings, Verb
 from forestcoll.plans.msccl.text import BUFFERS, Element
+from forestcoll.plans.msccl.write import MAX_FUSED, MAX_OFFSET
 from forestcoll.program import (
     BY_XML,
     FUSED,

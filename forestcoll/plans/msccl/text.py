@@ -15,8 +15,7 @@ from xml.parsers import expat
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS, Limit
-from forestcoll.plans.fields import LARGE, POSITIVE, Entry, Field, Shape
-from forestcoll.plans.findings import Findings
+from forestcoll.plans.findings import LARGE, POSITIVE, Entry, Field, Findings, Shape
 from forestcoll.program import BY_XML, Buffer
 from forestcoll.verify import _machine
 
@@ -345,18 +344,17 @@ def _check_tag(token: str, line: int, out: Findings) -> None:
         note("XML-PROLOG", f"{token[:40]!r}", line=line)
         return
     outside = re.sub(r'"[^"]*"', '""', token)  # values hold anything but double quotes
-    if "\n" in outside or "\r" in outside:
-        out.add("XML-TAG", f"{token.split()[0][:40]} goes over several lines", line=line)
-    elif "\t" in outside:
-        out.add("XML-TAG", f"a tab in {token.split()[0][:40]} ...", line=line)
-    elif "'" in outside:
-        out.add("XML-TAG", f"single quotes in {token.split()[0][:40]} ...", line=line)
-    elif re.search(r"\s=|=\s", outside):
-        out.add("XML-TAG", f"a space next to '=' in {token.split()[0][:40]} ...", line=line)
-    elif ENTITY.search(_NAMED.sub("", token)):
-        out.add("XML-TAG", f"an entity (&...;) in {token.split()[0][:40]} ...", line=line)
-    elif "  " in outside:
-        out.add("XML-SPACES", f"two spaces in {token.split()[0][:40]} ...", line=line)
-    elif token.endswith(">") and not _STRICT.fullmatch(token.replace("&", "")):
+    for broken, rule, words in (
+        ("\n" in outside or "\r" in outside, "XML-TAG", "{} goes over several lines"),
+        ("\t" in outside, "XML-TAG", "a tab in {} ..."),
+        ("'" in outside, "XML-TAG", "single quotes in {} ..."),
+        (re.search(r"\s=|=\s", outside), "XML-TAG", "a space next to '=' in {} ..."),
+        (ENTITY.search(_NAMED.sub("", token)), "XML-TAG", "an entity (&...;) in {} ..."),
+        ("  " in outside, "XML-SPACES", "two spaces in {} ..."),
+    ):
+        if broken:
+            out.add(rule, words.format(token.split()[0][:40]), line=line)
+            return
+    if token.endswith(">") and not _STRICT.fullmatch(token.replace("&", "")):
         # what is cut off is XML-SYNTAX
         out.add("XML-TAG", f"{token[:40]!r} is no tag to the loaders", line=line)

@@ -1,11 +1,9 @@
 """MSCCL++ execution plans (JSON): `loads` gives a Program, `dumps` a text.
 
-text       strict JSON, and its objects
-shapes     the fields of each object, and what the runtime takes in them
+shapes     strict JSON, the fields of its objects, and what the runtime takes in them
 read       JSON -> Program, and all that the runtime refuses, misreads or does not survive
 ops        the same of what thread blocks do
-write      Program -> JSON
-rules      what the format and its runtime ask of a Program: packets, switches
+write      Program -> JSON, and what the format and its runtime ask of it: packets, switches
 stand_ins  the same plan without what no Program holds
 """
 
@@ -15,9 +13,8 @@ import json
 from typing import TYPE_CHECKING
 
 from forestcoll.plans.mscclpp.read import loads, read
-from forestcoll.plans.mscclpp.rules import largest_size
 from forestcoll.plans.mscclpp.stand_ins import stand_in
-from forestcoll.plans.mscclpp.write import FORMAT_LIMITS, dumps
+from forestcoll.plans.mscclpp.write import FORMAT_LIMITS, dumps, largest_size
 
 if TYPE_CHECKING:
     from forestcoll.program import Program

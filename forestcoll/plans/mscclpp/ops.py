@@ -14,9 +14,8 @@ from typing import Any
 from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import INSTRUCTIONS
 from forestcoll.plans.findings import At, Findings
-from forestcoll.plans.mscclpp.rules import MAX_REFS
-from forestcoll.plans.mscclpp.shapes import BUFFERS, IDLE_CONTEXT, KINDS, OPERATION, WAYS
-from forestcoll.plans.mscclpp.text import Object
+from forestcoll.plans.mscclpp.shapes import BUFFERS, IDLE_CONTEXT, KINDS, OPERATION, WAYS, Object
+from forestcoll.plans.mscclpp.write import MAX_REFS
 from forestcoll.program import (
     BY_JSON,
     DATA,

@@ -16,15 +16,14 @@ from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import BLOCKS, CHUNKS, RANKS
 from forestcoll.plans.findings import Findings, FirstError
 from forestcoll.plans.mscclpp.ops import Block, OpReader, Plan, Rank, Remote
-from forestcoll.plans.mscclpp.rules import (
+from forestcoll.plans.mscclpp.shapes import ACCESS, KINDS, NO_LIMIT, OWN, PLAN, Object, Own, parse
+from forestcoll.plans.mscclpp.write import (
     ALIGNMENT,
     MAX_INDEX,
     MAX_REMOTE,
     check_halves,
     largest_size,
 )
-from forestcoll.plans.mscclpp.shapes import ACCESS, KINDS, NO_LIMIT, OWN, PLAN
-from forestcoll.plans.mscclpp.text import Object, Own, parse
 from forestcoll.plans.rules import (
     MAX_BYTES,
     OTHER_COLLECTIVES,
