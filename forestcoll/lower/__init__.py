@@ -5,12 +5,11 @@
     schedule       transfers for much data in the order of a schedule on the links
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
-      channels     of which kind they are; operations on several of them
     packets        MSCCL++ for few bytes
     rounds         allreduce of few bytes, without trees
     nvls           MSCCL++ where switches copy and add
     instances      how many thread blocks the work of a rank takes
-    limits         what a program takes of a target, the refusals, and its protocol
+    limits         what a program takes of a target, the refusals, its protocol and channels
 
 In C++ (graph/kernel/lowering):
 
@@ -116,7 +115,12 @@ def lower(
     cannot hold the program (with rank, figure, limit, a way out), where a path relays through no
     rank, and for arguments out of range.
     """
-    _check_arguments(forest, unit_bytes, instances)
+    if unit_bytes < ALIGNED or unit_bytes % ALIGNED:
+        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of {ALIGNED}")
+    if instances < 1:
+        raise PlanError(f"instances is {instances}: must be at least 1")
+    if forest.n < 2:
+        raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
     forest = forest.expand()
     title = f"{forest.collective} on {forest.name}"
     limits = Limits(target, title, forest.graph.rank_names, forest.trees_per_root)
@@ -213,15 +217,6 @@ def slice_pipelines(program: Program, unit: int) -> Program:
 
     ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
     return accept(replace(program, ranks=tuple(ranks)))
-
-
-def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
-    if unit_bytes < ALIGNED or unit_bytes % ALIGNED:
-        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of {ALIGNED}")
-    if instances < 1:
-        raise PlanError(f"instances is {instances}: must be at least 1")
-    if forest.n < 2:
-        raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
 
 
 def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str | None:

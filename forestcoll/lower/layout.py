@@ -221,7 +221,15 @@ def layout(
     runtime can choose switches.
     Raises PlanError where a path relays through a GPU, or the shares do not fit the collective.
     """
-    _refuse_relays(forest)
+    graph, collective = forest.graph, forest.collective
+    for path in (path for tree in forest.trees for path in tree.edges):
+        for node in path[1:-1]:
+            if graph.gpu[node]:
+                raise PlanError(
+                    f"{graph.names[path[0]]} -> {graph.names[path[-1]]} relays through "
+                    f"{graph.names[node]}, a GPU that is no rank: no runtime can do that; "
+                    "solve with --relays none, or write only --format forest"
+                )
     merged = _merge(_rank_trees(forest, parity))
     whole = math.gcd(forest.total, *(t.count for t in merged))
     trees = [replace(t, count=t.count // whole * units) for t in merged]
@@ -234,34 +242,31 @@ def layout(
         ]
     chunks = forest.total // whole * units
     parts = [0] * forest.n
-    phase = forest.collective.phases[0]  # every root's share is cut once in each
+    phase = collective.phases[0]  # every root's share is cut once in each
     for tree in trees:
         if tree.phase == phase:
             parts[tree.root] += tree.count
-    _check_parts(forest, parts, chunks)
+    if sum(parts) != chunks:
+        raise PlanError(
+            f"the trees carry {sum(parts)} of {chunks} shares of the {collective}: "
+            "check the forest first"
+        )
+    if collective.has_parts and len(set(parts)) > 1:
+        low = parts.index(min(parts))
+        raise PlanError(
+            f"{graph.rank_names[low]} has {parts[low]} of {chunks} shares, another rank "
+            f"{max(parts)}: plans of {collective} need equal parts"
+        )
     start = [0]
     for part in parts:
         start.append(start[-1] + part * instances)
     placed = tuple(_place(trees, start, instances))
-    return Layout(forest.collective, forest.n, chunks * instances, tuple(start), placed)
+    return Layout(collective, forest.n, chunks * instances, tuple(start), placed)
 
 
 def cut_evenly(low: int, high: int, parts: int) -> Iterator[tuple[int, int]]:
     """Yields the ends of as many parts of a range, which differ by one at most."""
     return pairwise(low + (high - low) * part // max(1, parts) for part in range(parts + 1))
-
-
-def _refuse_relays(forest: Forest) -> None:
-    graph = forest.graph
-    for tree in forest.trees:
-        for path in tree.edges:
-            for node in path[1:-1]:
-                if graph.gpu[node]:
-                    raise PlanError(
-                        f"{graph.names[path[0]]} -> {graph.names[path[-1]]} relays through "
-                        f"{graph.names[node]}, a GPU that is no rank: no runtime can do that; "
-                        "solve with --relays none, or write only --format forest"
-                    )
 
 
 def _rank_trees(forest: Forest, parity: Parity) -> Iterator[RankTree]:
@@ -310,21 +315,6 @@ def _merge(trees: Iterable[RankTree]) -> list[RankTree]:
         alike = merged.get(key)
         merged[key] = replace(alike, count=alike.count + tree.count) if alike else tree
     return list(merged.values())
-
-
-def _check_parts(forest: Forest, parts: list[int], chunks: int) -> None:
-    collective, names = forest.collective, forest.graph.names
-    if sum(parts) != chunks:
-        raise PlanError(
-            f"the trees carry {sum(parts)} of {chunks} shares of the {collective}: "
-            "check the forest first"
-        )
-    if collective.has_parts and len(set(parts)) > 1:
-        low = parts.index(min(parts))
-        raise PlanError(
-            f"{names[forest.graph.ranks[low]]} has {parts[low]} of {chunks} shares, another rank "
-            f"{max(parts)}: plans of {collective} need equal parts"
-        )
 
 
 def _place(trees: list[RankTree], start: list[int], instances: int) -> Iterator[RankTree]:

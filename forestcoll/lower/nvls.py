@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.channels import NOP, sync
 from forestcoll.lower.layout import Layout, layout
-from forestcoll.lower.limits import Limits, check_ranks
+from forestcoll.lower.limits import NOP, Limits, check_ranks, sync
 from forestcoll.program import (
     Buffer,
     Channel,

@@ -113,8 +113,18 @@ def lower_onesided(
     halves = 2 if both else 1
     while refused := blocks.deal(halves, busy):
         halves -= 1
-        if not halves:
-            raise _refusal(limits, *refused)
+        if halves:
+            continue
+        root, trees, alone = refused  # what a single one of them breaks
+        if alone is not None:
+            rank, limit, figure, bound = alone
+            where = f"{limits.rank(rank)} in a tree of root {root}"
+            raise limits.refuse(where, f"{_LIMITS[limit]} in one thread block", figure, bound)
+        raise PlanError(
+            f"{limits.title}: {trees} trees need more than {target.thread_blocks} thread blocks "
+            f"of {target.steps} operations and {target.channels} channels of a kind, all that "
+            f"{target.name} holds; {limits.hint}"
+        )
     ranks = tuple(
         RankProgram(
             tuple(ThreadBlock(steps, channels=channels) for steps, channels in own),
@@ -148,20 +158,4 @@ def blocks_of(layout: Layout, limits: Limits, spread: Spread = TOGETHER) -> _ker
             target.semaphores,
         ),
         _WORDS,
-    )
-
-
-def _refusal(
-    limits: Limits, root: int, trees: int, alone: tuple[int, int, int, int] | None
-) -> PlanError:
-    """The error of trees that do not fit; `alone`: what a single one of them breaks."""
-    target = limits.target
-    if alone is not None:
-        rank, limit, figure, bound = alone
-        where = f"{limits.rank(rank)} in a tree of root {root}"
-        return limits.refuse(where, f"{_LIMITS[limit]} in one thread block", figure, bound)
-    return PlanError(
-        f"{limits.title}: {trees} trees need more than {target.thread_blocks} thread blocks "
-        f"of {target.steps} operations and {target.channels} channels of a kind, all that "
-        f"{target.name} holds; {limits.hint}"
     )

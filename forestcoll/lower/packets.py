@@ -58,9 +58,8 @@ from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.channels import KINDS, NOP, Kind, batches, kind_of, sync
 from forestcoll.lower.layout import Layout, RankTree, cut_evenly, from_next, ref_at
-from forestcoll.lower.limits import Limits
+from forestcoll.lower.limits import KINDS, NOP, Kind, Limits, batches, kind_of, sync
 from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.program import (
     PACKETS,
@@ -155,7 +154,14 @@ def deal(jobs: Jobs, limits: Limits, *, even: bool) -> list[tuple[ThreadBlock, .
             break
         if number == min(len(classes), target.thread_blocks):
             rank, one = stuck[0]
-            raise _refusal(rank, jobs[rank][one], len(classes), limits)
+            steps = len(_in_order(job for job in jobs[rank][one] if job.fixed))
+            if steps > target.steps:
+                where = f"{limits.rank(rank)}, for packets of trees over the same chunks,"
+                raise limits.refuse(where, "operations in one thread block", steps, target.steps)
+            raise PlanError(
+                f"{limits.title}: packets of {len(classes)} groups of trees need more than "
+                f"{target.thread_blocks} thread blocks, all that {target.name} holds; {limits.hint}"
+            )
         number = min(len(classes), target.thread_blocks, 2 * number)
     fullest = max(range(len(ranks)), key=lambda r: len(ranks[r]))
     blocks, most = len(ranks[fullest]), target.thread_blocks
@@ -201,18 +207,6 @@ def _deal(
             blocks.append(_Block(target))
             blocks[-1].take([job])
     return blocks
-
-
-def _refusal(rank: int, jobs: Iterable[Job], classes: int, limits: Limits) -> PlanError:
-    target = limits.target
-    steps = len(_in_order(job for job in jobs if job.fixed))
-    if steps > target.steps:
-        where = f"{limits.rank(rank)}, for packets of trees over the same chunks,"
-        return limits.refuse(where, "operations in one thread block", steps, target.steps)
-    return PlanError(
-        f"{limits.title}: packets of {classes} groups of trees need more than "
-        f"{target.thread_blocks} thread blocks, all that {target.name} holds; {limits.hint}"
-    )
 
 
 def _write_blocks(blocks: Sequence[_Block], slices: int) -> Iterator[ThreadBlock]:

@@ -16,8 +16,8 @@ from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
-from forestcoll.lower.channels import kind_of
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, most_instances
+from forestcoll.lower.limits import kind_of
 from forestcoll.program import Program, Protocol
 from forestcoll.program.targets import Target
 from forestcoll.solver.alltoall.routes import Routes

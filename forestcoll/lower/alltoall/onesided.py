@@ -14,9 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.channels import KINDS, NOP, Boxes, Kind, kind_of
 from forestcoll.lower.layout import Layout, local_blocks, ref_at
-from forestcoll.lower.limits import Limits, check_ranks, steps
+from forestcoll.lower.limits import KINDS, NOP, Boxes, Kind, Limits, check_ranks, kind_of, steps
 from forestcoll.lower.transfers import Transfer
 from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, ThreadBlock
 

@@ -8,7 +8,8 @@ file's labels, decide (Azure/msccl-executor-nccl, msccl_parser.cc and msccl_kern
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import RANKS
@@ -101,8 +102,7 @@ class _Head:
             return None
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(NamedTuple):
     """A thread block as far as it could be read; peers and channel are None where unknown."""
 
     tag: Element
@@ -110,15 +110,6 @@ class _Block:
     send: int | None
     channel: int | None
     lane: Lane
-
-
-@dataclass(slots=True)
-class _Ends:
-    """Which thread block claims which end of a connection."""
-
-    senders: dict[End, tuple[int, Element]] = field(default_factory=dict)
-    receivers: dict[End, tuple[int, Element]] = field(default_factory=dict)
-    unknown: bool = False  # some end could not be read
 
 
 class _Reader:
@@ -136,7 +127,10 @@ class _Reader:
         self.told = collective
         self.channels = CHANNELS.get(target.name, MOST_CHANNELS)
         self.lanes = LaneReader(target, out)
-        self.ends = _Ends()
+        # which thread block claims which end of a connection
+        self.senders: dict[End, tuple[int, Element]] = {}
+        self.receivers: dict[End, tuple[int, Element]] = {}
+        self.unknown = False  # some end could not be read
         self.head: _Head
 
     def read(self) -> Program | None:
@@ -423,17 +417,17 @@ class _Reader:
         for b, block in blocks.items():
             c, tag = block.channel, block.tag
             if c is None or block.recv is None or block.send is None:
-                self.ends.unknown = True
+                self.unknown = True
                 continue
             if not 0 <= c < self.channels or rank in (block.recv, block.send):
-                self.ends.unknown = True
+                self.unknown = True
                 continue
             if max(counts["send", c], counts["recv", c]) >= MAX_BLOCKS_PER_CHANNEL:
                 tag.add("XML-CHANNEL-LOAD", f"channel {c} already serves {MAX_BLOCKS_PER_CHANNEL} "
                         "thread blocks of one direction")  # fmt: skip
             for way, peer, table, end, verb in (
-                ("send", block.send, self.ends.senders, (rank, block.send, c), "sends to"),
-                ("recv", block.recv, self.ends.receivers, (block.recv, rank, c), "receives from"),
+                ("send", block.send, self.senders, (rank, block.send, c), "sends to"),
+                ("recv", block.recv, self.receivers, (block.recv, rank, c), "receives from"),
             ):
                 counts[way, c] += peer >= 0
                 if peer < 0:
@@ -445,8 +439,8 @@ class _Reader:
 
     def check_partners(self) -> None:
         """Every end of a connection has another end."""
-        senders, receivers = self.ends.senders, self.ends.receivers
-        if self.ends.unknown:
+        senders, receivers = self.senders, self.receivers
+        if self.unknown:
             return  # the missing end may be the one that could not be read
         for end in sorted(senders.keys() ^ receivers.keys()):
             src, dst, channel = end

@@ -380,7 +380,13 @@ class _JoinedHosts:
             if target is None:
                 own = [uplink for uplink in self.uplinks if uplink.name == port.name]
                 if not own or port.number != 1:
-                    raise self.error(self.say_unknown(port))
+                    names = [uplink.name for uplink in self.uplinks]
+                    has = f"its ports are {list_some(names)}" if names else "no port of it is known"
+                    raise self.error(
+                        f"{port}: which port of {self.machine.name} is that? {has}. Say so with "
+                        f"--port '{port_name(port)}=PORT', '{port_name(port)}=GPU+GPU' or "
+                        f"'{port_name(port)}=none'"
+                    )
                 uplink = own[0]
             else:
                 uplink = find_uplink(target, port_name(port), self.uplinks, gpus)
@@ -397,14 +403,6 @@ class _JoinedHosts:
                 f"host {host} has no cable to its {self.machine.name}; leave it out with --hosts"
             )
         return uplinks
-
-    def say_unknown(self, port: Port) -> str:
-        own = [uplink.name for uplink in self.uplinks]
-        has = f"its ports are {list_some(own)}" if own else "no port of it is known"
-        return (
-            f"{port}: which port of {self.machine.name} is that? {has}. Say so with --port "
-            f"'{port_name(port)}=PORT', '{port_name(port)}=GPU+GPU' or '{port_name(port)}=none'"
-        )
 
     def check_used(self) -> None:
         own = [uplink.name for uplink in self.uplinks]
