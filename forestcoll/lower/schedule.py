@@ -114,7 +114,15 @@ def schedule(
     """
     trees = list(cut_trees(layout.trees, most))
     transfers, scratch = transfers_of(layout, trees, early, "phases" if apart else "none")
-    channels = _channels_for(transfers, links, layout.chunks, block)
+    counts, many = Counter[Connection](), Counter[Connection]()
+    for transfer in transfers:
+        connection = transfer.connection
+        counts[connection] += transfer.count
+        many[connection] += 1
+    channels = dict.fromkeys(counts, 1)
+    if block is not None:
+        for one, count in counts.items():
+            channels[one] = min(many[one], math.ceil(links.algbw * count / layout.chunks / block))
     turns = _turns(layout.n, trees, transfers, links.partners)
     starts, ends = _starts(links, transfers, turns, channels)
     order = sorted(range(len(transfers)), key=lambda i: (starts[i], i))
@@ -146,24 +154,6 @@ def _turns(
         place[t.tree] + (width - distance if back else distance)
         for t, distance in zip(transfers, near, strict=True)
     ]
-
-
-def _channels_for(
-    transfers: Sequence[Transfer], links: Links, chunks: int, block: Fraction | None
-) -> Channels:
-    """Returns how many channels each connection has: one, or as many as its rate takes."""
-    counts = Counter[Connection]()
-    many = Counter[Connection]()
-    for transfer in transfers:
-        connection = transfer.connection
-        counts[connection] += transfer.source.count
-        many[connection] += 1
-    return {
-        connection: 1
-        if block is None
-        else min(many[connection], math.ceil(links.algbw * count / chunks / block))
-        for connection, count in counts.items()
-    }
 
 
 def _lanes_of_links(links: Links, channels: Channels) -> list[list[int]]:

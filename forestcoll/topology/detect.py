@@ -79,10 +79,17 @@ def detect(
         if form.tool:
             tell(form.tool[0])
             result.steps.append(_run(form, settings))
-    for step in _by_fullness(result.steps):
-        assert isinstance(step.found, Topology)
-        result.topology, result.source = _add_rates(step.found), step.tool
-        break
+    machines = [(s.found, s.tool) for s in result.steps if isinstance(s.found, Topology)]
+
+    def fullness(machine: tuple[Topology, str]) -> tuple[int, bool, bool, int]:
+        """Most GPUs first, then a dump, links, ports."""
+        given, tool = machine
+        switched = any("hwloc sees it only with" in note for note in given.notes)
+        return len(given.gpus), tool == readers.DUMPED, not switched, len(given.adapters)
+
+    if machines:
+        fullest, result.source = max(machines, key=fullness)
+        result.topology = _add_rates(fullest)
     if result.topology is not None and result.topology.adapters and not alone:
         _add_network(result, result.topology)
     return result
@@ -229,19 +236,6 @@ def _read(name: str, text: str, form: readers.Format, settings: Mapping[str, str
     ports = f"{len(given.adapters)} network ports"
     said = f"{len(given.gpus)} GPUs, {len(given.links)} links, {ports}"
     return Step(name, said, text, replace(given, name="this-machine"))
-
-
-def _by_fullness(steps: Sequence[Step]) -> list[Step]:
-    """Steps that gave a machine, the fullest first: most GPUs, then a dump, links, ports."""
-    machines = [step for step in steps if isinstance(step.found, Topology)]
-
-    def rank(step: Step) -> tuple[int, bool, bool, int]:
-        assert isinstance(step.found, Topology)
-        switched = any("hwloc sees it only with" in note for note in step.found.notes)
-        dump = step.tool == readers.DUMPED
-        return len(step.found.gpus), dump, not switched, len(step.found.adapters)
-
-    return sorted(machines, key=rank, reverse=True)
 
 
 def _add_rates(topology: Topology) -> Topology:

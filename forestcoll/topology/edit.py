@@ -111,8 +111,18 @@ def _apply(topology: Topology, without: Sequence[str], scale: Sequence[Scale]) -
         edited.scale(arcs, change.factor)
     words = [f"without {', '.join(without)}"] if without else []
     words += [f"{change.pattern} at {show(change.factor)} of its bandwidth" for change in scale]
+    # the old name, what was done to it, and six letters that follow from what is different
+    gone = [node for node in topology.nodes if node not in edited.nodes]
+    changed = sorted(
+        f"{i} {[(*link.directions(), str(link.bandwidth), link.count) for link in links]}"
+        for i, links in edited.changed.items()
+        if links != (topology.links[i],)
+    )
+    suffix = f"-without-{len(without)}" if without else ""
+    suffix += f"-scaled-{len(scale)}" if scale else ""
+    suffix += "-" + hashlib.sha256("\n".join([*gone, *changed]).encode()).hexdigest()[:6]
     return Topology(
-        name=_name(topology, edited, len(without), len(scale)),
+        name=topology.name[: NAME_LIMIT - len(suffix)] + suffix,
         nodes=edited.nodes,
         links=edited.links,
         adapters=topology.adapters,
@@ -284,22 +294,3 @@ def _scale(links: Iterable[Link], arcs: set[Arc], factor: Fraction) -> list[Link
                     one = replace(link, src=src, dst=dst, bandwidth=bandwidth, oneway=True)
                     out.append(one)
     return out
-
-
-def _name(before: Topology, edited: _Edited, without: int, scale: int) -> str:
-    """The old name, what was done to it, and six letters that follow from what is different."""
-    whole = "\n".join(
-        [
-            *(node for node in before.nodes if node not in edited.nodes),
-            *sorted(
-                f"{i} {[(*link.directions(), str(link.bandwidth), link.count) for link in links]}"
-                for i, links in edited.changed.items()
-                if links != (before.links[i],)
-            ),
-        ]
-    )
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:6]
-    words = [f"without-{without}"] if without else []
-    words += [f"scaled-{scale}"] if scale else []
-    suffix = f"-{'-'.join(words)}-{digest}"
-    return before.name[: NAME_LIMIT - len(suffix)] + suffix

@@ -288,14 +288,10 @@ class Topology(Shown):
 
     def latency(self, src: str, dst: str) -> Fraction:
         """Microseconds over the link from `src` to `dst`. Linear: for many links, `latencies`."""
-        latencies = [
-            DEFAULT_LATENCY if link.latency is None else link.latency
-            for link in self.links
-            if (src, dst) in link.directions()
-        ]
-        if not latencies:
+        latency = self.latencies().get((src, dst))
+        if latency is None:
             raise TopologyError(f"there is no link from '{src}' to '{dst}'")
-        return max(latencies)
+        return latency
 
     @staticmethod
     def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:

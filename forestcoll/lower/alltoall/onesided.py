@@ -93,13 +93,10 @@ class _Writer:
         self.free: set[tuple[Lane, int]] = set()  # lanes that only say that scratch is free again
         for t in transfers:
             if t.total.buffer is Buffer.SCRATCH and t.level >= TURNS:
-                self._tell(t.dst, t.src, t.level - 1)
-
-    def _tell(self, rank: int, peer: int, level: int) -> None:
-        """Let `rank` signal to `peer` in a level, if it does not do so anyway."""
-        lanes = [lane for lane in self.lanes[rank] if lane[1] == peer]
-        if not any((lane, level) in self.puts for lane in lanes):
-            self.free.add((lanes[0], level))
+                # it signals in the level before, if it does not do so anyway
+                own = [lane for lane in self.lanes[t.dst] if lane[1] == t.src]
+                if not any((lane, t.level - 1) in self.puts for lane in own):
+                    self.free.add((own[0], t.level - 1))
 
     def rank(self, rank: int, width: int, scratch: int) -> RankProgram:
         """Its thread blocks: of the lanes of a kind `width` each at most, and copies."""
@@ -116,37 +113,31 @@ class _Writer:
 
     def block(self, lanes: Sequence[Lane], group: int) -> ThreadBlock:
         """The thread block of lanes of one kind; `group`: how many its rank has."""
-        back = [(peer, rank, number) for rank, peer, number in lanes]
+        back, kind = [(peer, rank, number) for rank, peer, number in lanes], self._kind(lanes[0])
         steps = _on(Op.RELAXED_SIGNAL, [lane in self.sends for lane in back])
         steps += _on(Op.RELAXED_WAIT, [lane in self.sends for lane in lanes])
         for level in self.levels:
             steps.append(NOP)
             if level and group > 1:
                 steps.append(Instruction(Op.BARRIER, group=group, ident=0))
-            self._level(steps, [self.puts.get((lane, level), []) for lane in lanes], lanes[0])
+            puts = [self.puts.get((lane, level), []) for lane in lanes]  # all by turns
+            last: dict[int, list[int]] = defaultdict(list)  # a port's last of each lane, by length
+            for turn in range(max(map(len, puts))):
+                for place, own in enumerate(puts):
+                    if kind == "port" and turn == len(own) - 1:
+                        last[own[turn].count].append(place)
+                    elif turn < len(own):
+                        steps.append(_put(Op.PUT, own[turn : turn + 1], [place]))
+            for alike in last.values():
+                sent = [puts[place][-1] for place in alike]
+                steps.append(_put(Op.PUT_SIGNAL_FLUSH, sent, alike))
+            if any(puts) and kind != "port":
+                steps += [NOP, *_on(Op.SIGNAL, map(bool, puts))]
             steps += _on(Op.SIGNAL, [(lane, level) in self.free for lane in lanes])
             into = [(lane, level) in self.puts or (lane, level) in self.free for lane in back]
             steps += _on(Op.WAIT, into)
-        kind = self._kind(lanes[0])
         channels = tuple(Channel(peer, kind, number) for _, peer, number in lanes)
         return ThreadBlock(tuple(steps), channels=channels)
-
-    def _level(
-        self, steps: list[Instruction], puts: Sequence[Sequence[Transfer]], lane: Lane
-    ) -> None:
-        """What lanes of a thread block put in one level, all by turns, and that it is there."""
-        port = self._kind(lane) == "port"
-        last: dict[int, list[int]] = defaultdict(list)  # a port's last put of each lane, by length
-        for turn in range(max(map(len, puts))):
-            for place, own in enumerate(puts):
-                if port and turn == len(own) - 1:
-                    last[own[turn].count].append(place)
-                elif turn < len(own):
-                    steps.append(_put(Op.PUT, own[turn : turn + 1], [place]))
-        for alike in last.values():
-            steps.append(_put(Op.PUT_SIGNAL_FLUSH, [puts[place][-1] for place in alike], alike))
-        if any(puts) and not port:
-            steps += [NOP, *_on(Op.SIGNAL, map(bool, puts))]
 
     def _kind(self, lane: Lane) -> Kind:
         return kind_of(lane[0], lane[1], self.boxes)

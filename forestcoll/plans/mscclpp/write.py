@@ -290,9 +290,12 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     check_header(program)
     check_structure(program)
     check_limits(program, limits)
-    _check_names(program)
+    for name in (program.name, *program.names):
+        if any(0xD800 <= ord(char) <= 0xDFFF for char in name):
+            raise PlanError(f"the name {name!r} has a character outside Unicode")
+    name, word = program.name, program.collective.value
     document = {
-        "name": _base_name(program),
+        "name": name if word in name else f"{name}.{word}".lstrip("."),
         "collective": program.collective.definition.plan_word,
         "protocol": program.protocol,
         "inplace": _choose_place(program, in_place),
@@ -310,17 +313,6 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     bare, full = json.dumps(document["name"]), json.dumps(f"{document['name']}.{digest}")
     return text.replace(bare, full, 1)  # the first string value of the text is the name
-
-
-def _base_name(program: Program) -> str:
-    word = program.collective.value
-    return program.name if word in program.name else f"{program.name}.{word}".lstrip(".")
-
-
-def _check_names(program: Program) -> None:
-    for name in (program.name, *program.names):
-        if any(0xD800 <= ord(char) <= 0xDFFF for char in name):
-            raise PlanError(f"the name {name!r} has a character outside Unicode")
 
 
 def _choose_place(program: Program, in_place: bool | None) -> bool:
