@@ -41,11 +41,8 @@ def count_chunks(program: Program) -> ChunkCounts:
     """
     n = program.n
     for r, rank in enumerate(program.ranks):
-        for what, count in (
-            ("input_chunks", rank.input_chunks),
-            ("output_chunks", rank.output_chunks),
-            ("scratch_chunks", rank.scratch_chunks),
-        ):
+        for what in ("input_chunks", "output_chunks", "scratch_chunks"):
+            count = getattr(rank, what)
             if count < 0:
                 raise PlanError(f"rank {r}: {what} is {count}; a buffer cannot be negative")
     first = program.ranks[0]

@@ -43,17 +43,21 @@ class Definition:
     `apart`: torch.distributed calls it with an input and an output, otherwise with one tensor.
     """
 
-    inputs: Parts
-    outputs: Parts
+    inputs: Parts = "one"
+    outputs: Parts = "one"
     phases: tuple[Phase, ...]
-    others: int | None
-    plan_word: str  # in plans of both formats: NCCL's own word
+    others: int | None = 1
     perf: str  # nccl-tests' program is `<perf>_perf`
     torch: tuple[str, ...]  # functions of torch.distributed, as far as a version has them
     reduces: bool = False
     root: Literal["none", "source", "target"] = "none"
     apart: bool = False
     hooked: bool = True  # MSCCL++'s NCCL shim looks plans up for it
+
+    @property
+    def plan_word(self) -> str:
+        """In plans of both formats: NCCL's own word."""
+        return self.perf.replace("_", "")
 
 
 class Collective(StrEnum):
@@ -164,11 +168,8 @@ class Collective(StrEnum):
 
 DEFINITIONS: dict[Collective, Definition] = {
     Collective.ALLGATHER: Definition(
-        inputs="one",
         outputs="each",
         phases=("broadcast",),
-        others=1,
-        plan_word="allgather",
         perf="all_gather",
         # all_gather_single: the name from PyTorch 2.13 on
         torch=("all_gather_into_tensor", "all_gather_single"),
@@ -176,43 +177,31 @@ DEFINITIONS: dict[Collective, Definition] = {
     ),
     Collective.REDUCE_SCATTER: Definition(
         inputs="each",
-        outputs="one",
         phases=("reduce",),
         reduces=True,
-        others=1,
-        plan_word="reducescatter",
         perf="reduce_scatter",
         torch=("reduce_scatter_tensor", "reduce_scatter_single"),
         apart=True,
     ),
     Collective.ALLREDUCE: Definition(
-        inputs="one",
-        outputs="one",
         phases=("reduce", "broadcast"),
         reduces=True,
         others=2,
-        plan_word="allreduce",
         perf="all_reduce",
         torch=("all_reduce",),
     ),
     Collective.BROADCAST: Definition(
-        inputs="one",
-        outputs="one",
         phases=("broadcast",),
         root="source",
         others=None,
-        plan_word="broadcast",
         perf="broadcast",
         torch=("broadcast",),
     ),
     Collective.REDUCE: Definition(
-        inputs="one",
-        outputs="one",
         phases=("reduce",),
         reduces=True,
         root="target",
         others=None,
-        plan_word="reduce",
         perf="reduce",
         torch=("reduce",),
         hooked=False,
@@ -221,8 +210,6 @@ DEFINITIONS: dict[Collective, Definition] = {
         inputs="each",
         outputs="each",
         phases=(),
-        others=1,
-        plan_word="alltoall",
         perf="alltoall",
         torch=("all_to_all_single",),
         apart=True,
