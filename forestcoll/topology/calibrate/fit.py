@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Topology
-from forestcoll.topology.calibrate.calls import Pair
-from forestcoll.topology.calibrate.measured import Measured
+from forestcoll.topology.calibrate.calls import Measured, Pair
 
 Arc = tuple[str, str]
 Class = tuple[str, str, Fraction]

@@ -531,7 +531,7 @@ def _tell_pairs(result: Pairs, ranks: int, sink: Sink) -> None:
     from statistics import median
 
     from forestcoll.topology.calibrate import Measured
-    from forestcoll.topology.calibrate.measured import dump_measurement
+    from forestcoll.topology.calibrate.calls import dump_measurement
     from forestcoll.ui.report.facts import grid
 
     measured = Measured("forestcoll measure", ranks, result.rates, result.latencies)
