@@ -25,7 +25,7 @@ from forestcoll.compile.alltoall_plans import check, make
 from forestcoll.execute import cpu
 from forestcoll.lower.alltoall.filling import blocks_for, fill, shares_of
 from forestcoll.lower.alltoall.lowering import Flow, Lanes, lower, transfers_of, write_out
-from forestcoll.lower.instances import BLOCK
+from forestcoll.lower.limits import BLOCK
 from forestcoll.plans.lint import lint
 from forestcoll.program import Buffer, Collective, Op, Program, Protocol
 from forestcoll.program.ops import SIGNALS, WAITS

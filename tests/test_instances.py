@@ -14,7 +14,7 @@ from forestcoll.compile.formats import Format
 from forestcoll.compile.search import add_blocks, search
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.lower import lower, usage
-from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, hardest
+from forestcoll.lower.limits import BLOCK, ENOUGH, LINK, hardest
 from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.schedule.forest import Forest
@@ -129,7 +129,7 @@ def test_fewer_are_taken_where_the_target_holds_no_more() -> None:
 
 
 def test_chunks_stay_few_enough_for_common_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.lower.instances.most_chunks", lambda n: 8 * n)
+    monkeypatch.setattr("forestcoll.lower.limits.most_chunks", lambda n: 8 * n)
     forest = solved("dgx-h100", Collective.ALLREDUCE)
     more, note = filled(forest, MSCCLPP, lower(forest, MSCCLPP))
     assert (usage(more).instances, more.ranks[0].input_chunks) == (8, 64)
@@ -137,7 +137,7 @@ def test_chunks_stay_few_enough_for_common_sizes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_chunks_that_divide_no_power_of_two_stay_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.lower.instances.RARE", 24)
+    monkeypatch.setattr("forestcoll.lower.limits.RARE", 24)
     forest = solved("star", Collective.ALLREDUCE, gpus="3", bandwidth="450")
     more, note = filled(forest, MSCCLPP, lower(forest, MSCCLPP))
     assert (usage(more).instances, more.ranks[0].input_chunks) == (8, 24)

@@ -31,12 +31,10 @@ from forestcoll.compile.search import (
 )
 from forestcoll.lower import lower, usage
 from forestcoll.lower.fifo import Port, match_ports, share_sums, sum_of
-from forestcoll.lower.instances import hardest
 from forestcoll.lower.layout import Layout, RankTree, layout
-from forestcoll.lower.limits import Limits
+from forestcoll.lower.limits import Limits, hardest
 from forestcoll.lower.onesided import Spread, blocks_of, forks
-from forestcoll.lower.schedule import links_of, schedule
-from forestcoll.lower.transfers import Transfer, early_copies
+from forestcoll.lower.schedule import Transfer, early_copies, links_of, schedule
 from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline, Program
 from forestcoll.program.targets import MSCCLPP, RCCL, Target, sms_of

@@ -19,7 +19,7 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import fifo, lower, schedule, usage
 from forestcoll.lower.layout import Layout, RankTree, layout
-from forestcoll.lower.transfers import Transfer, early_copies
+from forestcoll.lower.schedule import Transfer, early_copies
 from forestcoll.program import Buffer, Collective, Ref
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule import forest_file

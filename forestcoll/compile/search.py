@@ -5,7 +5,7 @@ blocks, how long slices are. An action makes other candidates of one. What is be
 the actions begin anew, until none makes a better one, or the plan is as fast as its links allow.
 
 Two things keep links idle. Too few thread blocks: each moves only so much, which is counted
-(lower/instances.py). And thread blocks that serve several links in turn, long chunks and slices of
+(lower/limits.py). And thread blocks that serve several links in turn, long chunks and slices of
 which others wait, equal messages in an order that fills one list alone: these show in simulated
 time, of a short call and of a long one.
 """
@@ -20,9 +20,8 @@ from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower import UNIT_BYTES, Usage, lower, slice_pipelines, usage
-from forestcoll.lower.instances import Work, hardest, most_instances, shortage
 from forestcoll.lower.layout import layout
-from forestcoll.lower.limits import bulk_protocol
+from forestcoll.lower.limits import Work, bulk_protocol, hardest, most_instances, shortage
 from forestcoll.lower.onesided import TOGETHER, Spread, forks
 from forestcoll.lower.schedule import ORDERS, Partners
 from forestcoll.program import Pipeline, Program

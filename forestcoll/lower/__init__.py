@@ -1,15 +1,15 @@
 """Forest -> Program: chunks, thread blocks, channels, within the limits of a target.
 
     layout         which chunks a tree carries, and where they lie in each rank's buffers
-    transfers      what one rank hands another in one step, of trees and of routes
-    schedule       transfers for much data in the order of a schedule on the links
+    schedule       transfers: what one rank hands another in one step, of trees and of routes; for
+                   much data in the order of a schedule on the links
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
     packets        MSCCL++ for few bytes
     rounds         allreduce of few bytes, without trees
     nvls           MSCCL++ where switches copy and add
-    instances      how many thread blocks the work of a rank takes
-    limits         what a program takes of a target, the refusals, its protocol and channels
+    limits         what a program takes of a target, the refusals, its protocol and channels,
+                   how many thread blocks the work of a rank takes
 
 In C++ (graph/kernel/lowering):
 
@@ -34,11 +34,11 @@ from dataclasses import replace
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.fifo import lower_fifo
-from forestcoll.lower.instances import block_rate
 from forestcoll.lower.layout import Layout, layout, no_parity, parity_of
 from forestcoll.lower.limits import (
     Limits,
     Usage,
+    block_rate,
     bulk_protocol,
     check_ranks,
     choose_protocol,

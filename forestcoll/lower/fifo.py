@@ -33,11 +33,26 @@ from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
-from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks, turn
-from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps
-from forestcoll.lower.schedule import MOST_UNIT, Channels, Links, schedule
-from forestcoll.lower.transfers import Connection, Transfer, by_levels, early_copies
+from forestcoll.lower.limits import (
+    BLOCK,
+    ENOUGH,
+    LINK,
+    Limits,
+    check_ranks,
+    check_steps,
+    most_steps,
+)
+from forestcoll.lower.schedule import (
+    MOST_UNIT,
+    Channels,
+    Connection,
+    Links,
+    Transfer,
+    by_levels,
+    early_copies,
+    schedule,
+)
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 from forestcoll.program.targets import Target
 from forestcoll.verify._machine import Columns

@@ -60,7 +60,7 @@ from typing import NamedTuple
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout, RankTree, cut_evenly, from_next, ref_at
 from forestcoll.lower.limits import KINDS, NOP, Kind, Limits, batches, kind_of, sync
-from forestcoll.lower.transfers import Transfer, touch
+from forestcoll.lower.schedule import Transfer, touch
 from forestcoll.program import (
     PACKETS,
     Buffer,

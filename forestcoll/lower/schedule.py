@@ -1,4 +1,10 @@
-"""Transfers in the order of a schedule on the links, for much data (fifo programs).
+"""Transfers, and their order in a schedule on the links, for much data (fifo programs).
+
+A transfer is what one rank hands another in one step, the one product of trees and of routes. Every
+edge of a tree carries the tree's chunks, every hop of a route those of its blocks. A transfer knows
+those that it needs; they come before it in every list. The level of a transfer is the number of
+steps that have to be done before it; transfers of one connection and level that are neighbours may
+become one (`join`).
 
 The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
 Where trees are done level by level, or root by root, links wait for the one tree that they are for;
@@ -21,18 +27,249 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 from forestcoll.graph.kernel import _kernel
-from forestcoll.lower.layout import Layout, RankTree
-from forestcoll.lower.transfers import Connection, Transfer, cut_trees, open_sums, transfers_of
+from forestcoll.lower.layout import Layout, RankTree, cut_evenly, own_ref
+from forestcoll.program import Buffer, Ref
 from forestcoll.program.targets import TREE_RATE
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.routes import Pair, routes
+
+READERS = 16
+"""A root's copy to its own output waits for the sends of the same data, up to so many.
+
+With more it comes first, and the sends wait for it: one dependency each.
+"""
+
+Land = Literal["open", "add", "final"]
+Connection = tuple[int, int, int, int]  # sender, receiver, group, parity of the channels
+Apart = Literal["instances", "phases", "none"]
+"""What has connections of its own: the equal parts of the forest; the phases of an allreduce and
+the trees of a rooted collective; nothing."""
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that takes three times as long, and they are many
+class Transfer:
+    """`source` at rank `src` goes to rank `dst`, and into `total` there.
+
+    Land "final": received in place, at `total`. "open": the first part of a sum: received at
+    `total`, the own input is added to it. "add": received in a slot of its own, added to `total`.
+    `chunk`: the first of the chunks of the whole. `tree`: which tree's, or what else orders equals.
+    `needs`: numbers of the transfers that bring what it carries. `group`: transfers of one have
+    connections of their own.
+    """
+
+    src: int
+    dst: int
+    source: Ref
+    total: Ref
+    land: Land
+    chunk: int
+    tree: int
+    needs: Sequence[int] = field(default=())
+    group: int = 0
+    parity: int = -1  # of the channels that it may take, -1: any
+    level: int = 0
+
+    @property
+    def count(self) -> int:
+        """Chunks that it carries."""
+        return self.source.count
+
+    @property
+    def connection(self) -> Connection:
+        """What it shares channels with."""
+        return self.src, self.dst, self.group, self.parity
+
+    @property
+    def key(self) -> tuple[int, bool, int, int, int, int]:
+        """Place in the order: the first part of a sum before the others of the same level."""
+        return self.level, self.land != "open", self.tree, self.src, self.dst, self.chunk
+
+
+def cut_trees(trees: Iterable[RankTree], most: int) -> Iterator[RankTree]:
+    """Yields the trees, those of more than `most` chunks cut into nearly equal parts."""
+    for tree in trees:
+        end = tree.first + tree.count
+        for low, high in cut_evenly(tree.first, end, -(-tree.count // most)):
+            yield replace(tree, first=low, count=high - low)
+
+
+def early_copies(layout: Layout) -> frozenset[int]:
+    """Returns the ranks that copy their data to the output before all else, and send from there."""
+    if layout.collective.reduces:  # sums begin with it
+        return frozenset(range(layout.n))
+    children: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for tree in layout.trees:
+        own = ((r, tree.instance) for r, p in enumerate(tree.parent) if p == tree.root)
+        children[tree.root].update(own)
+    return frozenset(r for r, readers in children.items() if len(readers) > READERS)
+
+
+def transfers_of(
+    layout: Layout, trees: Sequence[RankTree], early: frozenset[int], apart: Apart
+) -> tuple[list[Transfer], list[int]]:
+    """Returns the transfers of all trees, and the chunks of scratch that every rank needs.
+
+    Each comes after those that it needs. Sums of more than one part have none yet that opens them.
+    """
+    sums, scratch = _partial_sums(trees, layout.n)
+    transfers: list[Transfer] = []
+    home: dict[int, list[int]] = defaultdict(list)  # chunk: the transfers that bring its sum home
+    groups = _groups(layout, trees, apart)
+
+    def reduce(number: int, tree: RankTree) -> None:
+        first, count = tree.first, tree.count
+        needs: dict[int, list[int]] = {}  # rank with children: what brings their sums
+        for rank in reversed(tree.order[1:]):
+            parent = tree.parent[rank]
+            if parent == tree.root:
+                total = layout.output(parent, first, count)
+            else:
+                total = own_ref(Buffer.SCRATCH, sums[number, parent], count)
+            own, before = needs.get(rank, []), needs.setdefault(parent, [])
+            if own:
+                source = own_ref(Buffer.SCRATCH, sums[number, rank], count)
+            else:
+                source = layout.input(rank, first, count)
+            awaited = [*own, *before[-1:]] if tree.ordered else own
+            before.append(len(transfers))
+            ways = groups[number], tree.parities[rank]
+            transfers.append(
+                Transfer(rank, parent, source, total, "add", first, number, awaited, *ways)
+            )
+        for chunk in range(first, first + count):
+            home[chunk] += needs[tree.root]
+
+    def broadcast(number: int, tree: RankTree) -> None:
+        first, count, root = tree.first, tree.count, tree.root
+        whole = sorted({m for c in range(first, first + count) for m in home.get(c, ())})
+        outputs = [layout.output(rank, first, count) for rank in range(layout.n)]
+        own = outputs[root] if root in early else layout.input(root, first, count)
+        bringing: dict[int, list[int]] = {root: whole}
+        for rank in tree.order[1:]:
+            parent = tree.parent[rank]
+            source = own if parent == root else outputs[parent]
+            needs, ways = bringing[parent], (groups[number], tree.parities[rank])
+            bringing[rank] = [len(transfers)]
+            transfers.append(
+                Transfer(parent, rank, source, outputs[rank], "final", first, number, needs, *ways)
+            )
+
+    for phase, add in (("reduce", reduce), ("broadcast", broadcast)):
+        for number, tree in enumerate(trees):
+            if tree.phase == phase:
+                add(number, tree)
+    return transfers, scratch
+
+
+def _partial_sums(
+    trees: Sequence[RankTree], n: int
+) -> tuple[dict[tuple[int, int], int], list[int]]:
+    """Returns the scratch offset of the partial sums of (tree, rank), and how much a rank needs.
+
+    They lie in the order of the chunks, so that neighbours there are neighbours here.
+    """
+    needs: list[list[tuple[int, int, int]]] = [[] for _ in range(n)]
+    for number, tree in enumerate(trees):
+        if tree.phase == "reduce":
+            for rank in set(tree.parent) - {-1, tree.root}:
+                needs[rank].append((tree.first, tree.count, number))
+    offsets = {}
+    sizes = []
+    for rank, need in enumerate(needs):
+        used = 0
+        for _, count, number in sorted(need):
+            offsets[number, rank] = used
+            used += count
+        sizes.append(used)
+    return offsets, sizes
+
+
+def _groups(layout: Layout, trees: Sequence[RankTree], apart: Apart) -> list[int]:
+    """Returns each tree's group. All parts of a tree are in one."""
+    if apart == "instances":
+        return [tree.instance for tree in trees]
+    if apart == "none":
+        return [0] * len(trees)
+    if not layout.collective.has_root:
+        return [int(layout.collective.reduces and t.phase == "broadcast") for t in trees]
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault((t.phase, t.parent), len(numbers)) for t in trees]
+
+
+def open_sums(trees: Sequence[RankTree], transfers: Iterable[Transfer]) -> None:
+    """Lets the first part, in this order, of every sum that is not the root's open it.
+
+    In place the root's result lies on its input: nothing may be received there.
+    """
+    begun: set[tuple[int, int]] = set()
+    for transfer in transfers:
+        if transfer.land != "final" and transfer.dst != trees[transfer.tree].root:
+            key = (transfer.tree, transfer.dst)
+            transfer.land = "add" if key in begun else "open"
+            begun.add(key)
+
+
+def by_levels(layout: Layout, most: int, early: frozenset[int]) -> tuple[list[Transfer], list[int]]:
+    """Returns all transfers level by level, in as few steps as can be, and each rank's scratch.
+
+    None has more than `most` chunks.
+    """
+    trees = list(cut_trees(layout.trees, most))
+    transfers, scratch = transfers_of(layout, trees, early, "instances")
+    for transfer in transfers:
+        transfer.level = max([1 + transfers[n].level for n in transfer.needs], default=0)
+    open_sums(trees, sorted(transfers, key=lambda t: (t.level, t.src)))
+    joined = join(sorted(transfers, key=lambda t: (t.connection, t.level, t.land, t.chunk)), most)
+    return sorted(joined, key=lambda t: t.key), scratch
+
+
+def join(transfers: Iterable[Transfer], most: int) -> Iterator[Transfer]:
+    """Yields the transfers, those next to each other that are neighbours at both ends as one.
+
+    Only those of one connection and level: all that they wait for still comes before all that waits
+    for them. None gets more than `most` chunks.
+    """
+    last: Transfer | None = None
+    for transfer in transfers:
+        if (
+            last is not None
+            and (last.connection, last.level, last.land)
+            == (transfer.connection, transfer.level, transfer.land)
+            and last.count + transfer.count <= most
+            and (last.land == "final" or last.chunk + last.count == transfer.chunk)
+            and touch(last.source, transfer.source)
+            and touch(last.total, transfer.total)
+        ):
+            last = replace(
+                last,
+                tree=min(last.tree, transfer.tree),
+                source=_both(last.source, transfer.source),
+                total=_both(last.total, transfer.total),
+            )
+            continue
+        if last is not None:
+            yield last
+        last = transfer
+    if last is not None:
+        yield last
+
+
+def touch(a: Ref, b: Ref) -> bool:
+    """Tells whether `b` begins where `a` ends."""
+    return a.buffer == b.buffer and a.offset + a.count == b.offset
+
+
+def _both(a: Ref, b: Ref) -> Ref:
+    return Ref(a.buffer, a.offset, a.count + b.count)
+
 
 Partners = Literal["shift", "exchange", "exchange-back", "shift-back"]
 """Which of equally urgent transfers goes first: that to the nearest rank, or to the farthest.

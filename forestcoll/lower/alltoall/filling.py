@@ -16,8 +16,7 @@ from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
-from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, most_instances
-from forestcoll.lower.limits import kind_of
+from forestcoll.lower.limits import BLOCK, ENOUGH, LINK, kind_of, most_instances
 from forestcoll.program import Program, Protocol
 from forestcoll.program.targets import Target
 from forestcoll.solver.alltoall.routes import Routes

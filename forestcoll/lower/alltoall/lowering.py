@@ -23,7 +23,7 @@ from forestcoll.lower.fifo import write_fifo
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.packets import write_packets
-from forestcoll.lower.transfers import Transfer, join
+from forestcoll.lower.schedule import Transfer, join
 from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
 from forestcoll.program.targets import Target
 from forestcoll.solver.alltoall.routes import MOST_PATHS, Flow, Path, Routes

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout, local_blocks, ref_at
 from forestcoll.lower.limits import KINDS, NOP, Boxes, Kind, Limits, check_ranks, kind_of, steps
-from forestcoll.lower.transfers import Transfer
+from forestcoll.lower.schedule import Transfer
 from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, ThreadBlock
 
 MOST_LANES = 8
