@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import cycle
@@ -406,11 +406,9 @@ def _links_of(graph: nx.Graph[Any]) -> list[Link]:
             oneway=graph.is_directed(),
             rule=data.get("rule"),
         )
-        back = links.get((key, dst, src))
-        same = (link.bandwidth, link.latency, link.count)
-        opposite = back and (back.bandwidth, back.latency, back.count)
-        if back is not None and opposite == same and back.rule == link.rule:
-            links[key, dst, src] = Link(dst, src, *same, rule=link.rule)
+        back = replace(link, src=dst, dst=src)
+        if links.get((key, dst, src)) == back:
+            links[key, dst, src] = replace(back, oneway=False)
         else:
             links[key, src, dst] = link
     return list(links.values())

@@ -10,7 +10,7 @@ from fractions import Fraction
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import Number
 from forestcoll.topology.numbers import bandwidth, doubt_port, has_unit, show
-from forestcoll.topology.source import Place, Table, Text, Value, located
+from forestcoll.topology.source import Place, Table, Value, located
 
 PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
 _PORT = re.compile(r"\b(network|nic|uplink|port|fabric|leaf|rail)\b")
@@ -74,9 +74,11 @@ def _parameter(name: str, entry: Value, place: Place) -> Parameter:
     table = entry if isinstance(entry, Table) else bare
     table.check_keys(what, PARAMETER_KEYS, needed=("default",))
     numbers: dict[str, Number] = {}
+    rate = False
     for key in ("default", "minimum", "maximum"):
         text = table.text(key, what)
         if text is not None:
+            rate |= has_unit(text.text)
             with located(text, f"{what}: {key}"):
                 value = bandwidth(text.text)
             numbers[key] = value.numerator if value.denominator == 1 else value
@@ -88,10 +90,7 @@ def _parameter(name: str, entry: Value, place: Place) -> Parameter:
     kind = words("type")
     if kind not in ("", "integer", "number"):
         raise place.error(f"{what}: type is 'integer' or 'number', not '{kind}'")
-    rate = "GB/s" in words("description") or any(
-        isinstance(text, Text) and has_unit(text.text)
-        for text in map(table.items.get, ("default", "minimum", "maximum"))
-    )
+    rate |= "GB/s" in words("description")
     default = numbers["default"]
     integer = kind == "integer" or (not kind and isinstance(default, int) and not rate)
     minimum = numbers.get("minimum", 1 if integer else None)
