@@ -135,7 +135,22 @@ class Merged:
         listed = [*self._expand(self.spans.__getitem__)]
         apart = dict(self.apart)
         for word in dict.fromkeys(words):
-            for name, values in self._values_apart(word, listed).items():
+            means = matcher(word) if is_glob(word) else word.__eq__
+            hits = [means(node) for node, _, _ in listed]
+            meant: dict[str, set[int]] = {}
+            for (_, own, _), hit in zip(listed, hits, strict=True):
+                for name, value in own.items() if hit else ():
+                    meant.setdefault(name, set()).add(value)
+            told = {n: v for n, v in meant.items() if len(v) < len(self.spans[n])}
+            cells = [
+                (place, tuple((n, v) for n, v in own.items() if v in told.get(n, ())))
+                for _, own, place in listed
+            ]
+            whole = Counter(cells)
+            part = Counter(cell for cell, hit in zip(cells, hits, strict=True) if hit)
+            if any(whole[cell] != count for cell, count in part.items()):
+                told = meant  # no product of values: each of them alone
+            for name, values in told.items():
                 apart[name] = apart.get(name, frozenset()) | values
         return replace(self, apart=apart)
 
@@ -167,24 +182,3 @@ class Merged:
                             f"'{text}' stands for more than {NODES:,} nodes {NODES.note}"
                         )
                     yield node, own, (t, k)
-
-    def _values_apart(
-        self, word: str, listed: Sequence[tuple[str, dict[str, int], tuple[int, int]]]
-    ) -> dict[str, frozenset[int]]:
-        """Per index the values that one node id or glob tells from the others."""
-        means = matcher(word) if is_glob(word) else word.__eq__
-        hits = [means(node) for node, _, _ in listed]
-        meant: dict[str, set[int]] = {}
-        for (_, own, _), hit in zip(listed, hits, strict=True):
-            for name, value in own.items() if hit else ():
-                meant.setdefault(name, set()).add(value)
-        told = {n: v for n, v in meant.items() if len(v) < len(self.spans[n])}
-
-        def cell(own: Mapping[str, int], place: tuple[int, int]) -> object:
-            return place, tuple((n, v) for n, v in own.items() if v in told.get(n, ()))
-
-        cells = [cell(own, place) for _, own, place in listed]
-        whole, part = Counter(cells), Counter(c for c, hit in zip(cells, hits, strict=True) if hit)
-        if any(whole[c] != count for c, count in part.items()):
-            told = meant  # no product of values: each of them alone
-        return {name: frozenset(values) for name, values in told.items()}

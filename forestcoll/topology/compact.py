@@ -154,10 +154,21 @@ class Expansion:
             with located(place, what):
                 template = compile_template(key)
                 self.compute(STEPS_OF_NODE + template.cost)
-            node = self.node(entry, place, what, names)
-            if node is None:
+            fields = entry.as_table(what)
+            fields.check_keys(what, NODE_KEYS, needed=("kind",))
+            kind = fields.items["kind"].as_text(f"{what}: kind")
+            if kind.text not in ("gpu", "switch"):
+                hint = did_you_mean(kind.text, ("gpu", "switch")) or "; it is 'gpu' or 'switch'"
+                raise kind.error(f"{what}: unknown kind '{kind.text[:40]}'{hint}")
+            flags = {
+                key: self.flag(fields.items[key], f"{what}: {key}", names)
+                for key in ("multicast", "aggregation", "when")
+                if key in fields.items
+            }
+            if not flags.pop("when", True):
                 continue
             with located(place, what):
+                node = Node("gpu" if kind.text == "gpu" else "switch", **flags)
                 merged = indices_in(template, self.alike)
                 if not self.spans.keys().isdisjoint(merged):
                     self.merged_nodes.append(key)
@@ -174,26 +185,6 @@ class Expansion:
                     self.nodes[name] = node
                     self.lines[name] = place.line
                     check_sizes(len(self.nodes), 0)
-
-    def node(
-        self, entry: Value, place: Place, what: str, names: Mapping[str, Number]
-    ) -> Node | None:
-        """One entry of `nodes:`, or None when its `when` is false."""
-        table = entry.as_table(what)
-        table.check_keys(what, NODE_KEYS, needed=("kind",))
-        kind = table.items["kind"].as_text(f"{what}: kind")
-        if kind.text not in ("gpu", "switch"):
-            hint = did_you_mean(kind.text, ("gpu", "switch")) or "; it is 'gpu' or 'switch'"
-            raise kind.error(f"{what}: unknown kind '{kind.text[:40]}'{hint}")
-        flags = {
-            key: self.flag(table.items[key], f"{what}: {key}", names)
-            for key in ("multicast", "aggregation", "when")
-            if key in table.items
-        }
-        if not flags.pop("when", True):
-            return None
-        with located(place, what):
-            return Node("gpu" if kind.text == "gpu" else "switch", **flags)
 
     def flag(self, value: Value, what: str, names: Mapping[str, Number]) -> bool:
         """`true`, `false`, or an expression that is 1 or 0."""

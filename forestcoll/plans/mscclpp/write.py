@@ -111,18 +111,6 @@ def _faults(block: ThreadBlock, step: Instruction) -> Iterator[str]:
             yield f"{op} to rank {ref.rank} over a channel to rank {channel.peer}"
 
 
-def check_protocol(program: Program) -> None:
-    """PlanError where protocol, packets and halves of scratch do not go together."""
-    packets = any(i.op in PACKETS for *_, i in program.instructions())
-    if program.protocol not in ("Simple", "LL") or (program.protocol == "LL") != packets:
-        has = "has packet operations" if packets else "has no packet operations"
-        raise PlanError(
-            f"protocol {program.protocol}, but the program {has}: for MSCCL++ LL is just that "
-            f"there are some, and everything else is Simple"
-        )
-    check_halves(program)
-
-
 def check_halves(program: Program) -> None:
     """PlanError where the second half of scratch would begin within a packet."""
     if not program.double_scratch:
@@ -137,8 +125,23 @@ def check_halves(program: Program) -> None:
 
 def check_limits(program: Program, target: Target) -> None:
     """PlanError where the runtime would refuse the plan, or silently run another one."""
-    check_protocol(program)
-    check_group(target, program.names, _far(program), program.name)
+    packets = any(i.op in PACKETS for *_, i in program.instructions())
+    if program.protocol not in ("Simple", "LL") or (program.protocol == "LL") != packets:
+        has = "has packet operations" if packets else "has no packet operations"
+        raise PlanError(
+            f"protocol {program.protocol}, but the program {has}: for MSCCL++ LL is just that "
+            f"there are some, and everything else is Simple"
+        )
+    check_halves(program)
+    of = [place.node for place in places(program.names, program.n).places]
+    far = {  # with ports to other nodes
+        r
+        for r, rank in enumerate(program.ranks)
+        for block in rank.thread_blocks
+        for channel in block.channels
+        if channel.kind == "port" and of[channel.peer] != of[r]
+    }
+    check_group(target, program.names, far, program.name)
     for r, rank in enumerate(program.ranks):
         if not rank.thread_blocks:
             raise PlanError(
@@ -157,18 +160,6 @@ def check_limits(program: Program, target: Target) -> None:
         for b, block in enumerate(rank.thread_blocks):
             for step, words in _limit_faults(block, target):
                 raise PlanError(f"{where(r, b, *step)}: {words}")
-
-
-def _far(program: Program) -> set[int]:
-    """The ranks with ports to other nodes."""
-    of = [place.node for place in places(program.names, program.n).places]
-    return {
-        r
-        for r, rank in enumerate(program.ranks)
-        for block in rank.thread_blocks
-        for channel in block.channels
-        if channel.kind == "port" and of[channel.peer] != of[r]
-    }
 
 
 def _limit_faults(block: ThreadBlock, target: Target) -> Iterator[tuple[tuple[int, ...], str]]:
