@@ -303,8 +303,14 @@ def _check_grammar(text: str, out: Findings) -> None:
     for match in TOKEN.finditer(text):
         token = match[0]
         if token[0] != "<":
-            if token.strip(" \n\r"):
-                _check_between(token, line, seen_tag, out)
+            rest = token.strip(" \n\r")
+            at = line + token[: token.find(rest[:1])].count("\n")
+            if rest.isspace():
+                out.add("XML-WHITESPACE", f"{rest[0]!r} between tags", line=at)
+            elif rest.startswith("\ufeff") and not seen_tag:
+                out.add("XML-TEXT", "a byte order mark before the first tag", line=at)
+            elif rest:
+                out.refuse("XML-TEXT", f"{rest[:40]!r} between tags", line=at)
         elif token == "<" or (token.startswith("<!--") and not token.endswith("-->")):
             return  # the file ends in a tag
         elif token.startswith("<!--"):
@@ -325,17 +331,6 @@ def _check_names(token: str, line: int, out: Findings) -> None:
         if len(name.encode(errors="replace")) > MAX_NAME:
             out.add("XML-VALUE-LENGTH", f"the name {name[:40]!r}... has {len(name)} characters",
                     line=line)  # fmt: skip
-
-
-def _check_between(token: str, line: int, seen_tag: bool, out: Findings) -> None:
-    rest = token.strip(" \n\r")
-    line += token.find(rest[:1]) >= 0 and token[: token.find(rest[:1])].count("\n")
-    if rest.isspace():
-        out.add("XML-WHITESPACE", f"{rest[0]!r} between tags", line=line)
-    elif rest.startswith("\ufeff") and not seen_tag:
-        out.add("XML-TEXT", "a byte order mark before the first tag", line=line)
-    else:
-        out.refuse("XML-TEXT", f"{rest[:40]!r} between tags", line=line)
 
 
 def _check_tag(token: str, line: int, out: Findings) -> None:

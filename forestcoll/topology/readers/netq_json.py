@@ -112,7 +112,13 @@ class _Graph:
             yield min(ends), max(ends)
 
     def fabric(self, cables: list[tuple[End, End]], rate: Fraction) -> Fabric:
-        self.check_ports(cables)
+        far: dict[End, End] = {}
+        for one, two in cables:
+            for end, other in ((one, two), (two, one)):
+                if far.setdefault(end, other) != other:
+                    raise self.values.error(
+                        f"{self.names[end[0]]} {end[1]} has two cables; a port has one"
+                    )
         keys = list(self.names)
         ids = dict(zip(keys, make_ids([(self.names[key], key) for key in keys]), strict=True))
         used = {node for cable in cables for node, _ in cable}
@@ -125,12 +131,3 @@ class _Graph:
         hosts = tuple(ids[key] for key in keys if key in used and key not in self.switches)
         notes = (f"every cable counts {float(rate):g} GB/s, as given: the graph has no rates",)
         return build_fabric(self.values, switches, hosts, joined_cables, notes)
-
-    def check_ports(self, cables: list[tuple[End, End]]) -> None:
-        far: dict[End, End] = {}
-        for one, two in cables:
-            for end, other in ((one, two), (two, one)):
-                if far.setdefault(end, other) != other:
-                    raise self.values.error(
-                        f"{self.names[end[0]]} {end[1]} has two cables; a port has one"
-                    )
