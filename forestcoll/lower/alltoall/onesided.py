@@ -93,10 +93,13 @@ class _Writer:
         self.free: set[tuple[Lane, int]] = set()  # lanes that only say that scratch is free again
         for t in transfers:
             if t.total.buffer is Buffer.SCRATCH and t.level >= TURNS:
-                # it signals in the level before, if it does not do so anyway
-                own = [lane for lane in self.lanes[t.dst] if lane[1] == t.src]
-                if not any((lane, t.level - 1) in self.puts for lane in own):
-                    self.free.add((own[0], t.level - 1))
+                self._tell(t.dst, t.src, t.level - 1)
+
+    def _tell(self, rank: int, peer: int, level: int) -> None:
+        """Let `rank` signal to `peer` in a level, if it does not do so anyway."""
+        lanes = [lane for lane in self.lanes[rank] if lane[1] == peer]
+        if not any((lane, level) in self.puts for lane in lanes):
+            self.free.add((lanes[0], level))
 
     def rank(self, rank: int, width: int, scratch: int) -> RankProgram:
         """Its thread blocks: of the lanes of a kind `width` each at most, and copies."""
