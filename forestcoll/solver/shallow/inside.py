@@ -7,14 +7,17 @@ of the box. Else the general packers say what is possible.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.schedule.forest import Path
 from forestcoll.solver.packing import trim_to_supply
+
+T = TypeVar("T")
 
 MOVES = 2
 """Re-hangings at most, for each box of each unit."""
@@ -29,9 +32,9 @@ NEARLY = 30
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """Per tree its root and how boxes hang: depth, number of the path, depth, path, ..."""
+    """Roots, with how many equal trees hang as one; of each how boxes hang: depth, path, ..."""
 
-    roots: list[int]
+    units: list[tuple[int, int]]
     paths: list[Path]
     trees: list[list[int]]
 
@@ -79,7 +82,6 @@ def hang(
             twin[e], twin[last] = last, e
     rest = [-1] * (more - nodes)
     links_given = (more, tail, head, capacity, [*box, *rest], spread, ranks, [*entries, *rest])
-    roots = [v for v, many in units for _ in range(many)]
     for seed in range(ATTEMPTS):
         moves = MOVES * len(spread) * len(units) + MOVES_MORE
         overload, _, paths, trees = _kernel.rehang(
@@ -88,11 +90,10 @@ def hang(
         if overload == 0:
             if rest:
                 paths = [tuple([v for v in path if v < nodes]) for path in paths]
-            each = zip(units, trees, strict=True)
-            return Hung(roots, paths, [tree for (_, many), tree in each for _ in range(many)])
+            return Hung(units, paths, trees)
         if not 0 < overload < NEARLY * units[0][1]:
             break
-        units = [(v, 1) for v in roots]
+        units = [(v, 1) for v, many in units for _ in range(many)]
     return None
 
 
@@ -180,7 +181,7 @@ class Interior:
                 if taken is None:
                     return None
                 ways.append(taken)
-            stars[rank] = [Spread.of(rank, *star) for star in _slices(ways, units)]
+            stars[rank] = [Spread.of(rank, *star) for star in slices(ways, units)]
         return stars
 
     def _hops(
@@ -228,7 +229,7 @@ class Interior:
             return None
         trees = Counter(
             (root, tuple(hung.paths[number] for number in tree[1::2]))
-            for root, tree in zip(hung.roots, hung.trees, strict=True)
+            for (root, _), tree in zip(hung.units, hung.trees, strict=True)
         )
         return _by_root((root, weight, paths) for (root, paths), weight in trees.items())
 
@@ -268,18 +269,14 @@ def _by_root(trees: Iterable[tuple[int, int, tuple[Path, ...]]]) -> dict[int, li
     return {root: sorted(spreads, key=lambda s: s.height) for root, spreads in found.items()}
 
 
-def _slices(
-    ways: Sequence[list[tuple[int, Path]]], units: int
-) -> list[tuple[int, tuple[Path, ...]]]:
-    """`units` stars out of the ways to each mate, as few different ones as their amounts allow."""
+def slices(ways: Sequence[list[tuple[int, T]]], units: int) -> Iterator[tuple[int, tuple[T, ...]]]:
+    """(weight, one of each of the `ways`) for `units` in all, as few as their amounts allow."""
     left = [list(reversed(way)) for way in ways]
-    stars = []
     while units:
         weight = min(way[-1][0] for way in left)
-        stars.append((weight, tuple(way[-1][1] for way in left)))
+        yield weight, tuple(way[-1][1] for way in left)
         for way in left:
-            amount, path = way.pop()
+            amount, thing = way.pop()
             if amount > weight:
-                way.append((amount - weight, path))
+                way.append((amount - weight, thing))
         units -= weight
-    return stars

@@ -17,7 +17,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
-from forestcoll.solver.shallow.inside import Hung, Interior, Spread, hang
+from forestcoll.solver.shallow.inside import Hung, Interior, Spread, hang, slices
 from forestcoll.solver.task import Task
 
 MOST_EDGES = 4_000_000
@@ -145,34 +145,41 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
         return None
     weights: Counter[tuple[int, ...]] = Counter()
     trees_inside: dict[tuple[int, ...], tuple[Path, ...]] = {}
-    for root, tree, inside in zip(hung.roots, hung.trees, chosen, strict=True):
-        key = (root, *tree[1::2], *map(id, inside))
-        weights[key] += 1
-        if key in trees_inside:
-            continue
-        edges = [*inside[0].paths]
-        for number, spread in zip(tree[1::2], inside[1:], strict=True):
-            edges.append(hung.paths[number])
-            edges += spread.paths
-        trees_inside[key] = tuple(edges)
+    for (root, many), tree, ways in zip(hung.units, hung.trees, chosen, strict=True):
+        for weight, inside in slices(ways, many):
+            key = (root, *tree[1::2], *map(id, inside))
+            weights[key] += weight
+            if key in trees_inside:
+                continue
+            edges = [*inside[0].paths]
+            for number, spread in zip(tree[1::2], inside[1:], strict=True):
+                edges.append(hung.paths[number])
+                edges += spread.paths
+            trees_inside[key] = tuple(edges)
     return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in trees_inside.items()]
 
 
 _Entry = tuple[int, int, int]
 """(depth, unit, place): hops before it enters the `place`-th box of its tree; 0: the root's."""
+_Shares = list[tuple[int, Spread]]
+"""How many of a unit's trees spread in which way, one way after the other."""
 
 
-def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
+def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
     """Per unit how each box spreads it, first the root's own, then in the order of its tree."""
     first, last = [path[0] for path in hung.paths], [path[-1] for path in hung.paths]
     entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
     senders: list[frozenset[int]] = []  # per unit the ranks that send to other boxes
-    for unit, (root, tree) in enumerate(zip(hung.roots, hung.trees, strict=True)):
+    for unit, ((root, _), tree) in enumerate(zip(hung.units, hung.trees, strict=True)):
         entries[root].append((0, unit, 0))
         for place in range(0, len(tree), 2):
             entries[last[tree[place + 1]]].append((tree[place], unit, place // 2 + 1))
         senders.append(frozenset(first[number] for number in tree[1::2]))
-    chosen = [[_NOTHING] * (len(tree) // 2 + 1) for tree in hung.trees]
+    weights = [many for _, many in hung.units]
+    chosen = [
+        [[(many, _NOTHING)]] * (len(tree) // 2 + 1)
+        for many, tree in zip(weights, hung.trees, strict=True)
+    ]
     for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
         if len(members) == 1:
             continue
@@ -184,15 +191,20 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
         else:
             interior = Interior(boxes.graph, members, links)
             onward = {
-                v: sum(bool(senders[u] & held) and senders[u] != {v} for _, u, _ in entries[v])
+                v: sum(
+                    weights[u] for _, u, _ in entries[v] if senders[u] & held and senders[u] != {v}
+                )
                 for v in members
             }
-            spreads = interior.spread({v: len(entries[v]) for v in members}, onward)
+            starts = {v: sum(weights[u] for _, u, _ in entries[v]) for v in members}
+            spreads = interior.spread(starts, onward)
         if spreads is None:
             return None
         for rank, some in spreads.items():
-            for (_, unit, place), spread in _assign(rank, entries[rank], some, mates[rank]):
-                chosen[unit][place] = spread
+            for (_, unit, place), shares in _assign(
+                rank, entries[rank], some, mates[rank], weights
+            ):
+                chosen[unit][place] = shares
     return chosen
 
 
@@ -200,15 +212,19 @@ _NOTHING = Spread(0, (), {})
 
 
 def _assign(
-    rank: int, entries: list[_Entry], spreads: list[Spread], onward: list[frozenset[int]]
-) -> Iterator[tuple[_Entry, Spread]]:
-    """Each of the entries of a rank with one of its trees; `onward`: the ranks that send it on.
+    rank: int,
+    entries: list[_Entry],
+    spreads: list[Spread],
+    onward: list[frozenset[int]],
+    weights: Sequence[int],
+) -> Iterator[tuple[_Entry, _Shares]]:
+    """Each of the entries of a rank with trees for its unit; `onward`: the ranks that send it on.
 
     First choose those that other ranks of the box send on, what enters deepest before the rest: a
     tree in which these ranks are near, then a low one.
     """
     if len(spreads) == 1:
-        yield from ((entry, spreads[0]) for entry in entries)
+        yield from ((entry, [(weights[entry[1]], spreads[0])]) for entry in entries)
         return
     left = [spread.weight for spread in spreads]
     heights = [spread.height for spread in spreads]
@@ -220,10 +236,17 @@ def _assign(
         )
         for nodes in set(onward)
     }
-    keys = [(nodes <= {rank}, -entry[0]) for nodes, entry in zip(onward, entries, strict=True)]
+    near = {nodes: nodes <= {rank} for nodes in queues}
+    keys = [(near[nodes], -entry[0]) for nodes, entry in zip(onward, entries, strict=True)]
     for place in sorted(range(len(entries)), key=keys.__getitem__):
         queue = queues[onward[place]]
-        while not left[queue[-1]]:
-            queue.pop()
-        left[queue[-1]] -= 1
-        yield entries[place], spreads[queue[-1]]
+        shares: _Shares = []
+        rest = weights[entries[place][1]]
+        while rest:
+            while not left[queue[-1]]:
+                queue.pop()
+            taken = min(rest, left[queue[-1]])
+            left[queue[-1]] -= taken
+            rest -= taken
+            shares.append((taken, spreads[queue[-1]]))
+        yield entries[place], shares
