@@ -190,8 +190,8 @@ BUDGETS: dict[str, int] = {
     "program": 12_485,  # 30: 740 for tiles; 31: 935 for grids of ranks, and sizes read here
     "topology": 59_763,  # 32: 2,408 for alike nodes
     "graph": 82_540,  # 30; 32: 889 for routes; 27: 75 for equal trees hung as one
-    "schedule": 18_733,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 32: 48, paths
-    "solver": 100_587,  # 30: 153 for shares; 31: rates, groups apart; 32: 8,780 routes; 27: 45
+    "schedule": 18_831,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 27: 98
+    "solver": 102_377,  # 30: 153 for shares; 31: rates, groups apart; 32: 8,780 routes; 27: 1,835
     "verify": 62_900,  # 30: 320 epilogues; 32: 2,249 for routes
     "plans": 38_809,  # 30
     "lower": 27_286,  # ways of routes by turns at neighbours, slices, counts over columns; 30

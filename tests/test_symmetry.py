@@ -41,10 +41,11 @@ from forestcoll.program.targets import MSCCL
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
-from forestcoll.solver.compact import forests
+from forestcoll.solver.compact import exceptions, forests
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
 from forestcoll.solver.compact.stars import pack_stars
+from forestcoll.solver.routes.edges import edges_of_forest
 from forestcoll.study.degrade.failures import classes, list_failures
 from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit, parse_scale
@@ -334,11 +335,72 @@ def test_equal_parts_go_round_beside_a_broken_one(row: str, tmp_path: Path) -> N
     assert solve_compact(graph, Collective.ALLREDUCE) is None  # its joint optimum is within reach
 
 
-def test_two_broken_boxes_are_packed_whole_where_units_do_not_divide() -> None:
-    graph = CapacityGraph.from_topology(
-        edit(machine("dgx-a100 boxes=7"), ["box0/gpu0-fabric", "box1/gpu1-fabric"], [])
+NESTED = """
+dgx-a100 boxes=7: box0/gpu0-fabric box1/gpu1-fabric: 1225/6 2,5 28 3
+fat-tree leaves=3 hosts=3 gpus=4: box0/gpu0-leaf0: 675/4 2,2,3 26 3
+fat-tree leaves=4 hosts=4 gpus=4: box0/gpu0-leaf0=1/2: 560/3 3,3,4 24 3
+TIERS gpus=4: box0/gpu0-plane0.leaf0: 2025/52 2,2,3,2,3,3 29 3
+TIERS gpus=2: plane0.leaf0-plane0.pod0.spine0: 675/26 2,2,3 18 3
+"""
+"""Failed links: algbw in GB/s, orders of generators, the most representatives, the height."""
+TIERS = "multi-plane-clos planes=1 pods=3 leaves=3 hosts=3"
+
+
+@pytest.fixture
+def nested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several generators, each of which keeps other parts, although one might do."""
+    groups = exceptions._groups
+    monkeypatch.setattr(
+        exceptions, "_groups", lambda graph: (g for g in groups(graph) if len(g.generators) > 1)
     )
-    assert solve_compact(graph, Collective.ALLGATHER) is None
+
+
+@pytest.mark.usefixtures("nested")
+@pytest.mark.parametrize("row", NESTED.strip().splitlines())
+def test_parts_of_several_kinds_go_round_on_their_own(row: str, tmp_path: Path) -> None:
+    words, change, figures = row.replace("TIERS", TIERS).split(": ")
+    algbw, orders, most, height = figures.split()
+    without, scale = ([], [parse_scale(change)]) if "=" in change else (change.split(), [])
+    graph = CapacityGraph.from_topology(edit(machine(words), without, scale))
+    forest = compact(graph, name=words)
+    assert isinstance(forest.group, Rotation)
+    assert forest.group.orders == tuple(map(int, orders.split(",")))
+    assert certificate.check(forest) == (Fraction(algbw), Fraction(algbw))
+    assert len(forest.trees) <= int(most)
+    assert forest.height == int(height)
+    assert forest_file.loads(forest_file.dumps(forest)).group == forest.group
+    whole = forest.expand()
+    assert len({(t.root, frozenset(t.edges)) for t in whole.trees}) == forest.count
+    assert len(whole.trees) == forest.count
+    assert check(whole) == forest.algbw
+    assert whole.loads() == forest.loads()
+    assert (whole.height, whole.trees_per_root) == (forest.height, forest.trees_per_root)
+    stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
+    back = compact(graph, Collective.REDUCE_SCATTER)
+    assert check(back.expand()) == back.algbw == solver.optimum(graph, back.collective).algbw
+    few, all_of_them = (edges_of_forest(f) for f in (forest, whole))
+    assert (few.nodes == all_of_them.nodes).all()
+    assert (few.weight == all_of_them.weight).all()
+
+
+def test_a_tree_that_one_generator_moves_is_no_image() -> None:
+    """The boxes of the broken leaf go round: a tree from elsewhere enters all of them alike."""
+    bad = edit(machine("dgx-a100 boxes=7"), ["box0/gpu0-fabric", "box1/gpu1-fabric"], [])
+    forest = compact(CapacityGraph.from_topology(bad), name="a")
+    number, tree = next(
+        (i, t) for i, t in enumerate(forest.trees) if 1 < forest.images_of(t.root) < forest.images
+    )
+    names = forest.graph.names
+    box = "box0" if names[tree.root].startswith("box2") else "box2"
+    held = [v for v in forest.graph.ranks if names[v].startswith(f"{box}/")]
+    entry = next(p[-1] for p in tree.edges if p[-1] in held and p[0] not in held)
+    mate = next(v for v in held if v != entry)
+    swap = {entry: mate, mate: entry}
+    edges = tuple(tuple(swap.get(v, v) for v in path) for path in tree.edges)
+    trees = (*forest.trees[:number], replace(tree, edges=edges), *forest.trees[number + 1 :])
+    words = f"tree {number}: the group keeps its root {names[tree.root]}, but moves it"
+    with pytest.raises(ForestError, match=words):
+        check(replace(forest, trees=trees))
 
 
 def test_a_group_that_keeps_a_root_keeps_its_trees() -> None:
@@ -367,8 +429,9 @@ def test_rotations_that_cannot_be_relied_on_are_refused() -> None:
     image[a], image[b] = b, a
     with pytest.raises(ForestError, match="which has another bandwidth or is no link"):
         rotation_group(graph, [tuple(image)])
-    with pytest.raises(ForestError, match="2 generators: one may keep ranks in place, not more"):
-        rotation_group(graph, [tuple(range(graph.n))] * 2)
+    boxes = rotation(graph, 5)
+    with pytest.raises(ForestError, match="box0/gpu0 has 5 images, its generators 25"):
+        rotation_group(graph, [boxes, boxes])
     with pytest.raises(ForestError, match="cycles of different lengths, or none"):
         rotation_group(graph, [tuple(range(graph.n))])
 
@@ -424,6 +487,23 @@ def test_thousands_of_gpus() -> None:
     assert "16384 trees (the images of 1 tree under 16384 symmetries)" in verdict.lines[0]
     assert verdict.figures["optimal"] is True
     assert verdict.figures["algbw"] == "409600/2047"
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "algbw", "most"),
+    [
+        ("fat-tree leaves=128 hosts=16 spines=16", "box0/gpu0-leaf0", "716800/2047", 76),
+        ("multi-plane-clos planes=1 pods=4 leaves=8 hosts=16 spines=8 cores=4",
+         "box0/gpu0-plane0.leaf0", "44800/511", 56),
+    ],
+)  # fmt: skip
+def test_thousands_of_gpus_below_tiers_of_switches_with_a_dead_port(
+    words: str, change: str, algbw: str, most: int
+) -> None:
+    """The sound leaves, boxes at each, those beside the broken one: 16,384 and 4,096 GPUs."""
+    forest = compact(CapacityGraph.from_topology(edit(machine(words), [change], [])), name="x")
+    assert certificate.check(forest) == (Fraction(algbw), Fraction(algbw))
+    assert (forest.height, len(forest.trees)) == (3, most)
 
 
 def test_fabrics_of_several_layers_are_packed_by_orbits() -> None:

@@ -63,8 +63,8 @@ class Forest(Shown):
 
     With a `group` the forest is compact: it consists of the images of every tree by all elements of
     the group, which are all different. `trees` then has the representatives only; all that is said
-    of the forest holds for the images too, without writing them out. A `Rotation` that keeps a root
-    in place keeps its trees: they have no other images.
+    of the forest holds for the images too, without writing them out. What a `Rotation` has that
+    keeps a root in place keeps its trees: they have as many images as the root.
     """
 
     name: str  # of the topology
@@ -294,38 +294,31 @@ def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup
     """Every image of each tree, reduce trees first, roots in rank order; equal paths are one."""
     number = graph.rank_of
     elements = tuple(group.elements())
-    orbit = _path_orbits(trees, group, elements)
-    rows = [(tree, [(orbit[path], _pivot(group, path)) for path in tree.edges]) for tree in trees]
-    images = [
-        replace(
-            tree,
-            root=element[tree.root],
-            edges=tuple([paths[element[first]] for paths, first in row]),
-        )
-        for number, element in enumerate(elements)
-        for tree, row in rows
-        if number < group.images_of([tree.root])
-    ]
+    orbit = _path_orbits(trees, elements)
+    images: list[Tree] = []
+    seen: set[tuple[int, int]] = set()  # (tree, root): what keeps a root keeps its trees
+    for element in elements:
+        for i, tree in enumerate(trees):
+            root = element[tree.root]
+            if (i, root) not in seen:
+                seen.add((i, root))
+                edges = [orbit[path][element[path[0]], element[path[-1]]] for path in tree.edges]
+                images.append(replace(tree, root=root, edges=tuple(edges)))
     images.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
     return images
 
 
 def _path_orbits(
-    trees: Sequence[Tree], group: SymmetryGroup, elements: Sequence[Sequence[int]]
-) -> dict[Path, dict[int, Path]]:
-    """Per path of the trees, and per image of one, all its images by where their pivots are."""
-    orbit: dict[Path, dict[int, Path]] = {}
+    trees: Sequence[Tree], elements: Sequence[Sequence[int]]
+) -> dict[Path, dict[tuple[int, int], Path]]:
+    """Per path of the trees, and per image of one, all its images by where their ends are."""
+    orbit: dict[Path, dict[tuple[int, int], Path]] = {}
     for path in (path for tree in trees for path in tree.edges):
         if path not in orbit:
-            pivot = _pivot(group, path)
-            images = {element[pivot]: tuple([element[v] for v in path]) for element in elements}
+            a, b = path[0], path[-1]
+            images = {(e[a], e[b]): tuple([e[v] for v in path]) for e in elements}
             orbit.update(dict.fromkeys(images.values(), images))
     return orbit
-
-
-def _pivot(group: SymmetryGroup, path: Path) -> int:
-    """The first node of a path that no two elements bring to the same place, if there is one."""
-    return next((v for v in path if group.images_of([v]) == group.size), path[0])
 
 
 def check(forest: Forest) -> Fraction:
@@ -356,17 +349,27 @@ def _check_group(forest: Forest, group: SymmetryGroup) -> None:
     proven = rotation_group if isinstance(group, Rotation) else symmetry_group
     if proven(forest.graph, group.generators) != group:
         raise ForestError("the group's orders and orbits are not those of its generators")
-    if isinstance(group, Rotation):
-        for number, tree in enumerate(forest.trees):
-            if group.images_of([tree.root]) == 1 and not keeps(group, tree):
-                root = forest.graph.names[tree.root]
-                raise ForestError(f"tree {number}: the group keeps its root {root}, but moves it")
+    if isinstance(group, Rotation) and (moved := moved_trees(group, forest.trees)):
+        root = forest.graph.names[forest.trees[moved[0]].root]
+        raise ForestError(f"tree {moved[0]}: the group keeps its root {root}, but moves it")
 
 
-def keeps(group: Rotation, tree: Tree) -> bool:
-    """Whether the rotation maps the tree to itself."""
-    image = group.generators[0].__getitem__
-    return {tuple(map(image, path)) for path in tree.edges} == set(tree.edges)
+def moved_trees(group: Rotation, trees: Sequence[Tree]) -> list[int]:
+    """The numbers of trees that are moved by a generator that keeps their roots."""
+    import numpy as np
+
+    number: dict[Path, int] = {}
+    rows = [
+        np.sort(np.array([number.setdefault(path, len(number)) for path in tree.edges], dtype=int))
+        for tree in trees
+    ]
+    moved = set()
+    for image in group.generators:
+        to = np.array([number.get(tuple([image[v] for v in path]), -1) for path in number])
+        for i, (tree, row) in enumerate(zip(trees, rows, strict=True)):
+            if image[tree.root] == tree.root and not np.array_equal(np.sort(to[row]), row):
+                moved.add(i)
+    return sorted(moved)
 
 
 def _spread(counted: Sequence[int], group: SymmetryGroup) -> list[int]:

@@ -6,13 +6,16 @@ A part of 0 makes a rank that only receives; one that alone has a part makes a b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypeVar
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology.globs import matcher
+
+T = TypeVar("T")
 
 LARGEST = 2**40
 """A single part may not be larger: sums of parts, times capacities, stay exact in 64 bits."""
@@ -91,3 +94,19 @@ def apportion(amounts: Sequence[int] | Sequence[Fraction], total: int) -> list[i
     for i in left[: total - sum(parts)]:
         parts[i] += 1
     return parts
+
+
+def slices(ways: Sequence[list[tuple[T, int]]], units: int) -> Iterator[tuple[tuple[T, ...], int]]:
+    """(a thing of each of the ways, how many units have these) for as many units in all.
+
+    `ways`: things and the units that have them, one after the other.
+    """
+    left = [way[::-1] for way in ways]
+    while units:
+        weight = min(way[-1][1] for way in left)
+        yield tuple([way[-1][0] for way in left]), weight
+        for way in left:
+            thing, amount = way.pop()
+            if amount > weight:
+                way.append((thing, amount - weight))
+        units -= weight

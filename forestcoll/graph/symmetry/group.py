@@ -98,32 +98,54 @@ class SymmetryGroup:
 
 @dataclass(frozen=True, slots=True)
 class Rotation(SymmetryGroup):
-    """One generator that moves some nodes in cycles of one length and keeps all others in place.
+    """Generators that each move some nodes in cycles of one length and keep all others in place.
 
-    So equal boxes go round beside a broken one. Made by `rotation_group`.
+    So equal boxes go round beside a broken one. A rank has an image for each product of the
+    generators that move it; those that do not keep it. Made by `rotation_group`.
     """
 
     def images_of(self, nodes: Sequence[int]) -> int:
         """How many different images nodes have: one where all of them stay."""
-        image = self.generators[0]
-        return self.size if any(image[v] != v for v in nodes) else 1
+        each = zip(self.generators, self.orders, strict=True)
+        return math.prod(order for image, order in each if any(image[v] != v for v in nodes))
 
 
 def rotation_group(graph: CapacityGraph, generators: Sequence[Image]) -> Rotation:
-    """The group of one generator that keeps nodes in place; ForestError where it is none such."""
+    """The group of generators that keep nodes in place; ForestError where it is none such."""
     import numpy as np
 
-    if len(generators) != 1:
-        raise ForestError(f"{len(generators)} generators: one may keep ranks in place, not more")
-    image = np.asarray(generators[0], dtype=np.int64)
-    links = _links(graph).images(image, "generator 0")
-    node = least_in_orbits(graph.n, [image])
-    lengths = np.unique(np.bincount(node)[node[image != np.arange(graph.n)]])
-    if len(lengths) != 1:
-        raise ForestError("generator 0 moves nodes in cycles of different lengths, or none")
-    link = least_in_orbits(len(graph.tail), [links])
-    moves = tuple(image.tolist())
-    return Rotation((moves,), (int(lengths[0]),), tuple(node.tolist()), tuple(link.tolist()))
+    maps, links = _commute(graph, generators)
+    orders, ways = [], np.ones(graph.n)  # per node how many images its generators allow
+    for i, image in enumerate(maps):
+        cycle, moved = least_in_orbits(graph.n, [image]), image != np.arange(graph.n)
+        lengths = np.unique(np.bincount(cycle)[cycle[moved]])
+        if len(lengths) != 1:
+            raise ForestError(f"generator {i} moves nodes in cycles of different lengths, or none")
+        orders.append(int(lengths[0]))
+        ways[moved] *= orders[-1]
+    node = least_in_orbits(graph.n, maps)
+    sizes = np.bincount(node)[node]
+    odd = [v for v in graph.ranks if sizes[v] != ways[v]]
+    if odd:
+        raise ForestError(
+            f"{graph.names[odd[0]]} has {sizes[odd[0]]} images, its generators {ways[odd[0]]:g}"
+        )
+    link = least_in_orbits(len(graph.tail), links)
+    moves = tuple(tuple(image.tolist()) for image in maps)
+    return Rotation(moves, tuple(orders), tuple(node.tolist()), tuple(link.tolist()))
+
+
+def _commute(graph: CapacityGraph, generators: Sequence[Image]) -> tuple[list[Array], list[Array]]:
+    """(generators, their maps of links); ForestError where they are none, or do not commute."""
+    import numpy as np
+
+    maps = [np.asarray(generator, dtype=np.int64) for generator in generators]
+    links = [link_images(graph, image, f"generator {i}") for i, image in enumerate(maps)]
+    for i, a in enumerate(maps):
+        for j, b in enumerate(maps[:i]):
+            if not np.array_equal(a[b], b[a]):
+                raise ForestError(f"generators {j} and {i} do not commute")
+    return maps, links
 
 
 def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> SymmetryGroup:
@@ -135,20 +157,10 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
     """
     import numpy as np
 
-    maps = [np.asarray(generator, dtype=np.int64) for generator in generators]
-    links = _links(graph)
-    link_maps = [links.images(image, f"generator {i}") for i, image in enumerate(maps)]
-    for i, a in enumerate(maps):
-        for j, b in enumerate(maps[:i]):
-            if not np.array_equal(a[b], b[a]):
-                raise ForestError(f"generators {j} and {i} do not commute")
+    maps, links = _commute(graph, generators)
     orders = _orders(graph, maps)
     size = math.prod(orders)
-    node = np.arange(graph.n, dtype=np.int64)
-    link = np.arange(len(graph.tail), dtype=np.int64)
-    for image, link_image in zip(maps, link_maps, strict=True):
-        node = _least_in_orbit(node, image)
-        link = _least_in_orbit(link, link_image)
+    node, link = least_in_orbits(graph.n, maps), least_in_orbits(len(graph.tail), links)
     ranks = np.asarray(graph.ranks, dtype=np.int64)
     sizes = np.bincount(node[ranks], minlength=graph.n)[node[ranks]]
     if int(sizes.min()) != size:
@@ -384,12 +396,7 @@ def abelian_group(graph: CapacityGraph, generators: Sequence[Image]) -> AbelianG
     """
     import numpy as np
 
-    maps = [np.asarray(generator, dtype=np.int64) for generator in generators]
-    links = [link_images(graph, image, f"generator {i}") for i, image in enumerate(maps)]
-    for i, a in enumerate(maps):
-        for j, b in enumerate(maps[:i]):
-            if not np.array_equal(a[b], b[a]):
-                raise ForestError(f"generators {j} and {i} do not commute")
+    maps, links = _commute(graph, generators)
     rows = [np.arange(graph.n)]
     for image in maps:
         rows_seen = {row.tobytes() for row in rows}

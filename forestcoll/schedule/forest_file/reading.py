@@ -26,7 +26,7 @@ from forestcoll.common.input_limits import (
 )
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import Image, SymmetryGroup, rotation_group, symmetry_group
-from forestcoll.schedule.forest import Bound, Forest, Path, Symmetry, Tree, in_order, keeps
+from forestcoll.schedule.forest import Bound, Forest, Path, Symmetry, Tree, in_order, moved_trees
 from forestcoll.schedule.forest_file.model import (
     AlikeModel,
     BoundModel,
@@ -320,8 +320,7 @@ def _group(
         return group if group.size > 1 else None
     with suppress(ForestError):  # of one that keeps some ranks, and their trees
         one = rotation_group(graph, generators)
-        if all(one.images_of([tree.root]) > 1 or keeps(one, tree) for tree in trees):
-            return one
+        return None if moved_trees(one, trees) else one
     return None
 
 

@@ -1,27 +1,33 @@
 """Compact forests where one part is like no other: equal boxes go round beside a broken one.
 
-A rotation moves the equal parts and keeps all else, the broken part and the switches between them.
-A tree of a root that moves stands for its images under the rotation, one for each equal part. Where
-it enters what stays, its images enter there in the same way, so that each unit of it counts once
-for every part. A tree of a root that stays goes to every equal part in the same way: the rotation
-keeps it, it is written once, and each part has one unit to take in.
+A rotation moves equal parts and keeps all else, the broken part and the switches between them.
+Below several tiers of switches there are several kinds of equal parts: the boxes of sound leaves,
+those of the leaf with the broken box. Each kind goes round on its own, by generators that keep all
+others: leaves with all that hangs on them, and boxes at each of them.
 
-So three flows say where units leave and enter: from equal parts to what stays, back, and among
-equal parts. What a part and what stays have left of their links is packed by itself.
+A tree of a root that moves stands for its images, one for each equal part. Into what its own
+rotation keeps, another kind or what stays, it comes in one way, so that each unit counts once for
+every part. What keeps a root has to keep its tree: it enters all parts of another kind in the same
+way, and each has one unit to take in.
+
+So flows say where units leave and enter, between each two kinds and among the parts of each. What
+the part of a kind and what stays have left of their links is packed by itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise, permutations, product
 from typing import NamedTuple
 
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
-from forestcoll.graph.symmetry.group import Rotation, rotation_group
+from forestcoll.graph.symmetry.group import DisjointSets, Image, Rotation, rotation_group
 from forestcoll.graph.symmetry.quotient import find_rotations
 from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.compact.rotation import (
@@ -29,27 +35,56 @@ from forestcoll.solver.compact.rotation import (
     Edges,
     Links,
     height_of,
-    join,
     pack_inside,
     split,
     walks,
 )
+from forestcoll.solver.compact.stars import LARGE
+from forestcoll.solver.shares import slices
+from forestcoll.solver.walks import neighbours
+
+TIMES = range(1, 17)
+"""Trees that are taken for one where parts of several kinds go round: to share out on spines."""
 
 HERE, FIXED, THERE = range(3)
 """Where a node of a route is: in the part of the sender, in what stays, in that of the receiver."""
 
 
 class Route(NamedTuple):
-    """A way from rank to rank; nodes of equal parts as those of part 0, `sides` says of which."""
+    """A way from rank to rank; nodes of the receiver's part as those of the first of its kind."""
 
     path: Path
     sides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """Two kinds of parts between which units go, or one and parts that are as far from each other.
+
+    `parts`: the numbers of the parts of the target. `own`: the generators that move either;
+    `apart`: those that bring a part of the source to one of the target, where both are of one kind.
+    `images`: how many ways a way between them stands for.
+    """
+
+    source: int
+    target: int
+    parts: range
+    own: frozenset[int]
+    apart: frozenset[int]
+    images: int
+
+    @property
+    def within(self) -> bool:
+        """Whether both are parts of one kind."""
+        return self.source == self.target
 
 
 Entries = list[tuple[Route, int]]
 Spreads = list[tuple[Edges, int]]
 Entered = tuple[Edges, Route]
 """How what came over a route spreads where it enters."""
+Unit = tuple[int, range, tuple[Edges, Route | None]]
+"""How a tree goes on in parts of a kind, by their numbers; without a route where it starts."""
 
 
 def pack_around(
@@ -60,101 +95,227 @@ def pack_around(
     Every rank is the root of `k` trees, or of some times as many where units that count for every
     part fill links only so; `capacity`: how many of `k` each link may carry.
     """
-    for image in find_rotations(graph):
-        try:
-            group = rotation_group(graph, [image])
-        except ForestError:  # parts of several kinds
-            continue
+    for group in _groups(graph):
         if any(capacity[e] != capacity[orbit] for e, orbit in enumerate(group.link)):
             continue
-        stays = [c for u, v, c in graph.along(capacity) if group.images_of((u, v)) == 1]
+        size = Counter(group.link)
+        stays = [c for c, orbit in zip(capacity, group.link, strict=True) if size[orbit] == 1]
         full, whole = (group.size // math.gcd(group.size, *units) for units in (stays, (k,)))
-        for times in sorted({1, full, math.lcm(full, whole)}):
-            around = _Around(graph, group, k * times, [c * times for c in capacity])
-            trees = around.trees()
+        around, several = _Around(graph, group), len(group.generators) > 1
+        for times in TIMES if several else sorted({1, full, math.lcm(full, whole)}):
+            trees = around.trees(k * times, [c * times for c in capacity])
             if trees is not None:
                 return trees, group
     return None
 
 
+def _groups(graph: CapacityGraph) -> Iterator[Rotation]:
+    """Rotations of equal parts; then of parts in them, too, each kind by generators of its own."""
+    images = find_rotations(graph)
+    for image in images:
+        with suppress(ForestError):  # parts of several kinds
+            yield rotation_group(graph, [image])
+    groups: list[Rotation] = []
+    for image in sorted(images, key=lambda image: -sum(image[v] == v for v in graph.ranks)):
+        if any(v != w and graph.box(v) == graph.box(w) != "" for v, w in enumerate(image)):
+            continue
+        for part in _kinds(graph, image, groups[-1:]):
+            with suppress(ForestError):
+                earlier = groups[-1].generators if groups else ()
+                groups.append(rotation_group(graph, [*earlier, part]))
+    yield from (group for group in reversed(groups) if len(group.generators) > 1)
+
+
+def _kinds(graph: CapacityGraph, image: Image, groups: Sequence[Rotation]) -> list[Image]:
+    """What the image does to each kind of the parts that it moves, all else fixed.
+
+    Of one kind are parts that hang together or that these groups make alike.
+    """
+    kinds = DisjointSets(graph.n)
+    moved = {v for v, to in enumerate(image) if v != to}
+    for v in moved:
+        kinds.join(v, image[v])
+        for group in groups:
+            kinds.join(v, group.node[v])
+    for u, v in graph.ends:
+        if u in moved and v in moved:
+            kinds.join(u, v)
+    kind = kinds.roots()
+    return [
+        tuple([to if kind[v] == least else v for v, to in enumerate(image)])
+        for least in sorted({kind[v] for v in moved})
+    ]
+
+
 class _Around:
-    """Part 0 of the equal parts, what stays, and what their links have left."""
+    """A part of each kind of equal parts, what stays, and what their links have left.
 
-    def __init__(
-        self, graph: CapacityGraph, group: Rotation, k: int, capacity: Sequence[int]
-    ) -> None:
-        (image,) = group.generators
-        stays = [v for v in range(graph.n) if image[v] == v]
-        label = _kernel.components(*graph.wires, stays)
-        first = next(v for v in graph.ranks if image[v] != v)
-        part = [v for v in range(graph.n) if label[v] == label[first]]
-        self.graph, self.k, self.count = graph, k, group.size
+    What stays counts as the last kind, where ranks do.
+    """
+
+    k: int
+    left: Links
+    known: dict[tuple[int, int], list[Path]]
+
+    def __init__(self, graph: CapacityGraph, group: Rotation) -> None:
+        self.graph = graph
         self.ranks = set(graph.ranks)
-        self.whole = len(part) * self.count + len(stays) == graph.n
-        self.parts = [part]
-        for _ in range(self.count - 1):
-            self.parts.append([image[v] for v in self.parts[-1]])
-        self.place = {v: i for i, v in enumerate(part)}
-        self.moving = [v for v in part if v in self.ranks]
-        self.staying = [v for v in stays if v in self.ranks]
-        among = {*part, *stays}
-        self.left: Links = {
-            (u, v): c for u, v, c in graph.along(capacity) if u in among and v in among
-        }
-
-    def trees(self) -> list[Tree] | None:
-        """The trees of part 0's ranks and of those that stay; None where links do not suffice."""
-        if not self.whole or not self.staying:
-            return None
-        each = (self.count - 1) * self.k
-        if len(self.moving) * each > EDGES:
-            return None
-        out = self.routes(self.moving, HERE, FIXED, self.k)
-        back = self.routes(self.staying, FIXED, THERE, self.k)
-        among = self.routes(self.moving, HERE, THERE, each)
-        if out is None or back is None or among is None or min(self.left.values()) < 0:
-            return None
-        own, entered = self.spread(self.moving, self.k, [*among, *back])
-        # what stays has units that count for every part, of which its own roots need not all
-        rest, settled = self.spread(self.staying, -(-self.k // self.count), out)
-        if not own or not rest:
-            return None
-        arrive = hand_out([e for e in entered if e[0][1].sides[0] == HERE], self.moving, each)
-        come = hand_out([e for e in entered if e[0][1].sides[0] == FIXED], self.staying, self.k)
-        leave = hand_out(settled, self.moving, self.k)
-        trees = chain(
-            *(self.turning(v, own[v], arrive[v], leave[v]) for v in self.moving),
-            *(self.still(v, rest[v], come[v]) for v in self.staying),
+        movers = list(zip(*group.generators, strict=True))
+        self.moved = [
+            tuple(i for i, to in enumerate(images) if to != v) for v, images in enumerate(movers)
+        ]
+        """Per node the generators that move it."""
+        held: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for v in graph.ranks:
+            held[self.moved[v]].append(v)
+        self.own = sorted(held, key=lambda own: (not own, held[own][0]))
+        """Per kind the generators that move it."""
+        self.count = [math.prod(group.orders[i] for i in own) for own in self.own]
+        self.members: list[list[int]] = []
+        self.nodes: list[list[int]] = []
+        self.kind = [-1] * graph.n  # of a node in the part of a kind that moves
+        for number, own in enumerate(self.own):
+            label = _kernel.components(
+                *graph.wires, [v for v in range(graph.n) if own and self.moved[v] != own]
+            )
+            first = label[held[own][0]]
+            part = [v for v in range(graph.n) if (label[v] == first if own else not self.moved[v])]
+            for v in part if own else ():
+                self.kind[v] = number
+            self.nodes.append(part)
+            self.members.append([v for v in part if v in self.ranks])
+        among = self._domain(group)
+        size = Counter(group.link)
+        orbit = {(u, v): e for u, v, e in graph.along(group.link) if u in among and v in among}
+        self.size = {pair: size[e] for pair, e in orbit.items()}
+        """Per link how many there are of its kind."""
+        each = zip(self.members, self.count, self.own, strict=True)
+        self.whole = (
+            len(self.own) > 1
+            and max(map(len, self.members)) <= LARGE
+            and sum(map(len, self.own)) == len(group.generators)
+            and len(size) == len({*orbit.values()})
+            and all(len(part) * count == len(held[own]) for part, count, own in each)
         )
-        most = EDGES // len(self.ranks)
-        some = list(islice(trees, most + 1))
-        return some if len(some) <= most else None
+        self.elements = [self._elements(group, own, among) for own in self.own]
+        self.pairs = self._pairs(group)
 
-    def routes(self, starts: Sequence[int], side: int, end: int, each: int) -> Entries | None:
-        """Ways for `each` unit of the starts on one side to ranks on the other; takes their room.
+    def _domain(self, group: Rotation) -> set[int]:
+        """Those parts, what stays, and one of each other kind of switches, next to them."""
+        near = neighbours(self.graph.n, self.graph.ends, both=True)
+        stays = [v for v, own in enumerate(self.moved) if not own]
+        parts = [v for v, kind in enumerate(self.kind) if kind >= 0]
+        among = {*parts, *stays}
+        others = {group.node[v] for v, own in enumerate(self.moved) if own not in self.own}
+        for queue in (parts, stays):
+            for u in queue:
+                for v in near[u]:
+                    if v not in among and group.node[v] in others:
+                        others.remove(group.node[v])
+                        among.add(v)
+                        queue.append(v)
+        return among
+
+    def _elements(
+        self, group: Rotation, own: Sequence[int], among: set[int]
+    ) -> list[dict[int, int]]:
+        """Where each product of these generators brings what they move, the last one first."""
+        nodes = [v for v in sorted(among) if not set(own).isdisjoint(self.moved[v])]
+        rows = [nodes]
+        for i in own:
+            turned = []
+            for row in rows:
+                for _ in range(group.orders[i]):
+                    turned.append(row)
+                    row = [group.generators[i][v] for v in row]
+            rows = turned
+        return [dict(zip(nodes, row, strict=True)) for row in rows]
+
+    def _pairs(self, group: Rotation) -> list[Pair]:
+        """Between whom units go, those first of which one counts most often."""
+        own, count = self.own, self.count
+        turning = [s for s, generators in enumerate(own) if generators]
+        still = [s for s, generators in enumerate(own) if not generators]
+        between = [*product(turning, still), *product(still, turning), *permutations(turning, 2)]
+        pairs = [
+            Pair(
+                s, t, range(count[t]), frozenset(own[s] + own[t]), frozenset(), count[s] * count[t]
+            )
+            for s, t in between
+        ]
+        for s in turning:
+            far = 1
+            for at in reversed(range(len(own[s]))):
+                near, far = far, far * group.orders[own[s][at]]
+                parts, apart = range(near, far), frozenset(own[s][at:])
+                pairs.append(Pair(s, s, parts, frozenset(own[s]), apart, count[s]))
+        return sorted(pairs, key=lambda pair: -pair.images)
+
+    def trees(self, k: int, capacity: Sequence[int]) -> list[Tree] | None:
+        """`k` trees of each rank of each kind's part; None where links do not suffice."""
+        self.k, self.known = k, {}
+        self.left = {(u, v): c for u, v, c in self.graph.along(capacity) if (u, v) in self.size}
+        if not self.whole or any(
+            len(self.members[pair.source]) * self.each(pair) > EDGES
+            for pair in self.pairs
+            if pair.within
+        ):
+            return None
+        routes: dict[Pair, Entries] = {}
+        for pair in self.pairs:
+            ways = self.routes(pair)
+            if ways is None:
+                return None
+            routes[pair] = ways
+        if min(self.left.values()) < 0:
+            return None
+        own: dict[int, Spreads] = {}
+        sent: dict[Pair, dict[int, list[tuple[Entered, int]]]] = {}
+        for kind in range(len(self.own)):
+            entered = self.spread(kind, routes, own)
+            if entered is None:
+                return None
+            for pair, items in entered.items():
+                sent[pair] = hand_out(items, self.members[pair.source], self.each(pair))
+        plans = [
+            (v, weight, units)
+            for kind, ranks in enumerate(self.members)
+            for v in ranks
+            for weight, units in self.units(kind, v, own[v], sent)
+        ]
+        if len(plans) > EDGES // len(self.ranks):
+            return None
+        return [
+            Tree(root, "broadcast", weight, tuple(self.edges(units)))
+            for root, weight, units in plans
+        ]
+
+    def each(self, pair: Pair) -> int:
+        """Units of each rank: into every part of its own kind one apart, into others in one way."""
+        return self.k * (len(pair.parts) if pair.within else 1)
+
+    def routes(self, pair: Pair) -> Entries | None:
+        """Ways for the units of a pair; takes their room.
 
         At first each rank sends and takes in equally much, then more and more as links allow.
         """
+        starts, ends, each = self.members[pair.source], self.members[pair.target], self.each(pair)
         total = len(starts) * each
-        even = -(-total // len(self.ends(end)))
+        even = -(-total // len(ends))
         for eighths in (8, 9, 10, 16, 8 * len(self.ranks)):
             most_out, most_in = each * eighths // 8, even * eighths // 8
-            ways = self.flow(starts, side, end, total, most_out, most_in)
+            ways = self.flow(pair, total, most_out, most_in)
             if sum(units for _, units in ways) == total:
                 for route, units in ways:
-                    for pair in pairwise(route.path):
-                        self.left[pair] -= units * self.times(pair)
+                    for link in pairwise(route.path):
+                        self.left[link] -= units * pair.images // self.size[link]
                 return ways
         return None
 
-    def times(self, pair: tuple[int, int]) -> int:
-        """How often a unit counts on a link: for every part on those between nodes that stay."""
-        return 1 if pair[0] in self.place or pair[1] in self.place else self.count
-
-    def flow(
-        self, starts: Sequence[int], side: int, end: int, total: int, most_out: int, most_in: int
-    ) -> Entries:
+    def flow(self, pair: Pair, total: int, most_out: int, most_in: int) -> Entries:
         number: dict[tuple[int, int], int] = {}
+        side = HERE if self.own[pair.source] else FIXED
+        end = THERE if self.own[pair.target] else FIXED
         for v in (-1, -2, -3):
             number[v, side] = len(number)
         source, first, sink = range(3)
@@ -163,105 +324,119 @@ class _Around:
             return number.setdefault((v, where), len(number))
 
         arcs = [(source, first, total)]
-        arcs += [(first, at(v, side), most_out) for v in starts]
-        arcs += [(at(v, end), sink, most_in) for v in self.ends(end)]
+        arcs += [(first, at(v, side), most_out) for v in self.members[pair.source]]
+        arcs += [(at(v, end), sink, most_in) for v in self.members[pair.target]]
+        sides = {v: self.sides(pair, v) for link in self.left for v in link}
         for (u, v), c in self.left.items():
-            room = c // self.times((u, v))
-            for a, b in self.sides(u, v):
+            room = c * self.size[u, v] // pair.images
+            for a, b in product(sides[u], sides[v]):
                 outward = u not in self.ranks or a == side
                 inward = v not in self.ranks or b == end
-                if outward and inward and side <= a and b <= end and room > 0:
+                if outward and inward and a <= b and (a == b or FIXED in (a, b)) and room > 0:
                     arcs.append((at(u, a), at(v, b), room))
         tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
         flow = _kernel.maximum_flow(len(number), tail, head, limit, source, sink)
         nodes = list(number)
         ways = []
         for walk, units in walks(tail, head, flow, source, sink):
-            path, sides = zip(*(nodes[i] for i in walk[2:-1]), strict=True)
-            ways.append((Route(path, sides), units))
+            way = [nodes[i] for i in walk[2:-1]]
+            ways.append((Route(tuple(v for v, _ in way), tuple(side for _, side in way)), units))
         return ways
 
-    def ends(self, side: int) -> Sequence[int]:
-        """The ranks on a side."""
-        return self.staying if side == FIXED else self.moving
-
-    def sides(self, u: int, v: int) -> list[tuple[int, int]]:
-        """The sides between which a link leads."""
-        if u in self.place and v in self.place:
-            return [(HERE, HERE), (THERE, THERE)]
-        if u in self.place:
-            return [(HERE, FIXED)]
-        return [(FIXED, THERE if v in self.place else FIXED)]
+    def sides(self, pair: Pair, v: int) -> tuple[int, ...]:
+        """Where a node may be on a way of the pair."""
+        if not pair.own.issuperset(self.moved[v]):
+            return ()
+        if pair.within:
+            return (FIXED,) if pair.apart.isdisjoint(self.moved[v]) else (HERE, THERE)
+        if self.kind[v] < 0:
+            return (FIXED,)
+        return (HERE,) if self.kind[v] == pair.source else (THERE,)
 
     def spread(
-        self, ranks: Sequence[int], own: int, routes: Entries
-    ) -> tuple[dict[int, Spreads], list[tuple[Entered, int]]]:
-        """(per rank `own` units that spread from it, how what the routes bring spreads).
+        self, kind: int, routes: dict[Pair, Entries], own: dict[int, Spreads]
+    ) -> dict[Pair, list[tuple[Entered, int]]] | None:
+        """How what the routes bring to a kind's part spreads; into `own` what its ranks keep.
 
-        The highest trees stay with their ranks. Nothing where the links do not suffice.
+        The highest trees stay with their ranks. None where the links do not suffice. What comes
+        from another kind comes from all of its parts, and in the same way: where all units count so
+        often, `times`, they are packed as one.
         """
-        moves = ranks is self.moving
-        supply = dict.fromkeys(ranks, own)
-        come: dict[int, Entries] = defaultdict(list)
-        for route, units in routes:
-            supply[route.path[-1]] += units
-            come[route.path[-1]].append((route, units))
-        links = {
-            pair: c // (1 if moves else self.count)
-            for pair, c in self.left.items()
-            if moves == (pair[0] in self.place and pair[1] in self.place)
-            and moves == (pair[0] in self.place or pair[1] in self.place)
-        }
+        into = sorted((pair for pair in routes if pair.target == kind), key=lambda p: not p.within)
+        many = {pair: 1 if pair.within else self.count[pair.source] for pair in into}
+        times = math.gcd(*many.values())
+        supply = dict.fromkeys(self.members[kind], -(-self.k // times))
+        come: dict[int, list[tuple[Pair, Route, int]]] = defaultdict(list)
+        for pair in into:
+            for route, units in routes[pair]:
+                supply[route.path[-1]] += units * many[pair] // times
+                come[route.path[-1]].append((pair, route, units))
+        nodes = set(self.nodes[kind])
+        links = {(u, v): c // times for (u, v), c in self.left.items() if {u, v} <= nodes}
         inside = pack_inside(self.graph, links, supply)
-        mine: dict[int, Spreads] = {}
-        entered: list[tuple[Entered, int]] = []
-        for v in ranks if inside is not None else ():
-            trees = sorted((inside or {})[v], key=height_of, reverse=True)
-            mine[v], rest = split([(tree.edges, tree.weight) for tree in trees], own)
-            for edges, route, units in join(rest, come[v]):
-                entered.append(((edges, route), units))
-        return mine, entered
+        if inside is None:
+            return None
+        entered: dict[Pair, list[tuple[Entered, int]]] = {pair: [] for pair in into}
+        for v in self.members[kind]:
+            trees = sorted(inside[v], key=height_of, reverse=True)
+            mine, rest = split([(t.edges, t.weight) for t in trees], -(-self.k // times))
+            own[v], _ = split([(edges, units * times) for edges, units in mine], self.k)
+            rest.reverse()
+            for pair, route, units in come[v]:
+                one = many[pair] // times
+                while units:
+                    edges, amount = rest.pop()
+                    taken = min(units, amount // one)
+                    if not taken:
+                        return None
+                    entered[pair].append(((edges, route), taken))
+                    units -= taken
+                    if amount > taken * one:
+                        rest.append((edges, amount - taken * one))
+        return entered
 
-    def turning(
+    def units(
         self,
+        kind: int,
         root: int,
         own: Spreads,
-        arrive: list[tuple[Entered, int]],
-        leave: list[tuple[Entered, int]],
-    ) -> Iterator[Tree]:
-        """The trees of a root in part 0, equal ones together."""
-        mine = [edges for edges, units in own for _ in range(units)]
-        out = [item for item, units in leave for _ in range(units)]
-        units = [number for number, (_, most) in enumerate(arrive) for _ in range(most)]
-        k = self.k
-        looks = [(id(mine[t]), id(out[t]), tuple(units[t::k])) for t in range(k)]
-        weights = Counter(looks)
-        for t, look in enumerate(looks):
-            weight = weights.pop(look, 0)
-            if weight:
-                edges = [*mine[t], *self.enter(out[t], 0)]
-                for part, number in enumerate(look[2], 1):
-                    edges += self.enter(arrive[number][0], part)
-                yield Tree(root, "broadcast", weight, tuple(edges))
+        sent: dict[Pair, dict[int, list[tuple[Entered, int]]]],
+    ) -> Iterator[tuple[int, tuple[Unit, ...]]]:
+        """The trees of a root, equal ones together: how it spreads at home, how it enters parts."""
+        ways: list[list[tuple[Unit, int]]]
+        ways = [[((kind, range(1), (edges, None)), units) for edges, units in own]]
+        for pair in sorted(sent, key=lambda pair: (pair.within, pair.target, pair.parts.start)):
+            if pair.source != kind:
+                continue
+            rest = sent[pair][root]
+            for parts in [range(p, p + 1) for p in pair.parts] if pair.within else [pair.parts]:
+                some, rest = split(rest, self.k)
+                ways.append([((pair.target, parts, item), units) for item, units in some])
+        looks: dict[tuple[int, ...], tuple[int, tuple[Unit, ...]]] = {}
+        for unit, weight in slices(ways, self.k):
+            look = tuple([id(item) for _, _, item in unit])
+            before = looks[look][0] if look in looks else 0
+            looks[look] = before + weight, unit
+        yield from looks.values()
 
-    def still(self, root: int, own: Spreads, come: list[tuple[Entered, int]]) -> Iterator[Tree]:
-        """The trees of a root that stays: into every part in the same way."""
-        many, _ = split([(edges, units * self.count) for edges, units in own], self.k)
-        for edges, entered, units in join(many, come):
-            way = list(edges)
-            for part in range(self.count):
-                way += self.enter(entered, part)
-            yield Tree(root, "broadcast", units, tuple(way))
+    def edges(self, units: Sequence[Unit]) -> Iterator[Path]:
+        """The ways into parts, and on from where these end."""
+        for kind, parts, item in units:
+            for part in parts:
+                ways = self.known.get((id(item), part))
+                if ways is None:
+                    ways = self.enter(item, self.elements[kind][part])
+                    self.known[id(item), part] = ways
+                yield from ways
 
-    def enter(self, entered: Entered, part: int) -> Iterator[Path]:
-        """The ways over a route into a part, and on from where it ends."""
+    def enter(self, entered: tuple[Edges, Route | None], to: Mapping[int, int]) -> list[Path]:
+        """The way into a part, and those in it, where `to` brings the first of its kind."""
         edges, route = entered
-        place, nodes = self.place, self.parts[part]
-        yield tuple(
-            [nodes[place[v]] if side == THERE else v for v, side in zip(*route, strict=True)]
-        )
-        for path in edges:
-            yield tuple([nodes[place[v]] if v in place else v for v in path])
+        ways = [tuple([to.get(v, v) for v in path]) for path in edges]
+        if route is None:
+            return ways
+        hops = zip(*route, strict=True)
+        return [tuple([v if side == HERE else to.get(v, v) for v, side in hops]), *ways]
 
 
 def hand_out(

@@ -48,6 +48,8 @@ def edges_of_forest(forest: Forest, compact: bool = False) -> Edges:
 
     With `compact`, of more than `MOST_EDGES` those from the first GPU, which a group moves.
     """
+    if any(1 < forest.images_of(tree.root) < forest.images for tree in forest.trees):
+        forest = forest.expand()
     group, graph, total = forest.group, forest.graph, forest.total
     each = [(tree, forest.images_of(tree.root)) for tree in forest.trees]
     count = sum(size * len(tree.edges) for tree, size in each)

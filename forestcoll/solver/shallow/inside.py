@@ -7,17 +7,15 @@ of the box. Else the general packers say what is possible.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.schedule.forest import Path
 from forestcoll.solver.packing import trim_to_supply
-
-T = TypeVar("T")
+from forestcoll.solver.shares import slices
 
 MOVES = 2
 """Re-hangings at most, for each box of each unit."""
@@ -181,7 +179,7 @@ class Interior:
                 if taken is None:
                     return None
                 ways.append(taken)
-            stars[rank] = [Spread.of(rank, *star) for star in slices(ways, units)]
+            stars[rank] = [Spread.of(rank, units, star) for star, units in slices(ways, units)]
         return stars
 
     def _hops(
@@ -191,9 +189,9 @@ class Interior:
         rank: int,
         mate: int,
         units: int,
-    ) -> list[tuple[int, Path]] | None:
-        """(units, path) pairs that bring `units` from a rank to a mate; takes their room."""
-        ways: list[tuple[int, Path]] = []
+    ) -> list[tuple[Path, int]] | None:
+        """(path, units) pairs that bring `units` from a rank to a mate; takes their room."""
+        ways: list[tuple[Path, int]] = []
         paths: list[Path] = [(rank, mate)] if (rank, mate) in room else []
         among = set(self.ranks)
         paths += [(rank, s, mate) for s in near if s not in among and (s, mate) in room]
@@ -208,7 +206,7 @@ class Interior:
             taken = min(units, free(path))
             for ends in pairwise(path):
                 room[ends] -= taken
-            ways.append((taken, path))
+            ways.append((path, taken))
             units -= taken
         return ways
 
@@ -267,16 +265,3 @@ def _by_root(trees: Iterable[tuple[int, int, tuple[Path, ...]]]) -> dict[int, li
     for root, weight, paths in trees:
         found[root].append(Spread.of(root, weight, paths))
     return {root: sorted(spreads, key=lambda s: s.height) for root, spreads in found.items()}
-
-
-def slices(ways: Sequence[list[tuple[int, T]]], units: int) -> Iterator[tuple[int, tuple[T, ...]]]:
-    """(weight, one of each of the `ways`) for `units` in all, as few as their amounts allow."""
-    left = [list(reversed(way)) for way in ways]
-    while units:
-        weight = min(way[-1][0] for way in left)
-        yield weight, tuple(way[-1][1] for way in left)
-        for way in left:
-            amount, thing = way.pop()
-            if amount > weight:
-                way.append((amount - weight, thing))
-        units -= weight

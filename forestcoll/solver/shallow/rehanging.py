@@ -17,7 +17,8 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
-from forestcoll.solver.shallow.inside import Hung, Interior, Spread, hang, slices
+from forestcoll.solver.shallow.inside import Hung, Interior, Spread, hang
+from forestcoll.solver.shares import slices
 from forestcoll.solver.task import Task
 
 MOST_EDGES = 4_000_000
@@ -146,7 +147,7 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     weights: Counter[tuple[int, ...]] = Counter()
     trees_inside: dict[tuple[int, ...], tuple[Path, ...]] = {}
     for (root, many), tree, ways in zip(hung.units, hung.trees, chosen, strict=True):
-        for weight, inside in slices(ways, many):
+        for inside, weight in slices(ways, many):
             key = (root, *tree[1::2], *map(id, inside))
             weights[key] += weight
             if key in trees_inside:
@@ -161,8 +162,8 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
 
 _Entry = tuple[int, int, int]
 """(depth, unit, place): hops before it enters the `place`-th box of its tree; 0: the root's."""
-_Shares = list[tuple[int, Spread]]
-"""How many of a unit's trees spread in which way, one way after the other."""
+_Shares = list[tuple[Spread, int]]
+"""The ways in which a unit's trees spread, one after the other, and how many do."""
 
 
 def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
@@ -177,7 +178,7 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
         senders.append(frozenset(first[number] for number in tree[1::2]))
     weights = [many for _, many in hung.units]
     chosen = [
-        [[(many, _NOTHING)]] * (len(tree) // 2 + 1)
+        [[(_NOTHING, many)]] * (len(tree) // 2 + 1)
         for many, tree in zip(weights, hung.trees, strict=True)
     ]
     for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
@@ -224,7 +225,7 @@ def _assign(
     tree in which these ranks are near, then a low one.
     """
     if len(spreads) == 1:
-        yield from ((entry, [(weights[entry[1]], spreads[0])]) for entry in entries)
+        yield from ((entry, [(spreads[0], weights[entry[1]])]) for entry in entries)
         return
     left = [spread.weight for spread in spreads]
     heights = [spread.height for spread in spreads]
@@ -248,5 +249,5 @@ def _assign(
             taken = min(rest, left[queue[-1]])
             left[queue[-1]] -= taken
             rest -= taken
-            shares.append((taken, spreads[queue[-1]]))
+            shares.append((spreads[queue[-1]], taken))
         yield entries[place], shares
