@@ -100,7 +100,9 @@ def overrunning(engine: Any) -> int:
     own = [b.ctypes.data for b in buffers]
     addresses = [a for r in range(3) for a in own[3 * r : 3 * r + 3] * 2]
     shape, slots = (2048, 4, 2048, 1, 1), (2048, 2)
-    made = engine.Engine(tables, 3, addresses, [], shape, slots, (0, 0), False, 1, 5.0)
+    made = engine.Engine(
+        tables, 3, addresses, [], shape, slots, (0, 0), False, 1, 5.0, 0, ([], []), [], 0
+    )
     return int(made.launch(0)[0])
 
 

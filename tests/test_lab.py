@@ -26,6 +26,7 @@ from forestcoll.common import errors
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import doctor, lab
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.program import Collective
 from forestcoll.program.targets import Target
 from forestcoll.schedule.routes import Routes, routes
 from forestcoll.solver import baselines
@@ -115,7 +116,8 @@ def test_prediction_of_several_ways_counts_what_meets_on_the_one_taken() -> None
 def test_theory_of_rings_and_gloo() -> None:
     """Twice (n - 1) / n of the data over the slowest link that the ring crosses."""
     graph = named("rail", **SETTINGS)
-    assert measurement._gloo(graph).algbw == 50 * Fraction(4, 6)
+    gloo = measurement._trees(graph, "gloo", routes(graph), Collective.ALLREDUCE)
+    assert gloo.algbw == 50 * Fraction(4, 6)
     ring = baselines.forests("ring", graph)[0]
     assert ring.algbw == 50 * Fraction(4, 6)
 
@@ -162,7 +164,7 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link(compiled: Artefacts) -> 
 
     known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
     slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
-    (entry,), _ = measurement.tree_entries(slowed, made.programs["mscclpp-json"], made.forest, ())
+    (entry,), _ = measurement.entries_of(slowed, made.programs["mscclpp-json"], made.forest, ())
     assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
     assert entry.algbw == made.forest.algbw / 4
 
@@ -194,10 +196,10 @@ def test_what_an_allgather_is_measured_against(compiled: Artefacts) -> None:
     graph = named("rail", **SETTINGS)
     made = compiled(RAIL, "allgather", *TARGET)
     program = made.programs["mscclpp-json"]
-    entries, notes = measurement.tree_entries(graph, program, made.forest, measurement.AGAINST)
+    entries, notes = measurement.entries_of(graph, program, made.forest, measurement.AGAINST)
     assert [entry.name for entry in entries] == ["plan", "ring", "rings"]
     assert "tree and double-tree and gloo: for allreduce, not for allgather" in notes
-    _, notes = measurement.tree_entries(graph, program, made.forest, ["direct", "ring"])
+    _, notes = measurement.entries_of(graph, program, made.forest, ["direct", "ring"])
     assert "direct: for an all-to-all, not for allgather" in notes
     assert entries[0].algbw > entries[2].algbw > entries[1].algbw
     assert entries[1].program is not None

@@ -39,7 +39,7 @@ def entries(topology: Topology, **given: Any) -> tuple[dict[str, measurement.Ent
     graph = CapacityGraph.from_topology(topology)
     matrix = given.get("matrix")
     program, paths = measurement.make_plan(topology, ragged=matrix is not None)
-    found, notes = measurement.exchange_entries(
+    found, notes = measurement.entries_of(
         graph, program, given.get("paths", paths), EXCHANGES, matrix
     )
     return {entry.name: entry for entry in found}, notes
@@ -89,7 +89,7 @@ def test_blocks_of_any_size_are_counted_pair_by_pair() -> None:
 def test_rings_are_for_what_trees_carry() -> None:
     graph = CapacityGraph.from_topology(boxes())
     program, paths = measurement.make_plan(boxes())
-    found, notes = measurement.exchange_entries(graph, program, paths, ("ring", "direct"), None)
+    found, notes = measurement.entries_of(graph, program, paths, ("ring", "direct"), None)
     assert [entry.name for entry in found] == ["plan", "direct"]
     assert notes == ["ring: for what trees carry, not for alltoall"]
 

@@ -223,7 +223,7 @@ int main(int count, char** words) {
         if (from == to) continue;
         const std::lock_guard lock(pairs[from][to].mutex);
         open += pairs[from][to].puts.size();
-        open += all[from].wire->sent(to) - all[to].wire->received(from);
+        open += all[from].wire->sent()[to] - all[to].wire->received()[from];
       }
     return open;
   };

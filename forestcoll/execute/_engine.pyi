@@ -59,14 +59,14 @@ class Engine:
         processes: bool,
         threads: int,
         patience: float,
-        data: int = 0,
-        passages: tuple[Sequence[Passage], Sequence[Passage]] = ([], []),
-        exact: Sequence[tuple[int, int]] = (),
-        epilogue: Epilogue | None = None,
-        user: int = 0,
+        data: int,
+        passages: tuple[Sequence[Passage], Sequence[Passage]],
+        exact: Sequence[tuple[int, int]],
+        user: int,
+        *epilogue: Epilogue,
     ) -> None: ...
     def launch(
-        self, turn: int, group: Together | None = None
+        self, turn: int, *group: Together
     ) -> tuple[int, int, list[Stop], list[tuple[int, int, int]], list[Death]]: ...
     def rest(self) -> None: ...
     def join(
@@ -146,5 +146,5 @@ def compare(
     addresses: Sequence[int],
     limit: int,
     threads: int,
-    epilogue: Epilogue | None = None,
+    *epilogue: Epilogue,
 ) -> tuple[list[int], list[tuple[int, int, str, str]]]: ...

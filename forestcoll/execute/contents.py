@@ -137,7 +137,7 @@ class Contents:
     root: int
     threads: int
     ranks: Sequence[int]
-    epilogue: _engine.Epilogue | None = None  # of what is reduced
+    epilogue: Sequence[_engine.Epilogue] = ()  # none, or that of what is reduced
     mismatches: list[str] = field(default_factory=list)
 
     def fill(self, buffers: Sequence[Buffers]) -> None:
@@ -207,7 +207,7 @@ class Contents:
         part: int = 0,
     ) -> int:
         wrong, examples = _engine.compare(
-            self.pattern, source, first, count, addresses, SHOWN, self.threads, self.epilogue
+            self.pattern, source, first, count, addresses, SHOWN, self.threads, *self.epilogue
         )
         data = self.data
         for k, element, expected, got in examples:

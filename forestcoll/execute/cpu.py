@@ -110,19 +110,26 @@ def run(
     slots = arguments.whole_or_none("slots", slots)
     slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
     slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
-    processes = group is None and _ranks_as(ranks_as, request.program.n)
+    ranks_as = arguments.word("ranks_as", ranks_as, RANKS_AS)
+    few = ranks_as == "auto" and request.program.n <= MOST_PROCESSES
+    processes = group is None and (few or ranks_as == "processes")
     tables, data = on_wire.cut(build(request.program)), on_wire.lay_out(request.data)
     homes = [0] * request.program.n if group is None else deal(request.program.n, group.processes)
     here = [r for r, home in enumerate(homes) if group is None or home == group.process]
     if group is not None:
         check_division(request.program, homes)
-    _check_memory(_demand(request, on_wire, tables, here), data.size)
+    _check_memory(request, on_wire, tables, here)
     memory = common_memory if processes else private
     done = None if epilogue is None else Epilogue.of(epilogue, request, on_wire, memory)
     connections = len(tables.connections)
     count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
-    if slots is not None or slot_bytes is not None:
-        _check_slots(connections, count, slot)
+    needed, available = max(1, connections) * count * slot, memory_available() or MOST_SLOTS
+    if (slots or slot_bytes) and needed > min(available, MOST_SLOTS):
+        raise UnsupportedError(
+            f"{count} slots of {slot} bytes for each of {connections} connections need "
+            f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
+            "fewer or smaller slots"
+        )
     pattern = (*request.pattern[:4], on_wire.type)
     contents = (partial(Replayed, user=request.user) if request.user else Contents)(
         request.program, request.data, pattern, request.root, min(workers, MOST_THREADS), here
@@ -131,7 +138,7 @@ def run(
         request, on_wire, data, tables, contents, geometry(data, slot, slice_bytes),
         (slot, count), processes, group, homes, done,
     )  # fmt: skip
-    contents.epilogue = done and done.expected
+    contents.epilogue = [done.expected] if done else []
     rows, wrong = tuple(map(job.row, request.modes)), contents.mismatches
     if group is not None:
         wrong = [text for texts in group.gather(wrong) for text in texts]
@@ -156,32 +163,56 @@ class _Job:
     epilogue: Epilogue | None
 
     def row(self, mode: Mode) -> Row:
-        group = self.group
-        row = self.row_alone(mode) if group is None else self.row_of_group(mode, group)
-        return replace(row, wire=self.wire.name, wire_bytes=self.data.parts * self.data.stride)
+        """Of a group's processes the slowest one's time, and what is wrong at any."""
+        group, tables, data = self.group, self.tables, self.data
+        if group is None:
+            buffers, own = self.allocate(mode)
+        else:
+            arenas = lay_out(
+                self.request.program, tables, data, mode, self.homes, group.process, self.slots
+            )
+            buffers = arenas.buffers
+            addresses = [one.addresses(0, 1) for one in buffers]
+            strict = group.strict
+            tables = mark_drains(tables, addresses, data.chunk_bytes, self.homes, strict=strict)
+            own = self.own(buffers, mode)
+        engine = self.engine(tables, buffers, own)
+        if group is not None:
+            owners = [rank for rank, _ in tables.takers]
+            shares = self.homes, owners, arenas.slots
+            group.join(lambda way, _: engine.join(arenas.space, *shares, way))
+            group.watch(lambda: activity(engine), lambda how: engine.end(Status[how.upper()]))
 
-    def row_alone(self, mode: Mode) -> Row:
+        def compare() -> int:
+            wrong = self.contents.compare(own, mode)
+            return wrong if group is None else sum(group.gather(wrong))
+
+        try:
+            row = self.request.row(
+                mode,
+                lambda: self.fill(buffers, own),
+                lambda number: self.launch(engine, self.turn(number)),
+                compare,
+            )
+        finally:
+            engine.rest()
+            if group is not None:
+                group.watch(None)
+        return replace(row, wire=self.wire.name, wire_bytes=data.parts * data.stride)
+
+    def allocate(self, mode: Mode) -> tuple[list[Buffers], list[Buffers]]:
+        """The plan's buffers, and what the caller has."""
         data, program = self.data, self.request.program
         memory = common_memory if self.processes else private
         try:
             buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
-            own = self.own(buffers, mode)
+            return buffers, self.own(buffers, mode)
         except (OSError, MemoryError) as error:
             raise UnsupportedError(
                 f"size {data.size}: the system does not give the ranks' buffers their memory "
                 f"({getattr(error, 'strerror', None) or error}); a limit of this process "
                 "(ulimit -v) or of its group may hold it: choose a smaller size"
             ) from error
-        engine = self.engine(self.tables, buffers, own)
-        try:
-            return self.request.row(
-                mode,
-                lambda: self.fill(buffers, own),
-                lambda number: self.launch(engine, self.turn(number)),
-                lambda: self.contents.compare(own, mode),
-            )
-        finally:
-            engine.rest()
 
     @property
     def turns(self) -> int:
@@ -231,39 +262,26 @@ class _Job:
             self.processes,
             self.contents.threads,
             self.request.timeout,
-            data=type_,
-            passages=wire.passages(self.request, own, buffers, here),
-            exact=wire.exact(buffers, here),
-            epilogue=self.epilogue and self.epilogue.work,
-            user=self.request.user.address if self.request.user else 0,
+            type_,
+            wire.passages(self.request, own, buffers, here),
+            wire.exact(buffers, here),
+            self.request.user.address if self.request.user else 0,
+            *([self.epilogue.work] if self.epilogue else []),
         )
 
-    def row_of_group(self, mode: Mode, group: Group) -> Row:
-        """The same of a group's processes: the slowest one's time, and what is wrong at any."""
-        data, program, tables = self.data, self.request.program, self.tables
-        arenas = lay_out(program, tables, data, mode, self.homes, group.process, self.slots)
-        buffers = arenas.buffers
-        addresses = [one.addresses(0, 1) for one in buffers]
-        tables = mark_drains(tables, addresses, data.chunk_bytes, self.homes, strict=group.strict)
-        own = self.own(buffers, mode)
-        engine = self.engine(tables, buffers, own)
-        owners = [rank for rank, _ in tables.takers]
-        shares = self.homes, owners, arenas.slots
-        group.join(lambda way, _: engine.join(arenas.space, *shares, way))
-        group.watch(lambda: activity(engine), lambda how: engine.end(Status[how.upper()]))
-        try:
-            return self.request.row(
-                mode,
-                lambda: self.fill(buffers, own),
-                lambda number: self.launch_together(engine, self.turn(number), group),
-                lambda: sum(group.gather(self.contents.compare(own, mode))),
-            )
-        finally:
-            group.watch(None)
-
-    def launch_together(self, engine: _engine.Engine, turn: int, group: Group) -> int:
+    def launch(self, engine: _engine.Engine, turn: int) -> int:
         """The longest of all processes' nanoseconds; ExecutionError at all if it ended badly."""
-        status, nanoseconds, stops, leftovers, deaths = engine.launch(turn, group)
+        group, seconds = self.group, self.request.timeout
+        try:
+            status, nanoseconds, stops, leftovers, deaths = engine.launch(
+                turn, *([group] if group else [])
+            )
+        except RuntimeError as error:
+            raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error
+        if group is None:
+            if status == Status.DONE:
+                return nanoseconds
+            raise explain(self.tables, Status(status), stops, leftovers, deaths, seconds)
         group.check()
         told = group.gather([status, nanoseconds, stops, leftovers])
         bad = [own for own in told if own[0] != Status.DONE]
@@ -278,17 +296,7 @@ class _Job:
                 if (rows := told[self.homes[row[0]]][2])
             ]
         left = [row for own in told for row in own[3]]
-        raise explain(self.tables, Status(worst[0]), merged, left, deaths, self.request.timeout)
-
-    def launch(self, engine: _engine.Engine, turn: int) -> int:
-        """Nanoseconds; ExecutionError if it did not end well."""
-        try:
-            status, nanoseconds, stops, leftovers, deaths = engine.launch(turn)
-        except RuntimeError as error:
-            raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error
-        if status == Status.DONE:
-            return nanoseconds
-        raise explain(self.tables, Status(status), stops, leftovers, deaths, self.request.timeout)
+        raise explain(self.tables, Status(worst[0]), merged, left, deaths, seconds)
 
 
 def activity(engine: _engine.Engine) -> tuple[bool, bool, int, int, int]:
@@ -297,23 +305,6 @@ def activity(engine: _engine.Engine) -> tuple[bool, bool, int, int, int]:
     if why:
         raise ConnectionError(f"the connection to process {peer}: {why}")
     return engine.activity()
-
-
-def _ranks_as(wanted: RanksAs, ranks: int) -> bool:
-    """Whether ranks are processes."""
-    wanted = arguments.word("ranks_as", wanted, RANKS_AS)
-    return wanted == "processes" or (wanted == "auto" and ranks <= MOST_PROCESSES)
-
-
-def _check_slots(connections: int, slots: int, slot: int) -> None:
-    needed = max(1, connections) * slots * slot
-    available = memory_available() or MOST_SLOTS
-    if needed > min(available, MOST_SLOTS):
-        raise UnsupportedError(
-            f"{slots} slots of {slot} bytes for each of {connections} connections need "
-            f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
-            "fewer or smaller slots"
-        )
 
 
 def _ask(
@@ -342,8 +333,8 @@ def _ask(
     return replace(request, data=data, user=user._replace(flow=flow)), on_wire
 
 
-def _demand(request: Request, wire: WireType, tables: Tables, here: Sequence[int]) -> int:
-    """Bytes of the buffers of the ranks that are here."""
+def _check_memory(request: Request, wire: WireType, tables: Tables, here: Sequence[int]) -> None:
+    """UnsupportedError where the buffers of the ranks that are here do not fit."""
     data, modes = wire.lay_out(request.data), request.modes
     needed = memory_bytes(request.program, tables.scratch, data, modes, here)
     if wire.converts:
@@ -351,13 +342,10 @@ def _demand(request: Request, wire: WireType, tables: Tables, here: Sequence[int
         needed += memory_bytes(program, [0] * program.n, request.data, modes, here)
     if request.user and request.check:  # a replay: inputs, sums and outputs of all
         needed += 3 * request.program.n * data.size
-    return needed + wire.accumulates * needed * 4 * wire.values // wire.element
-
-
-def _check_memory(needed: int, size: int) -> None:
+    needed += wire.accumulates * needed * 4 * wire.values // wire.element
     available = memory_available()
     if available is not None and needed > available * 9 // 10:
         raise UnsupportedError(
-            f"size {size}: the ranks' buffers need {needed / 2**30:.1f} GiB, "
+            f"size {data.size}: the ranks' buffers need {needed / 2**30:.1f} GiB, "
             f"of which {available / 2**30:.1f} GiB are available; choose a smaller size"
         )

@@ -23,31 +23,15 @@ _BY_CODE = {CODES[op.value]: op for op in Op}
 _RAISES = {CODES[op.value] for op in (*SIGNALS, Op.RELEASE)}
 
 
-class Status(IntEnum):
-    """How a launch ended (engine.hpp)."""
+Status = IntEnum("Status", "DONE STUCK STALLED MISMATCH INTERRUPTED LEFTOVER DIED LOST", start=0)
+"""How a launch ended (engine.hpp)."""
 
-    DONE = 0
-    STUCK = 1
-    STALLED = 2
-    MISMATCH = 3
-    INTERRUPTED = 4
-    LEFTOVER = 5
-    DIED = 6
-    LOST = 7
-
-
-class Awaits(IntEnum):
-    """What a thread block waits for (engine.hpp)."""
-
-    NOTHING = 0
-    DEPENDENCY = 1
-    SLOT = 2
-    MESSAGE = 3
-    SEMAPHORE = 4
-    BARRIER = 5
-    PACKETS = 6
-    PUTS = 7
-    FETCHES = 8
+Awaits = IntEnum(
+    "Awaits",
+    "NOTHING DEPENDENCY SLOT MESSAGE SEMAPHORE BARRIER PACKETS PUTS FETCHES",
+    start=0,
+)
+"""What a thread block waits for (tables.hpp)."""
 
 
 class Stop(NamedTuple):

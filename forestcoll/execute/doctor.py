@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.builds import cache_folder
+from forestcoll.execute.sizes import machine_memory
 
 if TYPE_CHECKING:
     from forestcoll.execute.gpu.compiler import Platform
@@ -173,15 +174,8 @@ def _lab() -> Finding:
 
 def _machine() -> Finding:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding("machine", OK, f"{platform.machine()}, {cores} cores{_memory()}")
-
-
-def _memory() -> str:
-    """`", 23.5 GiB memory, 22.9 free"`, or nothing where /proc does not tell."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as stream:
-            facts = dict(line.split(":", 1) for line in stream if ":" in line)
-        total, free = (int(facts[k].split()[0]) / 2**20 for k in ("MemTotal", "MemAvailable"))
-    except (OSError, KeyError, ValueError):
-        return ""
-    return f", {total:.1f} GiB memory, {free:.1f} free"
+    memory, told = machine_memory(), ""
+    if {"MemTotal", "MemAvailable"} <= memory.keys():
+        total, free = (memory[name] / 2**30 for name in ("MemTotal", "MemAvailable"))
+        told = f", {total:.1f} GiB memory, {free:.1f} free"
+    return Finding("machine", OK, f"{platform.machine()}, {cores} cores{told}")

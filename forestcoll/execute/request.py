@@ -81,10 +81,21 @@ class Request:
         warmup = arguments.whole("warmup", warmup, 0)
         timeout = arguments.positive("timeout", timeout)
         check = arguments.truth("check", check)
-        chosen = modes_of(program, modes)
+        allowed = {"out-of-place": program.out_of_place, "in-place": program.in_place}
+        wanted = arguments.words("mode", modes, MODES)
+        chosen = tuple(mode for mode in MODES if mode in wanted and allowed[mode])
+        if not chosen:
+            raise PlanError(f"the plan serves none of these: {', '.join(wanted)}")
         element = _engine.element_bytes(type_)
         data = layout(program, size_bytes, element)
-        check_units(program, element)
+        for r, rank in enumerate(program.ranks):
+            for b, block in enumerate(rank.thread_blocks):
+                for s, step in enumerate(block.steps):
+                    if isinstance(step, Pipeline) and step.unit_bytes % element:
+                        raise PlanError(
+                            f"rank {r}, thread block {b}, step {s}: a pipeline unit of "
+                            f"{step.unit_bytes} bytes splits elements of {element}"
+                        )
         root = root_of(program, root)
         launches = (warmup, iterations)
         return Request(program, size_bytes, data, dtype, op, root, chosen, launches, check, timeout)
@@ -109,7 +120,21 @@ class Request:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about the size that is run in place of the wanted one."""
-        return notes_of(self.program, self.wanted, self.data, self.dtype)
+        program, data, notes = self.program, self.data, []
+        if data.size != self.wanted:
+            notes.append(
+                f"{self.wanted} bytes are not a whole number of elements on each rank; "
+                f"ran {data.size} bytes"
+            )
+        if data.has_padding:
+            notes.append(
+                f"the plan serves {Sizes.of(program).words(self.dtype, data.element)}; here each "
+                f"part of {data.part} elements was padded to {data.chunks} chunks of {data.chunk}"
+            )
+        low, high = program.min_bytes, program.max_bytes
+        if data.size < low or (high and data.size > high):
+            notes.append(f"the plan says that it serves {low} to {high or 'any number of'} bytes")
+        return tuple(notes)
 
     def row(
         self,
@@ -153,16 +178,6 @@ def kind(dtype: str, op: str) -> tuple[int, int]:
     return _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
 
 
-def modes_of(program: Program, wanted: Mode | Iterable[Mode]) -> tuple[Mode, ...]:
-    """The wanted modes that the program serves; PlanError where it serves none."""
-    allowed = {"out-of-place": program.out_of_place, "in-place": program.in_place}
-    wanted = arguments.words("mode", wanted, MODES)
-    chosen = tuple(mode for mode in MODES if mode in wanted and allowed[mode])
-    if not chosen:
-        raise PlanError(f"the plan serves none of these: {', '.join(wanted)}")
-    return chosen
-
-
 def root_of(program: Program, root: int | None) -> int:
     """The root of a run: the plan's, or the given one where the plan says none; -1 without."""
     if not program.collective.has_root:
@@ -176,33 +191,3 @@ def root_of(program: Program, root: int | None) -> int:
     if not 0 <= rank < program.n:
         raise PlanError(f"{program.collective}: the root must be a rank from 0 to {program.n - 1}")
     return rank
-
-
-def check_units(program: Program, element: int) -> None:
-    """PlanError where a pipeline's unit would split an element of so many bytes."""
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for s, step in enumerate(block.steps):
-                if isinstance(step, Pipeline) and step.unit_bytes % element:
-                    raise PlanError(
-                        f"rank {r}, thread block {b}, step {s}: a pipeline unit of "
-                        f"{step.unit_bytes} bytes splits elements of {element}"
-                    )
-
-
-def notes_of(program: Program, wanted: int, data: Layout, dtype: str) -> tuple[str, ...]:
-    """What a user should know about the size that is run in place of the wanted one."""
-    notes = []
-    if data.size != wanted:
-        notes.append(
-            f"{wanted} bytes are not a whole number of elements on each rank; ran {data.size} bytes"
-        )
-    if data.has_padding:
-        notes.append(
-            f"the plan serves {Sizes.of(program).words(dtype, data.element)}; here each part of "
-            f"{data.part} elements was padded to {data.chunks} chunks of {data.chunk}"
-        )
-    low, high = program.min_bytes, program.max_bytes
-    if data.size < low or (high and data.size > high):
-        notes.append(f"the plan says that it serves {low} to {high or 'any number of'} bytes")
-    return tuple(notes)

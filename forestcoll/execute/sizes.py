@@ -107,18 +107,19 @@ def memory_bytes(
 
 def memory_available() -> int | None:
     """Bytes that can be had without swapping, within the control group's limit; None: unknown."""
-    limits = [_machine_memory(), _group_memory(Path("/sys/fs/cgroup"))]
+    limits = [machine_memory().get("MemAvailable"), _group_memory(Path("/sys/fs/cgroup"))]
     stated = [bytes_ for bytes_ in limits if bytes_ is not None]
     return min(stated) if stated else None
 
 
-def _machine_memory() -> int | None:
+def machine_memory() -> dict[str, int]:
+    """Bytes of each kind, as the kernel calls them; nothing where that is not Linux."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None  # not Linux: no estimate, no refusal
-    kib = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(kib[0]) * 1024 if kib else None
+        return {}
+    words = (line.split() for line in lines)
+    return {name.rstrip(":"): int(kib) * 1024 for name, kib, *_ in words}
 
 
 def _group_memory(group: Path) -> int | None:

@@ -36,8 +36,8 @@ class UserOperator(NamedTuple):
         """
         if isinstance(op, CFuncPtr):
             return UserOperator("user", op)
-        library, sign, symbol = str(op).rpartition(":")
-        if not sign:
+        library, _, symbol = str(op).rpartition(":")
+        if not library:
             return None
         try:
             return UserOperator(str(op), ctypes.CDLL(library)[symbol])

@@ -118,78 +118,45 @@ def mark_drains(
     waits as well, and every signal of a rank of whose memory others write such a part: it may tell
     them to.
     """
-    lines = list(tables.instructions)
-    spans = _Spans(tables, addresses, chunk)
-    put, writes = spans.put(homes), spans.writes()
-    for row in tables.blocks:
-        rank, after = row[0], False
-        told = any(_meet(span, put[rank]) for writer, span in writes[rank] if writer != rank)
-        for pc in range(row[2], row[3]):
-            code = lines[pc][0]
+    lines, operands = list(tables.instructions), tables.operands
+    put: list[set[Span]] = [set() for _ in homes]  # by each rank, from where it lies
+    writes: list[set[tuple[int, Span]]] = [set() for _ in homes]  # to each rank's memory: by whom
+    spans: list[list[tuple[int, Span]]] = []  # (whose, where) of what each instruction writes
+
+    def span(rank: int, operand: tuple[int, int, int, int]) -> Span:
+        """Where an operand of `rank` lies: interpreter.hpp, `buffer_address`."""
+        owner, buffer, offset, count = operand
+        begin = addresses[rank][buffer]
+        if owner != rank:
+            begin += addresses[owner][buffer + 3] - addresses[rank][buffer + 3]
+        return begin + offset * chunk, begin + (offset + count) * chunk
+
+    for rank, _, begin, end, *_ in tables.blocks:
+        for code, _, first, sources, count, *_ in lines[begin:end]:
+            targets = first + sources
+            into = [(one[0], span(rank, one)) for one in operands[targets : targets + count]]
+            spans.append(into)
+            for k, (owner, area) in enumerate(into):
+                writes[owner].add((rank, area))
+                if code in _PUTS and homes[owner] != homes[rank]:
+                    source = span(rank, operands[first + (k if sources > 1 else 0)])
+                    put[rank].add(source if code in _COPIES else into[0][1])
+    merged = [_merge(sorted(own)) for own in put]
+    for rank, _, begin, end, *_ in tables.blocks:
+        told = any(_meet(area, merged[rank]) for writer, area in writes[rank] if writer != rank)
+        after = False
+        for pc in range(begin, end):
+            code, _, first, sources, *_ = lines[pc]
             drains = after or code == _FLUSH
             after = code == _PUT_FLUSH
             if not strict and put[rank]:
-                own = (span for owner, span in spans.targets(rank, pc) if owner == rank)
+                own = (area for owner, area in spans[pc] if owner == rank)
                 drains = drains or (told and code in _SIGNALS)
-                drains = drains or any(_meet(span, put[rank]) for span in own)
-            column = _DRAINS_PUTS * drains + _FETCHES * spans.reads_elsewhere(rank, pc, homes)
+                drains = drains or any(_meet(area, merged[rank]) for area in own)
+            reads = (homes[owner] != homes[rank] for owner, *_ in operands[first : first + sources])
+            column = _DRAINS_PUTS * drains + _FETCHES * any(reads)
             lines[pc] = (*lines[pc][:_DRAINS], column, *lines[pc][_DRAINS + 1 :])
     return replace(tables, instructions=lines)
-
-
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """Memory that instructions name (`mark_drains`)."""
-
-    tables: Tables
-    addresses: Sequence[tuple[int, ...]]
-    chunk: int
-
-    def span(self, rank: int, operand: tuple[int, int, int, int]) -> Span:
-        """Where an operand of `rank` lies: interpreter.hpp, `buffer_address`."""
-        owner, buffer, offset, count = operand
-        begin = self.addresses[rank][buffer]
-        if owner != rank:
-            begin += self.addresses[owner][buffer + 3] - self.addresses[rank][buffer + 3]
-        return begin + offset * self.chunk, begin + (offset + count) * self.chunk
-
-    def targets(self, rank: int, pc: int) -> list[tuple[int, Span]]:
-        """(whose, where) of all that an instruction writes."""
-        _, _, first, sources, count = self.tables.instructions[pc][:5]
-        operands = self.tables.operands[first + sources : first + sources + count]
-        return [(operand[0], self.span(rank, operand)) for operand in operands]
-
-    def reads_elsewhere(self, rank: int, pc: int, homes: Sequence[int]) -> bool:
-        """Whether an instruction reads memory of another process."""
-        first, sources = self.tables.instructions[pc][2:4]
-        operands = self.tables.operands[first : first + sources]
-        return any(homes[owner] != homes[rank] for owner, *_ in operands)
-
-    def put(self, homes: Sequence[int]) -> list[list[Span]]:
-        """Of each rank, merged and in order: memory that goes elsewhere from where it lies."""
-        spans: list[set[Span]] = [set() for _ in homes]
-        for row in self.tables.blocks:
-            rank = row[0]
-            for pc in range(row[2], row[3]):
-                code, _, first, sources, _ = self.tables.instructions[pc][:5]
-                if code not in _PUTS:
-                    continue
-                into = self.targets(rank, pc)
-                for k, (owner, _) in enumerate(into):
-                    source = self.tables.operands[first + (k if sources > 1 else 0)]
-                    span = self.span(rank, source) if code in _COPIES else into[0][1]
-                    if homes[owner] != homes[rank]:
-                        spans[rank].add(span)
-        return [_merge(sorted(own)) for own in spans]
-
-    def writes(self) -> list[list[tuple[int, Span]]]:
-        """Of each rank: (who, where) of all that is written there, messages apart."""
-        writes: list[set[tuple[int, Span]]] = [set() for _ in self.addresses]
-        for row in self.tables.blocks:
-            for pc in range(row[2], row[3]):
-                for owner, span in self.targets(row[0], pc):
-                    writes[owner].add((row[0], span))
-        return [sorted(own) for own in writes]
 
 
 def _merge(spans: Sequence[Span]) -> list[Span]:

@@ -175,23 +175,31 @@ class Ucx : public Wire {
       param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
       param.flags = UCP_AM_SEND_FLAG_RNDV;
     }
-    const ucs_status_ptr_t request =
-        ucp_am_send_nbx(ends_[peer], 0, &transfer->envelope, sizeof(Envelope), e.source, e.bytes, &param);
-    if (request == nullptr || UCS_PTR_IS_ERR(request)) sent(transfer, UCS_PTR_STATUS(request));
+    settle(transfer, ucp_am_send_nbx(ends_[peer], 0, &transfer->envelope, sizeof(Envelope), e.source,
+                                     e.bytes, &param));
   }
 
-  void sent(Transfer* transfer, ucs_status_t status) {
-    if (status == UCS_OK)
-      has_left(transfer->effect);
-    else
-      fail(transfer->peer, ucs_status_string(status));
-    delete transfer;
+  // What has been done at once calls nobody back.
+  void settle(Transfer* transfer, ucs_status_ptr_t request) {
+    if (request == nullptr || UCS_PTR_IS_ERR(request)) finish(transfer, UCS_PTR_STATUS(request));
+  }
+
+  void finish(Transfer* transfer, ucs_status_t status) {
+    const std::unique_ptr<Transfer> one(transfer);
+    if (status != UCS_OK) return fail(one->peer, ucs_status_string(status));
+    if (one->envelope.process == self_) return has_left(one->effect);
+    if (!one->packets.empty()) store_words(one->effect.target, one->packets.data(), one->effect.bytes);
+    arrive(one->peer, one->envelope.sequence, one->effect);
+  }
+
+  static void on_received(void* request, ucs_status_t status, std::size_t, void* data) {
+    auto* const transfer = static_cast<Transfer*>(data);
+    transfer->wire->finish(transfer, status);
+    ucp_request_free(request);
   }
 
   static void on_sent(void* request, ucs_status_t status, void* data) {
-    auto* const transfer = static_cast<Transfer*>(data);
-    transfer->wire->sent(transfer, status);
-    ucp_request_free(request);
+    on_received(request, status, 0, data);
   }
 
   static void on_error(void* self, ucp_ep_h end, ucs_status_t status) {
@@ -233,28 +241,9 @@ class Ucx : public Wire {
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     param.cb.recv_am = &Ucx::on_received;
     param.user_data = transfer;
-    const ucs_status_ptr_t request = ucp_am_recv_data_nbx(
-        worker_, data, packets ? transfer->packets.data() : target, effect.bytes, &param);
-    if (request == nullptr || UCS_PTR_IS_ERR(request)) received(transfer, UCS_PTR_STATUS(request));
+    settle(transfer, ucp_am_recv_data_nbx(worker_, data, packets ? transfer->packets.data() : target,
+                                          effect.bytes, &param));
     return UCS_INPROGRESS;
-  }
-
-  void received(Transfer* transfer, ucs_status_t status) {
-    const Effect& effect = transfer->effect;
-    if (status != UCS_OK) {
-      fail(transfer->peer, ucs_status_string(status));
-    } else {
-      if (!transfer->packets.empty())
-        store_words(effect.target, transfer->packets.data(), effect.bytes);
-      arrive(transfer->peer, transfer->envelope.sequence, effect);
-    }
-    delete transfer;
-  }
-
-  static void on_received(void* request, ucs_status_t status, std::size_t, void* data) {
-    auto* const transfer = static_cast<Transfer*>(data);
-    transfer->wire->received(transfer, status);
-    ucp_request_free(request);
   }
 
   // The bytes of a message are here; it has its effect after all that were sent before it.

@@ -118,8 +118,8 @@ class Wire {
     return reason_;
   }
 
-  Count sent(int peer) const { return sent_[peer].load(); }
-  Count received(int peer) const { return received_[peer].load(); }
+  std::vector<Count> sent() const { return {sent_.begin(), sent_.end()}; }  // effects, per peer
+  std::vector<Count> received() const { return {received_.begin(), received_.end()}; }
   Amount under_way() const { return under_way_.load(); }  // posted, not yet left
   int processes() const { return sent_.size(); }
 

@@ -70,13 +70,9 @@ class Plan:
         """Chunks of scratch of the rank that needs most."""
         return max(r.scratch_chunks for r in self.program.ranks)
 
-    def uses_switch(self) -> bool:
-        """Whether the plan lets the switch copy or add (NVLS)."""
-        return '"channel_type": "switch"' in self.text
-
-    def uses_ports(self) -> bool:
-        """Whether the plan has ports: channels of the network."""
-        return '"channel_type": "port"' in self.text
+    def uses(self, kind: str) -> bool:
+        """Whether the plan has channels of a kind: switch (NVLS: it copies or adds), port."""
+        return f'"channel_type": "{kind}"' in self.text
 
 
 def read(
@@ -167,17 +163,17 @@ def _judge(text: str, source: str, target: str) -> Program:
 
 def clashes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
     """Pairs of plans that would both answer some call: the runtime takes the first it finds."""
-    return [(one, other) for one, other in combinations(listed, 2) if _clash(one, other)]
-
-
-def _clash(one: Plan, other: Plan) -> bool:
-    a, b, no_end = one.program, other.program, 2**63
-    ends = min(one.max_bytes or no_end, other.max_bytes or no_end)
-    return (
-        (a.collective, a.n) == (b.collective, b.n)
-        and max(a.min_bytes, b.min_bytes) <= ends
-        and ((one.in_place and other.in_place) or (one.out_of_place and other.out_of_place))
-    )
+    found, no_end = [], 2**63
+    for one, other in combinations(listed, 2):
+        a, b = one.program, other.program
+        ends = min(one.max_bytes or no_end, other.max_bytes or no_end)
+        if (
+            (a.collective, a.n) == (b.collective, b.n)
+            and max(a.min_bytes, b.min_bytes) <= ends
+            and ((one.in_place and other.in_place) or (one.out_of_place and other.out_of_place))
+        ):
+            found.append((one, other))
+    return found
 
 
 def namesakes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:

@@ -131,7 +131,9 @@ def _files(
         **document,
         "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
     }
-    files = {name: _script(name) for name in ("run.sh", "common.py", *scripts)}
+    folder = resources.files("forestcoll.execute.deploy") / "scripts"
+    names = "run.sh", "common.py", *scripts
+    files = {name: (folder / name).read_text("utf-8") for name in names}
     files["env.sh"] = _environment(environment)
     return files | {"deploy.json": json.dumps(told, indent=1) + "\n"}
 
@@ -208,9 +210,9 @@ def _note_mscclpp(plans: Plans, spread: Places) -> list[str]:
             "with PYTORCH_NO_CUDA_MEMORY_CACHING=1; the scripts look before each call"
         )
     notes += _note_packets(plans)
-    if any(plan.uses_switch() for plan in plans):
+    if any(plan.uses("switch") for plan in plans):
         notes.append("NVLS: sm_90 or newer, and a fabric with NVLink SHARP switched on")
-    if any(plan.uses_ports() for plan in plans) and len(spread.nodes) > 1:
+    if any(plan.uses("port") for plan in plans) and len(spread.nodes) > 1:
         notes.append(
             "between nodes the NIC is that of the GPU's number in its node (8 at most); "
             "MSCCLPP_HCA_DEVICES names them in that order, one that GPUs share as often"
@@ -318,10 +320,6 @@ def _file_names(plans: Sequence[Plan]) -> list[str]:
     if len(set(names)) == len(names):
         return names
     return [f"{number:02}-{name}" for number, name in enumerate(names)]
-
-
-def _script(name: str) -> str:
-    return resources.files("forestcoll.execute.deploy").joinpath("scripts", name).read_text("utf-8")
 
 
 def _environment(values: dict[str, str]) -> str:

@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Unpack
@@ -78,8 +77,7 @@ def run(
             job.program, job.data, request.pattern, job.root, workers, range(job.program.n)
         )
         with Team(path, used, job, kept) as team:
-            runner = _Runner(request, job, team, contents)
-            rows = tuple(runner.row(mode) for mode in request.modes)
+            rows = tuple(_row(request, job, team, contents, mode) for mode in request.modes)
     notes = request.notes
     if len(used) < n:
         words = f"{len(used)} GPU{'s' if len(used) > 1 else ''}"
@@ -87,35 +85,26 @@ def run(
     return RunResult(rows, notes, tuple(contents.mismatches))
 
 
-@dataclass(frozen=True, slots=True)
-class _Runner:
-    """One call of `run`, mode by mode."""
+def _row(request: Request, job: Job, team: Team, contents: Contents, mode: Mode) -> Row:
+    """All launches of a mode."""
+    buffers, _ = staging(job.program, job.data, mode, team.memory.ctypes.data)
 
-    request: Request
-    job: Job
-    team: Team
-    contents: Contents
+    def fill() -> None:
+        contents.fill(buffers)
+        team.ask("move", mode, True)
 
-    def row(self, mode: Mode) -> Row:
-        buffers, _ = staging(self.job.program, self.job.data, mode, self.team.memory.ctypes.data)
-
-        def fill() -> None:
-            self.contents.fill(buffers)
-            self.team.ask("move", mode, True)
-
-        def compare() -> int:
-            self.team.ask("move", mode, False)
-            return self.contents.compare(buffers, mode)
-
-        return self.request.row(mode, fill, lambda k: self.launch(mode, k), compare)
-
-    def launch(self, mode: Mode, number: int) -> int:
+    def launch(number: int) -> int:
         """Nanoseconds of the slowest GPU; ExecutionError if it did not end well."""
-        self.team.ask("prepare", mode, number)
-        done = self.team.launch(self.request.timeout, mode)
-        ended = self.team.ask("end_state")
-        explain(self.job, ended, None if done else self.request.timeout)
-        return max(int(taken) for taken in self.team.ask("nanoseconds"))
+        team.ask("prepare", mode, number)
+        done = team.launch(request.timeout, mode)
+        explain(job, team.ask("end_state"), None if done else request.timeout)
+        return max(int(taken) for taken in team.ask("nanoseconds"))
+
+    def compare() -> int:
+        team.ask("move", mode, False)
+        return contents.compare(buffers, mode)
+
+    return request.row(mode, fill, launch, compare)
 
 
 def _devices(program: Program, asked: Sequence[int] | None, count: int) -> list[int]:

@@ -185,7 +185,7 @@ class Communicator:
                 done = watch(lambda: [device.poll()], device.abort, self._timeout)
             else:
                 done = far.launch(self._mode)
-            return done, bool(device.stops()["mismatch"].any())
+            return done, bool(device.stops()[:, -1].any())
 
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):

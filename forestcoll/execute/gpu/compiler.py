@@ -18,15 +18,19 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.builds import build, cache_folder
 
 Platform = Literal["cuda", "hip"]
-SOURCE = Path(__file__).parent / "engine.cu"
+HERE = Path(__file__).parent
+SOURCE = HERE / "engine.cu"
 HEADERS = (
-    Path(__file__).parent / "device.hpp",
-    Path(__file__).parent / "layer.hpp",
-    Path(__file__).parent / "ring.hpp",
-    Path(__file__).parents[1] / "native" / "interpreter.hpp",
-    Path(__file__).parents[1] / "native" / "tables.hpp",
-    Path(__file__).parents[1] / "native" / "elements.hpp",
+    *(HERE / f"{name}.hpp" for name in ("device", "layer", "ring")),
+    *(HERE.parent / "native" / f"{name}.hpp" for name in ("interpreter", "tables", "elements")),
 )
+
+
+COMPILERS = {
+    "cuda": ("NVCC", "nvcc", "/usr/local/cuda/bin/nvcc", "the CUDA toolkit"),
+    "hip": ("HIPCC", "hipcc", "/opt/rocm/bin/hipcc", "ROCm"),
+}
+"""Variable that names another one, name, usual place, and what it is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,7 @@ class Compiler:
 
 def find_compiler(platform: Platform) -> Compiler | None:
     """The platform's compiler, or None."""
-    variable, name, usual = {
-        "cuda": ("NVCC", "nvcc", "/usr/local/cuda/bin/nvcc"),
-        "hip": ("HIPCC", "hipcc", "/opt/rocm/bin/hipcc"),
-    }[platform]
+    variable, name, usual, _ = COMPILERS[platform]
     path = shutil.which(os.environ.get(variable, name)) or shutil.which(usual)
     if path is None:
         return None
@@ -89,10 +90,10 @@ def library(platform: Platform, architectures: Sequence[str]) -> Path:
     """
     compiler = find_compiler(platform)
     if compiler is None:
-        name = {"cuda": "nvcc (the CUDA toolkit)", "hip": "hipcc (ROCm)"}[platform]
+        variable, name, _, of = COMPILERS[platform]
         raise UnsupportedError(
-            f"the GPU engine is compiled on first use and {name} is not found; install it, or name "
-            f"it in {'NVCC' if platform == 'cuda' else 'HIPCC'}"
+            f"the GPU engine is compiled on first use and {name} ({of}) is not found; install it, "
+            f"or name it in {variable}"
         )
     return compile_library(compiler, architectures, cache_folder())
 

@@ -1,7 +1,7 @@
 // The GPU engine's native half: one process drives one GPU, and all ranks that live on it in one
 // kernel. A library with a C interface, built on first use (compiler.py), called through ctypes (native.py).
 //
-// Every function returns 0, or -1 and fc_gpu_error() says why. Memory of a GPU is one piece, the arena,
+// Every function returns 0, or -1 and fc_gpu_error() says why; every argument has eight bytes. Memory of a GPU is one piece, the arena,
 // exported to the other processes as an IPC handle; what lies where in it is decided in Python.
 
 #include <cstddef>
@@ -126,13 +126,13 @@ int fc_gpu_count(int* count) {
 }
 
 // What follows in this thread is for that device.
-int fc_gpu_use(int number) {
+int fc_gpu_use(Amount number) {
   FC_CALL(SetDevice, number);
   return 0;
 }
 
 // name|multiprocessors|total bytes|free bytes, of the one in use
-int fc_gpu_describe(int number, char* text, int room) {
+int fc_gpu_describe(Amount number, char* text, Amount room) {
   FC_DEVICE_PROPERTIES properties;
   FC_CALL(GetDeviceProperties, &properties, number);
   std::size_t available = 0, total = 0;
@@ -143,13 +143,13 @@ int fc_gpu_describe(int number, char* text, int room) {
 }
 
 // Whether kernels on `from` reach the memory of `to`, and may change it atomically.
-int fc_gpu_reaches(int from, int to, int* access, int* atomics) {
+int fc_gpu_reaches(Amount from, Amount to, int* access, int* atomics) {
   FC_CALL(DeviceGetP2PAttribute, access, FC_GPU(DevP2PAttrAccessSupported), from, to);
   FC_CALL(DeviceGetP2PAttribute, atomics, FC_GPU(DevP2PAttrNativeAtomicSupported), from, to);
   return 0;
 }
 
-int fc_gpu_open(int number, std::size_t arena_bytes, Device** out) {
+int fc_gpu_open(Amount number, std::size_t arena_bytes, Device** out) {
   auto* d = *out = new Device;
   d->number = number;
   FC_CALL(SetDevice, number);
@@ -225,14 +225,14 @@ int fc_gpu_read(Device* d, const void* address, void* target, std::size_t bytes)
 }
 
 // Within the device, behind what its stream does already; `wait`: until it is done.
-int fc_gpu_copy(Device* d, void* to, const void* from, std::size_t bytes, int wait) {
+int fc_gpu_copy(Device* d, void* to, const void* from, std::size_t bytes, Amount wait) {
   if (bytes)
     FC_CALL(MemcpyAsync, to, from, bytes, FC_GPU(MemcpyDeviceToDevice), d->stream);
   if (wait) FC_CALL(StreamSynchronize, d->stream);
   return 0;
 }
 
-int fc_gpu_set(Device*, void* address, int value, std::size_t bytes) {
+int fc_gpu_set(Device*, void* address, Amount value, std::size_t bytes) {
   FC_CALL(Memset, address, value, bytes);
   FC_CALL(DeviceSynchronize);
   return 0;
@@ -263,7 +263,7 @@ int fc_gpu_memory([[maybe_unused]] const Device* d) {
 
 // Chooses the threads of a block, as many as let `blocks` of them run at once: they wait for each
 // other, so that all must. `held`: how many run at once, fewer than that if no choice does.
-int fc_gpu_fit(Device* d, int blocks, int* held) {
+int fc_gpu_fit(Device* d, Amount blocks, int* held) {
   int processors = 0;
   FC_CALL(DeviceGetAttribute, &processors, FC_GPU(DevAttrMultiProcessorCount), d->number);
   for (int threads = threads_per_block; threads >= fewest_threads; threads /= 2) {
@@ -305,7 +305,7 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
 
 // Readies a launch: what is left of the last one goes, `addresses` (6 per rank) take the place of the
 // loaded ones. All processes do so before any of them starts.
-int fc_gpu_prepare(Device* d, byte* const* addresses, Amount count, std::uint32_t number) {
+int fc_gpu_prepare(Device* d, byte* const* addresses, Amount count, Amount number) {
   Launch launch{};
   FC_CALL(Memcpy, &launch, d->launch, sizeof launch, FC_GPU(MemcpyDeviceToHost));
   launch.number = number;
@@ -320,7 +320,7 @@ int fc_gpu_prepare(Device* d, byte* const* addresses, Amount count, std::uint32_
 }
 
 // Starts the kernel, and behind it the division of `count` outputs of `bytes` each (`avg`).
-int fc_gpu_start(Device* d, byte* const* sums, int count, Amount bytes, int ranks) {
+int fc_gpu_start(Device* d, byte* const* sums, Amount count, Amount bytes, Amount ranks) {
   const Launch* launch = d->launch;
   FC_CALL(EventRecord, d->begin, d->stream);
   if (d->blocks) FC_TRY(FC_LAUNCH(run_blocks, d->blocks, d->threads, d->stream, launch));
@@ -361,23 +361,6 @@ int fc_gpu_stop_bytes() { return sizeof(Stop); }
 
 void fc_gpu_stops(const Device* d, void* target) {
   std::memcpy(target, d->stops, d->blocks * sizeof(Stop));
-}
-
-// Bytes a second, in GB of 10^9, that the device copies within its memory; half of the arena to the
-// other half. What every plan is measured against.
-int fc_gpu_copy_rate(Device* d, std::size_t bytes, int repeat, double* rate) {
-  for (int timed = 0; timed < 2; ++timed) {
-    FC_CALL(EventRecord, d->begin, d->stream);
-    for (int i = 0; i < repeat; ++i)
-      FC_CALL(MemcpyAsync, d->arena, d->arena + bytes, bytes, FC_GPU(MemcpyDeviceToDevice),
-                                 d->stream);
-    FC_CALL(EventRecord, d->end, d->stream);
-    FC_CALL(EventSynchronize, d->end);
-  }
-  float milliseconds = 0;
-  FC_CALL(EventElapsedTime, &milliseconds, d->begin, d->end);
-  *rate = static_cast<double>(bytes) * repeat / (milliseconds * 1e6);
-  return 0;
 }
 
 }  // extern "C"

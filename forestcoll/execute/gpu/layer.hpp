@@ -25,10 +25,7 @@ namespace forestcoll::gpu {
 
 // Where a thread block stood; in host memory, written rarely.
 struct Stop {
-  Index block = -1, pc;
-  Amount slice, round, piece;
-  Index finished, awaits;
-  Amount object, wanted, present, mismatch;
+  Amount block = -1, pc, slice, round, piece, finished, awaits, object, wanted, present, mismatch;
 };
 
 // Where there are other nodes.
@@ -85,6 +82,13 @@ struct CombineVectors {
     memcpy(&a, x, sizeof a);
     return a;
   }
+};
+
+// Of what is only copied.
+struct First {
+  using Element = byte;
+  template <class T>
+  FC_DEVICE T operator()(T a, T) const { return a; }
 };
 
 // Divides one element, a complete sum, by the number of ranks.
@@ -306,31 +310,13 @@ class Layer {
 
   static FC_APART void copy_words(byte* target, const byte* source, Amount bytes) {
     const auto apart = bits(target) ^ bits(source);
-    if (apart % 16 == 0) return copy_as<Vector>(target, source, bytes);
-    if (apart % 4 == 0) return copy_as<std::uint32_t>(target, source, bytes);
-    if (apart % 2 == 0) return copy_as<std::uint16_t>(target, source, bytes);
-    copy_as<byte>(target, source, bytes);
-  }
-
-  // In words, for addresses that are as far from a word's boundary, and single bytes at both ends. Four
-  // loads are under way before the first store: latency to another GPU is long.
-  template <class Word>
-  static FC_DEVICE void copy_as(byte* target, const byte* source, Amount bytes) {
-    constexpr int unroll = 4;
-    constexpr Amount size = sizeof(Word);
-    const Amount head = until_aligned<Word>(target, bytes), n = (bytes - head) / size;
-    auto* to = reinterpret_cast<Word*>(target + head);
-    const auto* from = reinterpret_cast<const Word*>(source + head);
-    const Amount step = threads();
-    Amount i = thread();
-    for (; i + (unroll - 1) * step < n; i += unroll * step) {
-      Word held[unroll];
-      for (int k = 0; k < unroll; ++k) held[k] = from[i + k * step];
-      for (int k = 0; k < unroll; ++k) to[i + k * step] = held[k];
-    }
-    for (; i < n; i += step) to[i] = from[i];
-    for (i = thread(); i < head; i += step) target[i] = source[i];
-    for (i = head + n * size + thread(); i < bytes; i += step) target[i] = source[i];
+    const auto copy_as = [&](auto word) {
+      combine_words<decltype(word)>(First{}, target, &source, 1, bytes, true);
+    };
+    if (apart % 16 == 0) return copy_as(Vector{});
+    if (apart % 4 == 0) return copy_as(std::uint32_t{});
+    if (apart % 2 == 0) return copy_as(std::uint16_t{});
+    copy_as(byte{});
   }
 
   template <class Combine>
@@ -338,10 +324,19 @@ class Layer {
                                   int n, Amount bytes) {
     bool alike = true;
     for (int i = 0; i < n; ++i) alike = alike && (bits(target) ^ bits(sources[i])) % 16 == 0;
-    const Amount head = alike ? until_aligned<Vector>(target, bytes) : bytes;
-    const Amount tail = head + (bytes - head) / 16 * 16;
+    combine_words<Vector>(combine_two, target, sources, n, bytes, alike);
+  }
+
+  // In words, for addresses that are as far from a word's boundary (else not `in_words`), and in single
+  // elements at both ends.
+  template <class Word, class Combine>
+  static FC_DEVICE void combine_words(Combine combine_two, byte* target, const byte* const* sources, int n,
+                                      Amount bytes, bool in_words) {
+    constexpr Amount size = sizeof(Word);
+    const Amount head = in_words ? until_aligned<Word>(target, bytes) : bytes;
+    const Amount tail = head + (bytes - head) / size * size;
     combine_elements_by(combine_two, target, sources, n, 0, head);
-    combine_vectors_by(combine_two, target, sources, n, head, (tail - head) / 16);
+    combine_words_by<Word>(combine_two, target, sources, n, head, (tail - head) / size);
     combine_elements_by(combine_two, target, sources, n, tail, bytes);
   }
 
@@ -357,18 +352,19 @@ class Layer {
     }
   }
 
-  // `count` vectors from byte `begin` on, several of each source under way.
-  template <class Combine>
-  static FC_DEVICE void combine_vectors_by(Combine combine_two, byte* target,
-                                           const byte* const* sources, int n,
-                                           Amount begin, Amount count) {
+  // `count` words from byte `begin` on. Four loads of each source are under way before the first store:
+  // latency to another GPU is long.
+  template <class Word, class Combine>
+  static FC_DEVICE void combine_words_by(Combine combine_two, byte* target,
+                                         const byte* const* sources, int n,
+                                         Amount begin, Amount count) {
     constexpr int unroll = 4;
     const Amount step = threads();
-    const auto at = [&](int k) { return reinterpret_cast<const Vector*>(sources[k] + begin); };
-    auto* const to = reinterpret_cast<Vector*>(target + begin);
+    const auto at = [&](int k) { return reinterpret_cast<const Word*>(sources[k] + begin); };
+    auto* const to = reinterpret_cast<Word*>(target + begin);
     Amount i = thread();
     for (; i + (unroll - 1) * step < count; i += unroll * step) {
-      Vector sums[unroll], next[unroll];
+      Word sums[unroll], next[unroll];
       for (int u = 0; u < unroll; ++u) sums[u] = at(0)[i + u * step];
       for (int k = 1; k < n; ++k) {
         for (int u = 0; u < unroll; ++u) next[u] = at(k)[i + u * step];
@@ -377,7 +373,7 @@ class Layer {
       for (int u = 0; u < unroll; ++u) to[i + u * step] = sums[u];
     }
     for (; i < count; i += step) {
-      Vector sum = at(0)[i];
+      Word sum = at(0)[i];
       for (int k = 1; k < n; ++k) sum = combine_two(sum, at(k)[i]);
       to[i] = sum;
     }
@@ -496,7 +492,7 @@ class Layer {
     stop.object = object;
     stop.wanted = wanted;
     stop.present = present;
-    stop.awaits = static_cast<Index>(kind);
+    stop.awaits = static_cast<Amount>(kind);
   }
 
   // One thread's wait; false: the launch is given up.
@@ -516,7 +512,7 @@ class Layer {
       }
       if (last) return false;
     }
-    if (described) s_.stops[index_].awaits = static_cast<Index>(Awaits::nothing);
+    if (described) s_.stops[index_].awaits = static_cast<Amount>(Awaits::nothing);
     return true;
   }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,44 +17,8 @@ from forestcoll.execute.sizes import Geometry
 TABLES = 16
 """Tables of a plan: engine.cu's tables_of_launch."""
 
-STOP = np.dtype(
-    [
-        *((name, np.int32) for name in ("block", "pc")),
-        *((name, np.int64) for name in ("slice", "round", "piece")),
-        *((name, np.int32) for name in ("finished", "awaits")),
-        *((name, np.int64) for name in ("object", "wanted", "present", "mismatch")),
-    ]
-)
-"""Where a thread block stood (layer.hpp, Stop)."""
-
-_CALLS = {
-    "count": (c_void_p,),
-    "use": (c_int,),
-    "describe": (c_int, c_void_p, c_int),
-    "reaches": (c_int, c_int, c_void_p, c_void_p),
-    "open": (c_int, c_size_t, c_void_p),
-    "detach": (c_void_p,),
-    "close": (c_void_p,),
-    "arena": (c_void_p,),
-    "export": (c_void_p, c_void_p),
-    "import": (c_void_p, c_char_p, c_void_p),
-    "write": (c_void_p, c_void_p, c_void_p, c_size_t),
-    "read": (c_void_p, c_void_p, c_void_p, c_size_t),
-    "copy": (c_void_p, c_void_p, c_void_p, c_size_t, c_int),
-    "set": (c_void_p, c_void_p, c_int, c_size_t),
-    "pin": (c_void_p, c_size_t, c_void_p, c_void_p),
-    "memory": (c_void_p,),
-    "fit": (c_void_p, c_int, c_void_p),
-    "load": (c_void_p, c_void_p),
-    "prepare": (c_void_p, c_void_p, c_int64, c_int32),
-    "start": (c_void_p, c_void_p, c_int, c_int64, c_int),
-    "poll": (c_void_p, c_void_p, c_void_p),
-    "abort": (c_void_p,),
-    "nanoseconds": (c_void_p, c_void_p),
-    "stops": (c_void_p, c_void_p),
-    "copy_rate": (c_void_p, c_size_t, c_int, c_void_p),
-}
-"""The functions fc_gpu_... and the types of their arguments; pointers are all void."""
+STOP = 11
+"""Numbers that say where a thread block stood (layer.hpp, Stop); the last: of a mismatch."""
 
 
 class _Plan(ctypes.Structure):
@@ -89,11 +53,9 @@ class Library:
             self._calls = ctypes.CDLL(str(path))
         except OSError as error:
             raise ExecutionError(f"the GPU engine cannot be loaded: {error}") from None
-        for name, types in _CALLS.items():
-            getattr(self._calls, f"fc_gpu_{name}").argtypes = types
         self._calls.fc_gpu_error.restype = c_char_p
         self._calls.fc_gpu_arena.restype = c_uint64
-        if self.value("stop_bytes") != STOP.itemsize:
+        if self.value("stop_bytes") != 8 * STOP:
             raise ExecutionError(f"{path}: built from other sources; delete it")
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -104,7 +66,8 @@ class Library:
 
     def value(self, name: str, *arguments: Any) -> int:
         """What `fc_gpu_<name>` returns, where that is a number."""
-        return int(getattr(self._calls, f"fc_gpu_{name}")(*arguments))
+        words = (c_int64(one) if isinstance(one, int) else one for one in arguments)
+        return int(getattr(self._calls, f"fc_gpu_{name}")(*words))
 
     def address(self, name: str) -> int | None:
         """That of `fc_gpu_<name>`."""
@@ -267,11 +230,7 @@ class Device:
 
     def stops(self) -> npt.NDArray[Any]:
         """Where the thread blocks stood at the end."""
-        positions = np.zeros(self.blocks, STOP)
+        positions = np.zeros((self.blocks, STOP), np.int64)
         if self.blocks:
             self.library.value("stops", self._handle, positions.ctypes.data)
         return positions
-
-    def copy_rate(self, bytes_: int, repeat: int) -> float:
-        """GB/s of copies within the GPU; overwrites the arena's first 2 * `bytes_` bytes."""
-        return float(self.ask(c_double, "copy_rate", bytes_, repeat))

@@ -155,14 +155,7 @@ def compare(
     (this machine cannot), ExecutionError (a run failed).
     """
     wishes, collective, rows = wishes or Wishes(), program.collective, list[Measured]()
-    if collective.transposes:
-        assert not isinstance(made_from, Forest)
-        names = EXCHANGES if against is None else against
-        entries, notes = exchange_entries(graph, program, made_from, names, matrix)
-    else:
-        assert not isinstance(made_from, Paths)
-        names = AGAINST if against is None else against
-        entries, notes = tree_entries(graph, program, made_from, names)
+    entries, notes = entries_of(graph, program, made_from, against, matrix)
     scale = scale_of(graph, wishes.rate)
     with Network(graph, scale) as network:
         for k, entry in enumerate(entries):
@@ -180,67 +173,63 @@ def compare(
     return Report(name, ranks, collective, scale, packet, tuple(rows), tuple(notes))
 
 
-def tree_entries(
-    graph: CapacityGraph, program: Program, forest: Forest | None, against: Sequence[str]
+def entries_of(
+    graph: CapacityGraph,
+    program: Program,
+    made_from: Forest | Paths | None,
+    against: Sequence[str] | None = None,
+    matrix: Matrix | None = None,
 ) -> tuple[list[Entry], list[str]]:
     """The plan and what it is measured against, each with its ways and loads; and notes."""
     _check_plan(graph, program)
-    if forest is not None:
-        _check_paths(graph, forest.graph, _steps(forest), "forest")
-    entries = [entry_of(PLAN, program, routes(graph, forest))]
-    notes = list[str]()
-    if forest is None:
-        notes.append("no forest beside the plan: pairs of ranks take the shortest way")
-    notes += _note_split(entries[0].routes, "forest")
-    collective = program.collective
-    trees = _check_against(against, AGAINST, "an all-to-all", collective, notes)
-    able = [other for other in AGAINST if _serves(other, collective)]
-    served = _check_against(trees, able, "allreduce", collective, notes)
-    for other in served:
-        if other == GLOO:
-            entries.append(_gloo(graph))
-            continue
-        try:
-            theirs = baselines.forests(other, graph, collective)[0]
-        except UnsupportedError as error:
-            notes.append(f"no {other}: {error}")
-            continue
-        check(theirs)
-        entries.append(entry_of(other, lower(theirs, MSCCLPP), routes(graph, theirs)))
-    return entries, notes
-
-
-def exchange_entries(
-    graph: CapacityGraph,
-    program: Program,
-    paths: Paths | None,
-    against: Sequence[str],
-    matrix: Matrix | None,
-) -> tuple[list[Entry], list[str]]:
-    """The same of an all-to-all; `paths`: the plan's, None: shortest ways."""
-    _check_plan(graph, program)
-    if paths is None:
-        ways, notes = routes(graph), ["no routes beside the plan: ranks take the shortest way"]
+    notes, collective, straight = list[str](), program.collective, routes(graph)
+    exchanges, ways = collective.transposes, straight
+    what, who = ("routes", "ranks") if exchanges else ("forest", "pairs of ranks")
+    if isinstance(made_from, Forest):
+        _check_paths(graph, made_from.graph, _steps(made_from), what)
+        ways = routes(graph, made_from)
+    elif made_from is not None:
+        steps = (step for route in made_from.expand() for step in pairwise(route.path))
+        _check_paths(graph, made_from.graph, steps, what)
+        ways = routes(graph, edges=alltoall.edges_of(made_from))
     else:
-        steps = (step for route in paths.expand() for step in pairwise(route.path))
-        _check_paths(graph, paths.graph, steps, "routes")
-        ways = routes(graph, edges=alltoall.edges_of(paths))
-        notes = _note_split(ways, "routes")
-    names = _check_against(against, EXCHANGES, "what trees carry", program.collective, notes)
-    straight = routes(graph)
+        notes.append(f"no {what} beside the plan: {who} take the shortest way")
+    notes += _note_split(ways, what)
+    if exchanges:
+        served = _check_against(against, EXCHANGES, "what trees carry", collective, notes)
+    else:
+        trees = _check_against(against, AGAINST, "an all-to-all", collective, notes)
+        able = [other for other in AGAINST if _serves(other, collective)]
+        served = _check_against(trees, able, "allreduce", collective, notes)
     entries = [entry_of(PLAN, program, ways, matrix)]
-    for other in names:
-        if other == GLOO:
-            entries.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
-            continue
+    for other in served:
         try:
-            flows = direct(graph) if other == DIRECT else two_level(graph)
-            theirs = alltoall.lower_flows(graph, flows, 1, MSCCLPP, other)
+            if exchanges:
+                entries.append(_exchange(graph, other, straight, matrix))
+            else:
+                entries.append(_trees(graph, other, straight, collective))
         except (PlanError, UnsupportedError) as error:
             notes.append(f"no {other}: {error}")
-            continue
-        entries.append(entry_of(other, theirs, straight, matrix))
     return entries, notes
+
+
+def _trees(graph: CapacityGraph, name: str, straight: Routes, collective: Collective) -> Entry:
+    """What a plan of trees is measured against."""
+    if name == GLOO:  # a ring in rank order, the way its numbers fall
+        n = len(graph.ranks)
+        loads = {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
+        return Entry(GLOO, None, straight, loads, 1)
+    theirs = baselines.forests(name, graph, collective)[0]
+    check(theirs)
+    return entry_of(name, lower(theirs, MSCCLPP), routes(graph, theirs))
+
+
+def _exchange(graph: CapacityGraph, name: str, straight: Routes, matrix: Matrix | None) -> Entry:
+    """What an all-to-all is measured against."""
+    if name == GLOO:
+        return Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1)
+    flows = direct(graph) if name == DIRECT else two_level(graph)
+    return entry_of(name, alltoall.lower_flows(graph, flows, 1, MSCCLPP, name), straight, matrix)
 
 
 def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:
@@ -280,17 +269,18 @@ def _check_plan(graph: CapacityGraph, program: Program) -> None:
 
 
 def _check_against(
-    against: Sequence[str],
+    against: Sequence[str] | None,
     served: Sequence[str],
     others: str,
     collective: Collective,
     notes: list[str],
 ) -> list[str]:
-    """Those of `against` that are among `served`; a note for those that are for `others` alone.
+    """Those of `against` (None: all) that are `served`; a note for those for `others` alone.
 
     UnsupportedError for a name that is none of the baselines.
     """
     schedules = tuple(dict.fromkeys((*AGAINST, *EXCHANGES)))
+    against = served if against is None else against
     for other in against:
         if other not in schedules:
             raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, schedules)}")
@@ -360,13 +350,6 @@ def _loads(flow: Dataflow, matrix: Matrix) -> Loads:
         if amount:
             loads[flow.values[before].rank, value.rank] += Fraction(amount, units * most)
     return loads
-
-
-def _gloo(graph: CapacityGraph) -> Entry:
-    """A ring in rank order, the way its numbers fall."""
-    n = len(graph.ranks)
-    loads = {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
-    return Entry(GLOO, None, routes(graph), loads, 1)
 
 
 def _measure(

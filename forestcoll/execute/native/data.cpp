@@ -141,14 +141,6 @@ std::string text(T value) {
   return written == "-nan" ? "nan" : written;  // its sign means nothing
 }
 
-// work(first, n) for all tiles of [0, count).
-template <class Work>
-void for_tiles(Amount count, int threads, Work work) {
-  share_out((count + tile - 1) / tile, count > tile * 4 ? threads : 1, [&](Amount k) {
-    work(k * tile, std::min(tile, count - k * tile));
-  });
-}
-
 }  // namespace
 
 void fill(const Pattern& p, int source, Amount first, Amount count, byte* target,
@@ -156,7 +148,7 @@ void fill(const Pattern& p, int source, Amount first, Amount count, byte* target
   const Values values(p);
   with_type(p.type, [&](auto zero) {
     auto* const to = reinterpret_cast<decltype(zero)*>(target);
-    for_tiles(count, threads, [&](Amount at, Amount n) {
+    for_tiles(count, tile, threads, [&](Amount at, Amount n) {
       expected_tile(p, values, source, first + at, n, to + at);
     });
   });
@@ -170,7 +162,6 @@ Comparison compare(const Pattern& p, int source, Amount first, Amount count,
   result.wrong.assign(buffers.size(), 0);
   std::vector<std::vector<Difference>> found(buffers.size());
   std::mutex mutex;
-  const auto before = [](const Difference& a, const Difference& b) { return a.element < b.element; };
   const auto compare_tile = [&](auto zero, Amount at, Amount n) {
     using T = decltype(zero);
     T expected[tile];
@@ -188,12 +179,12 @@ Comparison compare(const Pattern& p, int source, Amount first, Amount count,
         if (listed++ < limit)
           found[b].push_back({static_cast<int>(b), at + i, text(expected[i]), text(got[i])});
       }
-      std::sort(found[b].begin(), found[b].end(), before);
+      std::sort(found[b].begin(), found[b].end());
       if (found[b].size() > limit) found[b].resize(limit);
     }
   };
   with_type(p.type, [&](auto zero) {
-    for_tiles(count, threads, [&](Amount at, Amount n) { compare_tile(zero, at, n); });
+    for_tiles(count, tile, threads, [&](Amount at, Amount n) { compare_tile(zero, at, n); });
   });
   for (auto& list : found) result.first.insert(result.first.end(), list.begin(), list.end());
   return result;

@@ -31,8 +31,8 @@ std::vector<Stop> stops_of(const Machine& machine) {
   return stops;
 }
 
-std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
-  std::vector<Result::Leftover> found;
+decltype(Result::leftovers) leftovers_of(const Machine& machine) {
+  decltype(Result::leftovers) found;
   for (Index i = 0; i < machine.connection_count(); ++i) {
     const Connection& c = machine.connections[i];
     if (machine.far && !machine.far->is_here(machine.plan.blocks[machine.plan.readers[i]].rank)) continue;
@@ -82,51 +82,39 @@ std::unique_ptr<Region> carve(bool shared, Layout layout) {
   return region;
 }
 
-void lay_out_states(Machine& m) {
-  m.state_memory = carve(true, [&](Carver& carver) {
+// All that changes. It stays from launch to launch: its pages are there already. Every worker of a team
+// may hold all of the team's blocks.
+void lay_out(Machine& m) {
+  m.workers = m.options.processes ? m.options.ranks : m.options.threads;
+  m.teams = m.options.processes ? m.options.ranks : 1;
+  const Index each = m.workers / m.teams;
+  const Amount slots = m.connection_count() * m.options.slots;
+  m.memory = carve(m.options.processes, [&](Carver& carver) {
     m.control = carver.array<Control>(1);
     m.blocks = carver.array<BlockState>(m.block_count());
     m.connections = carver.array<Connection>(m.plan.writers.size());
     m.semaphores = carver.array<Semaphore>(m.plan.semaphores.size());
     m.barriers = carver.array<Barrier>(m.plan.barriers);
     m.inboxes = carver.array<Inbox>(m.options.ranks);
-  });
-  for (Index i = 0; i < std::ssize(m.plan.semaphores); ++i)
-    m.semaphores[i].value.store(m.plan.semaphores[i]);
-}
-
-// Queues: every worker of a team may hold all of the team's blocks.
-void lay_out_teams(Machine& m) {
-  m.workers = m.options.processes ? m.options.ranks : m.options.threads;
-  m.teams = m.options.processes ? m.options.ranks : 1;
-  std::vector<Index> sizes(m.teams);
-  for (Index i = 0; i < m.block_count(); ++i) ++sizes[m.team_of(i)];
-  const Index each = m.workers / m.teams;
-  m.team_memory = carve(true, [&](Carver& carver) {
     m.team = carver.array<Team>(m.teams);
     m.queues = carver.array<Queue>(m.workers);
     m.rings = carver.array<Index>(Amount{m.block_count()} * each);
+    m.slots = carver.array<Slot>(slots);
+    m.slot_bytes = carver.space(slots * m.options.slot_bytes);
   });
+  for (Index i = 0; i < std::ssize(m.plan.semaphores); ++i)
+    m.semaphores[i].value.store(m.plan.semaphores[i]);
+  std::vector<Index> sizes(m.teams);
+  for (Index i = 0; i < m.block_count(); ++i) ++sizes[m.team_of(i)];
   Amount ring = 0;
-  for (int t = 0; t < m.teams; ++t) {
+  for (int w = 0; w < m.workers; ++w) {
+    const int t = w / each;
     m.team[t].workers = each;
-    m.team[t].first = t * m.team[t].workers;
-    for (int w = 0; w < m.team[t].workers; ++w) {
-      Queue& queue = m.queues[m.team[t].first + w];
-      queue.ring = ring;
-      queue.capacity = sizes[t];
-      ring += queue.capacity;
-    }
+    m.team[t].first = t * each;
+    m.queues[w].ring = ring;
+    m.queues[w].capacity = sizes[t];
+    ring += sizes[t];
   }
-}
-
-// Kept from launch to launch: its pages are there already.
-void lay_out_slots(Machine& m) {
-  const Amount n = m.connection_count() * m.options.slots;
-  m.slot_memory = carve(m.options.processes, [&](Carver& carver) {
-    m.slots = carver.array<Slot>(n);
-    m.slot_bytes = carver.space(n * m.options.slot_bytes);
-  });
 }
 
 // `avg`: complete sums, divided by the number of ranks, tile by tile.
@@ -138,12 +126,11 @@ void divide_sums(const Options& options) {
   const Divide divide = divide_function(options.type);
   const bool little = tiles.size() == options.sums.size();  // not worth starting a thread
   share_out(tiles.size(), little ? 1 : options.threads, [&](auto k) {
-    const Area& tile = tiles[k];
-    divide(tile.start, tile.bytes, options.ranks);
+    divide(tiles[k].start, tiles[k].bytes, options.ranks);
   });
 }
 
-// What the caller has to what is sent, or back; tile by tile, through float32.
+// What the caller has to what is sent, or back, through float32.
 void pass(const Options& options, const std::vector<Passage>& passages, bool back) {
   const Type from = back ? options.type : options.data, to = back ? options.data : options.type;
   const Convert widen = widen_function(from), narrow = narrow_function(to);
@@ -151,18 +138,14 @@ void pass(const Options& options, const std::vector<Passage>& passages, bool bac
   const auto at = [](byte* start, Type type, Amount value) {
     return start + value / wire_values(type) * wire_bytes(type);
   };
-  for (const Passage& p : passages) {
-    byte* const source = back ? p.wire : p.own;
-    byte* const target = back ? p.own : p.wire;
-    share_out((p.values + pass_tile - 1) / pass_tile, options.threads, [&](Amount k) {
+  for (const Passage& p : passages)
+    for_tiles(p.values, pass_tile, options.threads, [&](Amount first, Amount n) {
       alignas(64) float tile[pass_tile];
       byte* const wide = reinterpret_cast<byte*>(tile);
-      const Amount first = k * pass_tile, n = std::min(pass_tile, p.values - first);
-      widen(wide, at(source, from, first), n);
+      widen(wide, at(back ? p.wire : p.own, from, first), n);
       if (p.divides) divide(wide, n * sizeof(float), options.ranks);
-      narrow(at(target, to, first), wide, n);
+      narrow(at(back ? p.own : p.wire, to, first), wide, n);
     });
-  }
 }
 
 // Values before they are rounded: none yet, as all buffers begin.
@@ -190,10 +173,8 @@ Machine::Machine(Plan given, Options wanted) : plan(std::move(given)), options(s
   widen = widen_function(options.type);
   narrow = narrow_function(options.type);
   lay_out_exact(*this);
-  lay_out_states(*this);
+  lay_out(*this);
   connect_waiters(*this);
-  lay_out_teams(*this);
-  lay_out_slots(*this);
   if (options.processes) list_pages(*this);
 }
 
@@ -203,10 +184,10 @@ Activity activity(const Machine& s) {
   Wire& wire = s.far->wire();
   Activity a;
   // Counts first: what comes afterwards makes them older than they are, never newer.
-  for (int peer = 0; peer < wire.processes(); ++peer) a.received += wire.received(peer);
+  for (const Count each : wire.received()) a.received += each;
   a.idle = s.control->active.load() == 0 && wire.under_way() == 0;
   a.finished = s.control->unfinished.load() == 0;
-  for (int peer = 0; peer < wire.processes(); ++peer) a.sent += wire.sent(peer);
+  for (const Count each : wire.sent()) a.sent += each;
   for (int w = 0; w < s.workers; ++w) a.ticks += s.queues[w].ticks.count.load();
   a.ticks += s.far->ticks().count.load();
   return a;
@@ -219,34 +200,20 @@ void end(Machine& m, Status status) {
 
 namespace {
 
-// Watches for progress: time counts only as far as this process could look.
-class Patience {
- public:
-  Patience(const Machine& m) : machine_(m), allowed_(m.options.patience) {}
-
-  bool exhausted() {
-    Count ticks = 0;
-    for (int w = 0; w < machine_.workers; ++w)
-      ticks += machine_.queues[w].ticks.count.load(std::memory_order_relaxed);
-    const auto now = Clock::now();
-    const Nanoseconds passed = std::min<Nanoseconds>(now - looked_, longest_nap);
-    looked_ = now;
-    waited_ = ticks == last_ ? waited_ + passed : Nanoseconds(0);
-    last_ = ticks;
-    return std::chrono::duration<double>(waited_).count() > allowed_;
-  }
-
- private:
-  const Machine& machine_;
-  const double allowed_;
-  Count last_ = ~Count{0};
-  Clock::time_point looked_ = Clock::now();
-  Nanoseconds waited_{0};
-};
-
 // Sleeps until `word` has reached `wanted`; false: given up, and `result` says why.
 bool await_end(Machine& m, Word& word, std::uint32_t wanted, const Caller& caller, Result& result) {
-  Patience patience(m);
+  Count last = ~Count{0};
+  auto looked = Clock::now();
+  Nanoseconds waited{0};
+  const auto exhausted = [&] {  // nothing moves; time counts only as far as this process could look
+    Count ticks = 0;
+    for (int w = 0; w < m.workers; ++w) ticks += m.queues[w].ticks.count.load(std::memory_order_relaxed);
+    const auto now = Clock::now();
+    waited = ticks == last ? waited + std::min<Nanoseconds>(now - looked, longest_nap) : Nanoseconds(0);
+    looked = now;
+    last = ticks;
+    return std::chrono::duration<double>(waited).count() > m.options.patience;
+  };
   for (;;) {
     const std::uint32_t seen = word.load();
     if (seen >= wanted) return true;
@@ -262,7 +229,7 @@ bool await_end(Machine& m, Word& word, std::uint32_t wanted, const Caller& calle
         result.deaths = {*death};
         return false;
       }
-    if (!m.far && patience.exhausted()) {  // over all processes, it is not this one's to say
+    if (!m.far && exhausted()) {  // over all processes, it is not this one's to say
       result.status = Status::stalled;
       if (m.pool) result.deaths = m.pool->halted();
       return false;
@@ -345,20 +312,18 @@ bool run_apart(Machine& m, const Caller& caller, Result& result) {
     m.control->launch.fetch_add(1);
     m.control->begin = m.control->finish = Clock::now();
   }
-  std::vector<Count> sent(wire.processes()), expected;
+  std::vector<Count> sent, expected;
   const auto all_gone = [&] { return wire.under_way() == 0; };
   if (result.status == Status::done && !await(all_gone, caller, ending)) given_up();
-  for (int peer = 0; peer < wire.processes(); ++peer) sent[peer] = wire.sent(peer);
-  if (result.status != Status::done) sent.clear();
+  if (result.status == Status::done) sent = wire.sent();
   if (result.status == Status::interrupted || !caller.end(sent, expected)) {
     result.status = Status::interrupted;
     return false;
   }
   if (expected.empty()) return false;
   const auto all_here = [&] {
-    for (int peer = 0; peer < wire.processes(); ++peer)
-      if (wire.received(peer) < expected[peer]) return false;
-    return true;
+    const std::vector<Count> received = wire.received();
+    return std::equal(received.begin(), received.end(), expected.begin(), std::greater_equal());
   };
   if (!await(all_here, caller, ending)) given_up();
   return result.status == Status::done;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "elements.hpp"
@@ -51,7 +52,7 @@ enum class Work : int { scale, avg, cast, bias, dropout, adam };
 // began, this one counted; `biases` columns; Adam's weights, means, and means of squares, `count` of each.
 struct Epilogue {
   static constexpr Amount biases = 1000;
-  std::vector<std::pair<Work, double>> steps;
+  std::vector<std::pair<int, double>> steps;  // Work, number
   Amount part, padded;  // elements of each part of the data, and from the begin of one to the next's
   float* state;
   Amount count;
@@ -99,24 +100,15 @@ struct Stop {
   Amount wanted = 0, present = 0;
 };
 
-// A rank's process that has ended: by a signal, or with an exit code (-1: unknown).
-struct Death {
-  int rank = -1;
-  int process = 0;
-  int signal = 0, code = 0;
-};
+// A rank's process that has ended: rank, process, and the signal (0: none) or the exit code (-1: unknown).
+using Death = std::tuple<int, int, int, int>;
 
 struct Result {
   Status status = Status::done;
   Amount nanoseconds = 0;
   std::vector<Stop> stops;  // of all thread blocks, unless done at all processes
-  // leftover: connections (0) with unread messages and semaphores (1) off their initial value.
-  struct Leftover {
-    int kind;
-    Index object;
-    Amount amount;
-  };
-  std::vector<Leftover> leftovers;
+  // leftover: connections (0) with so many unread messages and semaphores (1) so far off their initial value.
+  std::vector<std::tuple<int, Index, Amount>> leftovers;
   Stop culprit;  // mismatch: the block that found a message of `present` bytes in place of `wanted`
   std::vector<Death> deaths;  // died: the rank; stalled: ranks that somebody has stopped
 };
@@ -170,6 +162,14 @@ void share_out(Amount count, int threads, Work work) {
   run();
 }
 
+// work(first, n) for tiles of [0, count); one thread where it is not worth starting others.
+template <class Work>
+void for_tiles(Amount count, Amount tile, int threads, Work work) {
+  share_out((count + tile - 1) / tile, count > tile * 4 ? threads : 1, [&](Amount k) {
+    work(k * tile, std::min(tile, count - k * tile));
+  });
+}
+
 // --- what ranks put in and what must come out, from the definition of the collective alone
 
 // How the values of one test are drawn. `reducing`: `op` will be applied over `ranks` ranks; values
@@ -177,7 +177,7 @@ void share_out(Amount count, int threads, Work work) {
 struct Pattern {
   Type type = Type::float32;
   Reduction op = Reduction::sum;
-  bool reducing = false;
+  Index reducing = false;
   int ranks = 1;
   Type wire = Type::float32;
 };
@@ -188,11 +188,7 @@ constexpr int reduced = -1;  // in place of a rank: the reduction over all ranks
 void fill(const Pattern& pattern, int source, Amount first, Amount count, byte* target,
           int threads);
 
-struct Difference {
-  int buffer;
-  Amount element;
-  std::string expected, found;
-};
+using Difference = std::tuple<int, Amount, std::string, std::string>;  // buffer, element, expected, found
 
 struct Comparison {
   std::vector<Amount> wrong;      // elements, per buffer

@@ -53,7 +53,7 @@ void Epilogue::apply(Type type, Amount first, Amount n, byte* data) const {
       float x = A::in(to[k]);
       for (const auto& [work, number] : steps) {
         const float value = static_cast<float>(number);
-        switch (work) {
+        switch (static_cast<Work>(work)) {
           case Work::scale: x *= value; break;
           case Work::avg: x /= value; break;
           case Work::cast: x = round_to(static_cast<Type>(number), x); break;

@@ -43,15 +43,11 @@ void map_pages(Machine& machine, int rank);
 // megabytes, once for every rank. So what no rank needs of the caller's memory (a network, a
 // notebook's arrays) is hidden from forks while they are made.
 
-struct Processes {
-  std::vector<pid_t> ids;        // of ranks 0, 1, ...: all, unless there was an error
-  int error = 0;                 // errno: why there are no more
-};
-
 // A process for each rank, which calls `live` (never returns, allocates nothing); all signals are
 // blocked meanwhile in the caller and in them. No other thread may fork meanwhile.
 using Life = void (*)(Machine& machine, int rank, const void* context);
-Processes start_processes(Machine& machine, Life live, const void* context);
+// `ids`: of ranks 0, 1, ...; all, unless there is an error, which is returned (errno).
+int start_processes(Machine& machine, Life live, const void* context, std::vector<pid_t>& ids);
 
 // One process for each rank, forked from this one, that runs launch after launch. They share memory
 // with their parent and each other and nothing else; none outlives its parent, and all are gone, and
@@ -70,7 +66,6 @@ class ProcessPool {
   void kill();                     // all, and waits for them
 
  private:
-  Machine& machine_;
   std::vector<pid_t> pids_;  // 0: dead and waited for
 };
 

@@ -221,7 +221,7 @@ struct Machine {
   std::vector<std::vector<Area>> pages;            // per rank that is a process: what it reaches
   int workers = 0, teams = 0;
 
-  std::unique_ptr<Region> state_memory, team_memory, slot_memory, exact_memory;
+  std::unique_ptr<Region> memory, exact_memory;
   std::vector<float*> exact;  // of each of options.exact: its values before they were rounded
   Control* control = nullptr;
   BlockState* blocks = nullptr;

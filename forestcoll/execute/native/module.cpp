@@ -15,7 +15,6 @@
 
 namespace nb = nanobind;
 using namespace forestcoll;
-using namespace nb::literals;
 
 namespace {
 
@@ -70,12 +69,12 @@ void make_engine(Machine* self, nb::handle tables, int ranks,
                  const Row<Geometry, Amount>& geometry, Numbers slots, Numbers kind,
                  bool processes, int threads, double patience, int data,
                  const std::pair<nb::object, nb::object>& passages, nb::handle exact,
-                 const Epilogue* epilogue, std::uintptr_t user) {
+                 std::uintptr_t user, nb::args epilogue) {
   Options options{std::bit_cast<Geometry>(geometry), slots.first, slots.second,
                   static_cast<Type>(kind.first), static_cast<Reduction>(kind.second), ranks,
                   processes, threads, patience, {}, records<Area, Amount>(sums), static_cast<Type>(data),
                   records<Passage, Amount>(passages.first), records<Passage, Amount>(passages.second),
-                  records<Area, Amount>(exact), epilogue ? *epilogue : Epilogue{},
+                  records<Area, Amount>(exact), epilogue.size() ? nb::cast<Epilogue>(epilogue[0]) : Epilogue{},
                   reinterpret_cast<decltype(Options::user)>(user)};
   for (const std::uintptr_t address : addresses) options.addresses.push_back(memory(address));
   new (self) Machine(plan_of(tables), std::move(options));
@@ -83,8 +82,7 @@ void make_engine(Machine* self, nb::handle tables, int ranks,
 
 void make_epilogue(Epilogue* self, const std::vector<std::pair<int, double>>& steps, Numbers parts,
                    std::uintptr_t state, Amount count, const std::vector<Amount>& completes) {
-  new (self) Epilogue{{}, parts.first, parts.second, reinterpret_cast<float*>(state), count, completes};
-  for (const auto& [work, number] : steps) self->steps.emplace_back(static_cast<Work>(work), number);
+  new (self) Epilogue{steps, parts.first, parts.second, reinterpret_cast<float*>(state), count, completes};
 }
 
 nb::object row(const Stop& s) {
@@ -94,8 +92,8 @@ nb::object row(const Stop& s) {
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
 // raised once all workers have stopped. Python forks with its lock held: nobody does while we hold it.
-// `group`: None, or whose `begin()` and `end(sent)` bring all processes of the launch together.
-nb::object launch_engine(Machine& engine, int turn, nb::object group) {
+// `group`: nothing, or whose `begin()` and `end(sent)` bring all processes of the launch together.
+nb::object launch_engine(Machine& engine, int turn, nb::args group) {
   Result result;
   const auto together = [](auto work) {  // false: it has raised, and the error waits in Python
     const nb::gil_scoped_acquire held;
@@ -117,22 +115,20 @@ nb::object launch_engine(Machine& engine, int turn, nb::object group) {
                           const nb::gil_scoped_acquire held;
                           work();
                         },
-                        [&] { return together([&] { group.attr("begin")(); }); },
+                        [&] { return together([&] { group[0].attr("begin")(); }); },
                         [&](const std::vector<Count>& sent, std::vector<Count>& expected) {
                           return together([&] {
-                            expected = nb::cast<std::vector<Count>>(group.attr("end")(sent));
+                            expected = nb::cast<std::vector<Count>>(group[0].attr("end")(sent));
                           });
                         }};
     result = launch(engine, turn, caller);
   }
   if (PyErr_Occurred()) throw nb::python_error();
-  nb::list stops, leftovers, deaths;
+  nb::list stops;
   if (result.status == Status::mismatch) result.stops = {result.culprit};
   for (const Stop& s : result.stops) stops.append(row(s));
-  for (const auto& l : result.leftovers) leftovers.append(nb::make_tuple(l.kind, l.object, l.amount));
-  for (const Death& d : result.deaths)
-    deaths.append(nb::make_tuple(d.rank, d.process, d.signal, d.code));
-  return nb::make_tuple(static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths);
+  return nb::make_tuple(static_cast<int>(result.status), result.nanoseconds, stops, result.leftovers,
+                        result.deaths);
 }
 
 nb::object failure_of(auto& joined) {
@@ -141,42 +137,24 @@ nb::object failure_of(auto& joined) {
   return nb::make_tuple(peer, why);
 }
 
-nb::object counts_of(Relay& relay) {
-  std::vector<Count> sent, received;
-  for (int peer = 0; peer < relay.wire().processes(); ++peer) {
-    sent.push_back(relay.wire().sent(peer));
-    received.push_back(relay.wire().received(peer));
-  }
-  return nb::make_tuple(relay.wire().under_way(), sent, received);
-}
-
-using PatternRow = std::tuple<int, int, bool, int, int>;
-
-Pattern pattern_of(const PatternRow& row) {
-  const auto [type, op, reducing, ranks, wire] = row;
-  return {static_cast<Type>(type), static_cast<Reduction>(op), reducing, ranks, static_cast<Type>(wire)};
-}
-
-void fill_buffer(const PatternRow& pattern, int source, Amount first, Amount count,
+void fill_buffer(const Row<Pattern>& pattern, int source, Amount first, Amount count,
                  std::uintptr_t address, int threads) {
   const nb::gil_scoped_release released;
-  fill(pattern_of(pattern), source, first, count, memory(address), threads);
+  fill(std::bit_cast<Pattern>(pattern), source, first, count, memory(address), threads);
 }
 
 nb::object compare_buffers(
-    const PatternRow& pattern, int source, Amount first, Amount count,
-    const std::vector<std::uintptr_t>& addresses, int limit, int threads, const Epilogue* epilogue) {
+    const Row<Pattern>& pattern, int source, Amount first, Amount count,
+    const std::vector<std::uintptr_t>& addresses, int limit, int threads, nb::args epilogue) {
+  const Epilogue* const done = epilogue.size() ? nb::cast<const Epilogue*>(epilogue[0]) : nullptr;
   std::vector<const byte*> buffers;
   for (const std::uintptr_t address : addresses) buffers.push_back(memory(address));
   Comparison c;
   {
     const nb::gil_scoped_release released;
-    c = compare(pattern_of(pattern), source, first, count, buffers, limit, threads, epilogue);
+    c = compare(std::bit_cast<Pattern>(pattern), source, first, count, buffers, limit, threads, done);
   }
-  nb::list rows;
-  for (const Difference& d : c.first)
-    rows.append(nb::make_tuple(d.buffer, d.element, d.expected, d.found));
-  return nb::make_tuple(c.wrong, rows);
+  return nb::make_tuple(c.wrong, c.first);
 }
 
 }  // namespace
@@ -190,13 +168,8 @@ NB_MODULE(_engine, m) {
   m.def("element_values", [](int type) { return wire_values(static_cast<Type>(type)); });
   nb::class_<Epilogue>(m, "Epilogue").def("__init__", &make_epilogue);
   nb::class_<Machine>(m, "Engine")
-      .def("__init__", &make_engine, nb::arg("tables"), nb::arg("ranks"), nb::arg("addresses"),
-           nb::arg("sums"), nb::arg("geometry"), nb::arg("slots"), nb::arg("kind"),
-           nb::arg("processes"), nb::arg("threads"), nb::arg("patience"), nb::arg("data") = 0,
-           nb::arg("passages") = nb::make_tuple(nb::list(), nb::list()),
-           nb::arg("exact") = nb::list(), nb::arg("epilogue").none() = nb::none(),
-           nb::arg("user") = 0)
-      .def("launch", &launch_engine, nb::arg("turn"), nb::arg("group").none() = nb::none())
+      .def("__init__", &make_engine)
+      .def("launch", &launch_engine)
       .def("rest", [](Machine& engine) { engine.pool.reset(); })
       .def("join", [](Machine& engine, const Space& space, const std::vector<Index>& homes,
                       const std::vector<Index>& owners, const std::vector<Amount>& slots, Way& way) {
@@ -235,7 +208,9 @@ NB_MODULE(_engine, m) {
       .def("give_up", &Relay::give_up)
       .def("close", &Relay::close)
       .def("failure", [](Relay& relay) { return failure_of(relay); })
-      .def("counts", &counts_of);
+      .def("counts", [](Relay& relay) {
+        return nb::make_tuple(relay.wire().under_way(), relay.wire().sent(), relay.wire().received());
+      });
   nb::class_<Space>(m, "Space")
       .def(nb::init<int, int, Amount, bool>())
       .def("arena", [](const Space& s, int p) { return reinterpret_cast<std::uintptr_t>(s.arena(p)); });
@@ -243,6 +218,5 @@ NB_MODULE(_engine, m) {
   m.attr("RING") = nb::make_tuple(sizeof(Ring), packets_made, piece);
   m.attr("REDUCED") = reduced;
   m.def("fill", &fill_buffer);
-  m.def("compare", &compare_buffers, "pattern"_a, "source"_a, "first"_a, "count"_a, "addresses"_a, "limit"_a,
-        "threads"_a, nb::arg("epilogue").none() = nb::none());
+  m.def("compare", &compare_buffers);
 }

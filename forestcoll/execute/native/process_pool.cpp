@@ -92,17 +92,16 @@ char state_of(pid_t pid) {
 
 }  // namespace
 
-ProcessPool::ProcessPool(Machine& machine) : machine_(machine) {
-  Processes processes;
+ProcessPool::ProcessPool(Machine& machine) {
+  int error;
   {
     const Blocked blocked;  // no handler of ours in a child
     const Origin origin{getpid(), machine.control->launch.load(), blocked.before};
-    processes = start_processes(machine, live, &origin);
+    error = start_processes(machine, live, &origin, pids_);
   }
-  pids_ = std::move(processes.ids);
-  if (!processes.error) return;
+  if (!error) return;
   kill();
-  throw std::system_error(processes.error, std::generic_category(),
+  throw std::system_error(error, std::generic_category(),
                           "cannot make a process for rank " + std::to_string(pids_.size()));
 }
 

@@ -191,22 +191,18 @@ void add_slots(const Machine& m, Index connection, std::vector<Area>& list) {
 
 }  // namespace
 
-Processes start_processes(Machine& machine, Life live, const void* context) {
+int start_processes(Machine& machine, Life live, const void* context, std::vector<pid_t>& ids) {
   // Where addresses of functions are found when they are first called, a rank must not be the first.
   (void)Clock::now();
-  Processes processes;
-  processes.ids.reserve(machine.workers);
+  ids.reserve(machine.workers);
   const Hidden hidden(unneeded_memory(machine));
   for (int rank = 0; rank < machine.workers; ++rank) {
     const pid_t pid = fork_here();
     if (pid == 0) live(machine, rank, context);
-    if (pid < 0) {
-      processes.error = errno;
-      break;
-    }
-    processes.ids.push_back(pid);
+    if (pid < 0) return errno;
+    ids.push_back(pid);
   }
-  return processes;
+  return 0;
 }
 
 void list_pages(Machine& m) {

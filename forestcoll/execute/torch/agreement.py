@@ -101,9 +101,7 @@ class Agreement:
                     f"rank {rank} calls {text}, but rank 0 {texts[0]}; it takes the same at all "
                     "ranks, of plans the same file, slices and lead"
                 )
-        return self._matrix([line[1 + WORDS :] for line in told])
-
-    def _matrix(self, sizes: list[list[int]]) -> Matrix:
+        sizes = [line[1 + WORDS :] for line in told]
         for s in range(self.n):
             for t in range(self.n):
                 sent, expected = sizes[s][t], sizes[t][self.n + s]

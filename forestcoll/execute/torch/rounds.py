@@ -11,6 +11,7 @@ one value after another. Nothing here knows sizes in bytes, or torch.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -107,11 +108,11 @@ class _Life:
 class _Planner:
     def __init__(self, flow: Dataflow, level: list[int], rank: int, in_place: bool) -> None:
         self.flow, self.level, self.rank, self.in_place = flow, level, rank, in_place
-        count = max(1, 1 + max(level, default=-1))
-        self.sends: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # (peer, value)
-        self.receives: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self.sums: list[list[int]] = [[] for _ in range(count)]
-        self.copies: list[list[int]] = [[] for _ in range(count)]
+        self.count = max(1, 1 + max(level, default=-1))
+        self.sends: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (peer, value), by round
+        self.receives: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.sums: dict[int, list[int]] = defaultdict(list)
+        self.copies: dict[int, list[int]] = defaultdict(list)
         self.lives: dict[int, _Life] = {}
         self.sources: list[int] = []  # of an all-to-all's values: the ranks where they began
         self.slots: list[Slot] = []
@@ -128,13 +129,13 @@ class _Planner:
                 source, number = value.made_from[0], self.level[k]
                 self.sends[number].append((value.rank, source))
                 self._use(source, (number, _SENT))
-        for number, sums in enumerate(self.sums):
+        for number, sums in self.sums.items():
             for i, k in enumerate(sums):
                 for source in self.flow.values[k].made_from:
                     self._use(source, (number, _FIRST_SUM + i))
         self._settle_outputs()
         self._give_slots()
-        rounds = tuple(self._round(number) for number in range(len(self.sums)))
+        rounds = tuple(map(self._round, range(self.count)))
         return RankRounds(self.rank, rounds, tuple(self.slots))
 
     def _note(self, k: int, value: Value) -> None:
