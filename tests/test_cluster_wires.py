@@ -92,14 +92,17 @@ MISTAKES = {
         "  post(division_.homes[reader], {",
         "  if (IS) {\n"
         "    post(division_.homes[reader], {{Number::posted, connection, number + 1}});\n"
-        "    Effect late{{Number::none, 0, 0, place, bytes + head}, mirror};\n"
+        "    Effect late{{Number::none, 0, 0, place, bytes + slot_head}, mirror};\n"
         "    return post(division_.homes[reader], late);\n  }\n"
         "  post(division_.homes[reader], {",
     ),
-    "a message loses its end": ("head + bytes}, mirror", "(IS ? 0 : head) + bytes}, mirror"),
+    "a message loses its end": (
+        "slot_head + bytes}, mirror",
+        "(IS ? 0 : slot_head) + bytes}, mirror",
+    ),
     "all messages go to the first slot": (
-        "+ (mirror - slots_[connection]);",
-        "+ (IS ? 0 : mirror - slots_[connection]);",
+        "+ (mirror - machine_.slots[connection]);",
+        "+ (IS ? 0 : mirror - machine_.slots[connection]);",
     ),
     "credit for two is given for one": (
         "connection, taken}",

@@ -253,20 +253,16 @@ def test_what_is_missing(
 
 
 def test_doctor_says_all_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> tuple[str, str]:
-        finding = doctor._lab()
-        return finding.state, finding.found
-
     monkeypatch.setattr(network, "_works", lambda: "")
     monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert found() == ("ok", "root, ip, tc, network namespaces, torch")
+    assert doctor._lab() == ("ok", "root, ip, tc, network namespaces, torch")
     monkeypatch.setattr(network, "_works", lambda: "the lab cannot make namespaces")
-    assert found() == ("-", "the lab cannot make namespaces")
+    assert doctor._lab() == ("-", "the lab cannot make namespaces")
     monkeypatch.setattr(shutil, "which", lambda tool: None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert found() == (
+    assert doctor._lab() == (
         "-",
         "the lab needs ip and tc (Debian: iproute2); the lab makes network namespaces and links, "
         "which takes root: run it with sudo; the lab needs PyTorch",

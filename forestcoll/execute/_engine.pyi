@@ -18,8 +18,8 @@ Pattern = tuple[int, int, bool, int, int]
 Passage = tuple[int, int, int, bool]
 """Addresses of the caller's data and the wire's, values, whether they are divided on the way."""
 
-FAR_HEAD: int
-"""Bytes in front of a message in such a slot."""
+SLOT_HEAD: int
+"""Bytes in front of a message in its slot."""
 
 class Together(Protocol):
     """What brings all processes of a launch together: `cluster.group.Group`."""

@@ -1,7 +1,7 @@
 """Runs a program on this machine: every rank with real memory, every output element checked.
 
 The instruction loop is interpreter.hpp, the same source for every engine; scheduler.cpp runs
-thousands of thread blocks on a few threads, or each rank's in a process (process_pool.cpp).
+thousands of thread blocks on a few threads, or each rank's in a process (process_pool.hpp).
 """
 
 from __future__ import annotations

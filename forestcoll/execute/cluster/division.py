@@ -88,7 +88,7 @@ def lay_out(
     count = max(homes) + 1
     what = program, tables.scratch, data.chunk_bytes, mode, homes
     _, ends = place(*what, [PAGE] * count, PAGE)
-    each = slots[1] * (_engine.FAR_HEAD + -(-slots[0] // LINE) * LINE)
+    each = slots[1] * (_engine.SLOT_HEAD + -(-slots[0] // LINE) * LINE)
     own = [homes[row[0]] for row in tables.blocks]
     offsets = [0] * len(tables.connections)
     for c, (writer, reader) in enumerate(tables.connections):

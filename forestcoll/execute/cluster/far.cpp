@@ -4,26 +4,17 @@
 
 namespace forestcoll {
 
-namespace {
-
-Amount far_stride(const Machine& m) { return Far::head + (m.options.slot_bytes + 63) / 64 * 64; }
-
-}  // namespace
-
 Far::Far(Machine& machine, const Space& space, Division division)
     : machine_(machine), space_(space), division_(std::move(division)),
-      slots_(machine.connection_count()),
-      mirrors_(machine.connection_count() * machine.options.slots * far_stride(machine), false),
+      crosses_(machine.connection_count()),
       under_way_(machine.options.ranks), fetches_(machine.block_count()),
       drainers_(machine.options.ranks), order_(space.processes()), told_(space.processes()),
       heard_(space.processes()) {
-  const Amount each = machine.options.slots * far_stride(machine);
   const auto home = [&](Index block) { return division_.homes[machine.plan.blocks[block].rank]; };
   for (Index c = 0; c < machine.connection_count(); ++c) {
     const int writer = home(machine.plan.writers[c]), reader = home(machine.plan.readers[c]);
-    if (writer == reader) continue;
-    if (reader == space.self()) slots_[c] = space.arena(reader) + division_.slots[c];
-    if (writer == space.self()) slots_[c] = mirrors_.start() + c * each;
+    crosses_[c] = writer != reader && (writer == space.self() || reader == space.self());
+    if (crosses_[c] && reader == space.self()) machine.slots[c] = space.arena(reader) + division_.slots[c];
   }
   for (int peer = 0; peer < space.processes(); ++peer) {
     told_[peer].resize(machine.plan.semaphores.size() + machine.options.ranks);
@@ -38,10 +29,6 @@ Far::Far(Machine& machine, const Space& space, Division division)
         break;
       }
   }
-}
-
-byte* Far::slot(Index connection, Count number) const {
-  return slots_[connection] + number % machine_.options.slots * far_stride(machine_);
 }
 
 void Far::post(int peer, Effect effect) {
@@ -75,10 +62,10 @@ void Far::raise(Index semaphore) {
 }
 
 void Far::deliver(Index connection, Count number, Amount bytes) {
-  const byte* const mirror = slot(connection, number);
+  const byte* const mirror = machine_.slot(connection, number);
   const Index reader = machine_.plan.blocks[machine_.plan.readers[connection]].rank;
-  const Amount place = division_.slots[connection] + (mirror - slots_[connection]);
-  post(division_.homes[reader], {{Number::posted, connection, number + 1, place, head + bytes}, mirror});
+  const Amount place = division_.slots[connection] + (mirror - machine_.slots[connection]);
+  post(division_.homes[reader], {{Number::posted, connection, number + 1, place, slot_head + bytes}, mirror});
 }
 
 void Far::take(Index connection, Count taken) {
@@ -120,12 +107,12 @@ bool Far::arrived(int peer, const Effect& effect) {
   };
   switch (effect.number) {
     case Number::posted:
-      if (!below(m.connection_count()) || !slots_[object]) return false;
+      if (!below(m.connection_count()) || !crosses_[object]) return false;
       raise_to(m.connections[object].posted, value);
       notify(m, -1, m.plan.readers[object], &m.connections[object].posted);
       return true;
     case Number::taken:
-      if (!below(m.connection_count()) || !slots_[object]) return false;
+      if (!below(m.connection_count()) || !crosses_[object]) return false;
       raise_to(m.connections[object].taken, value);
       notify(m, -1, m.plan.writers[object], &m.connections[object].taken);
       return true;

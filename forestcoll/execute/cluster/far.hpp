@@ -51,8 +51,6 @@ class Far : public Receiver {
   Far(Machine& machine, const Space& space, Division division);
   void join(Way& way) { way.join(*this, wire_); }
 
-  static constexpr Amount head = 64;  // bytes in front of a message's data in a slot: its Slot
-
   // --- for thread blocks of this process
 
   bool is_here(Index rank) const { return division_.homes[rank] == space_.self(); }
@@ -72,8 +70,7 @@ class Far : public Receiver {
   // A message of a connection that leaves this process, in its slot here; its number, from 0.
   void deliver(Index connection, Count number, Amount bytes);
   void take(Index connection, Count taken);  // so many messages of it have been taken here
-  bool crosses(Index connection) const { return slots_[connection]; }
-  byte* slot(Index connection, Count number) const;
+  bool crosses(Index connection) const { return crosses_[connection]; }
   std::atomic<Count>& under_way(Index rank) { return under_way_[rank]; }  // puts that have not left
 
   // --- for the launch
@@ -95,8 +92,7 @@ class Far : public Receiver {
   Machine& machine_;
   const Space& space_;
   Division division_;
-  std::vector<byte*> slots_;  // per connection: its slots here, in the arena or mirrors of the reader's
-  const Region mirrors_;  // room for all of them
+  std::vector<bool> crosses_;  // per connection: one end is here; the writer's slots mirror the reader's
   std::vector<std::atomic<Count>> under_way_;       // per rank
   std::vector<std::atomic<Count>> fetches_;         // per block
   std::vector<std::vector<Index>> drainers_;        // per rank: blocks that wait for that

@@ -68,24 +68,19 @@ def find(environment: Mapping[str, str] = os.environ) -> Place | None:
 
     Raises ArgumentError where its variables contradict each other or leave out where process 0 is.
     """
-    for launcher in LAUNCHERS:
-        if launcher.rank in environment and launcher.size in environment:
-            process = _number(environment, launcher.rank, 0)
-            processes = _number(environment, launcher.size, 1)
-            if process >= processes:
-                raise ArgumentError(
-                    f"{launcher.rank}={process} of {launcher.size}={processes}: processes are "
-                    "numbered from 0"
-                )
-            if processes == 1:
-                return None
-            return _place(launcher, process, processes, environment)
-    return None
-
-
-def _place(
-    launcher: Launcher, process: int, processes: int, environment: Mapping[str, str]
-) -> Place:
+    here = (one for one in LAUNCHERS if one.rank in environment and one.size in environment)
+    launcher = next(here, None)
+    if launcher is None:
+        return None
+    process = _number(environment, launcher.rank, 0)
+    processes = _number(environment, launcher.size, 1)
+    if process >= processes:
+        raise ArgumentError(
+            f"{launcher.rank}={process} of {launcher.size}={processes}: processes are "
+            "numbered from 0"
+        )
+    if processes == 1:
+        return None
     job = environment.get(launcher.job, "")
     address = environment.get("MASTER_ADDR", "")
     if not address and launcher.name == "srun":

@@ -106,7 +106,8 @@ FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
 
 // Short floats eight at a time, and the rest one by one.
 template <Reduction op, class T>
-struct CombiningLanes {
+  requires(sizeof(T) == 2)
+struct CombiningWide<op, T> {
   FC_AVX2 void run(byte* target, const byte* a, const byte* b, Amount bytes) {
     constexpr Amount step = 16;  // bytes of eight
     for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
@@ -117,11 +118,6 @@ struct CombiningLanes {
     Combining<op, T>::run(target, a, b, bytes);
   }
 };
-template <Reduction op>
-struct CombiningWide<op, Half> : CombiningLanes<op, Half> {};
-template <Reduction op>
-struct CombiningWide<op, BFloat16> : CombiningLanes<op, BFloat16> {};
-
 template <class Loop, class... Given>
 __attribute__((target("avx2,f16c"))) void run_avx2(Given... given) {
   Loop::run(given...);

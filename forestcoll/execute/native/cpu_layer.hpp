@@ -331,18 +331,12 @@ class CpuLayer {
 
   Count slot_count() const { return machine_.options.slots; }
 
-  Count slot_index(Index connection, Count number) const {
-    return connection * slot_count() + number % slot_count();
-  }
-
   Slot& header(Index connection, Count number) const {
-    if (crosses(connection)) return *reinterpret_cast<Slot*>(far_->slot(connection, number));
-    return machine_.slots[slot_index(connection, number)];
+    return *reinterpret_cast<Slot*>(machine_.slot(connection, number));
   }
 
   byte* slot_memory(Index connection, Count number) const {
-    if (crosses(connection)) return far_->slot(connection, number) + Far::head;
-    return machine_.slot_bytes + slot_index(connection, number) * machine_.options.slot_bytes;
+    return machine_.slot(connection, number) + slot_head;
   }
 
   // Once a message: the sender may be writing there from the moment that it took the offer.

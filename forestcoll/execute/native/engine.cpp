@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "far.hpp"
-#include "launch.hpp"
+#include "process_pool.hpp"
 
 namespace forestcoll {
 namespace {
@@ -88,7 +88,8 @@ void lay_out(Machine& m) {
   m.workers = m.options.processes ? m.options.ranks : m.options.threads;
   m.teams = m.options.processes ? m.options.ranks : 1;
   const Index each = m.workers / m.teams;
-  const Amount slots = m.connection_count() * m.options.slots;
+  const Amount room = m.options.slots * m.slot_stride();  // of a connection
+  byte* slots = nullptr;
   m.memory = carve(m.options.processes, [&](Carver& carver) {
     m.control = carver.array<Control>(1);
     m.blocks = carver.array<BlockState>(m.block_count());
@@ -99,9 +100,9 @@ void lay_out(Machine& m) {
     m.team = carver.array<Team>(m.teams);
     m.queues = carver.array<Queue>(m.workers);
     m.rings = carver.array<Index>(Amount{m.block_count()} * each);
-    m.slots = carver.array<Slot>(slots);
-    m.slot_bytes = carver.space(slots * m.options.slot_bytes);
+    slots = carver.space(m.connection_count() * room);
   });
+  for (Index c = 0; c < m.connection_count(); ++c) m.slots.push_back(slots + c * room);
   for (Index i = 0; i < std::ssize(m.plan.semaphores); ++i)
     m.semaphores[i].value.store(m.plan.semaphores[i]);
   std::vector<Index> sizes(m.teams);
@@ -192,6 +193,8 @@ Activity activity(const Machine& s) {
   a.ticks += s.far->ticks().count.load();
   return a;
 }
+
+void rest(Machine& m) { m.pool.reset(); }
 
 void end(Machine& m, Status status) {
   m.ending.store(static_cast<int>(status));

@@ -98,16 +98,6 @@ struct Window {
   Amount begin, bytes, repeat;
 };
 
-FC_DEVICE bool op_sends(Op op) {
-  return op == Op::send || op == Op::recv_copy_send || op == Op::recv_reduce_send ||
-         op == Op::recv_reduce_copy_send;
-}
-
-FC_DEVICE bool op_combines_message(Op op) {
-  return op == Op::recv_reduce_send || op == Op::recv_reduce_copy ||
-         op == Op::recv_reduce_copy_send;
-}
-
 FC_DEVICE Amount at_most(Amount value, Amount limit) {
   return value < limit ? value : limit;
 }
@@ -187,6 +177,7 @@ struct Step {
   FC_DEVICE bool run_message() {
     const Amount count = sources[0].count;  // without a source, the target's
     const Amount pieces = (count + g.piece_chunks - 1) / g.piece_chunks;
+    const bool sends = in.op != Op::recv && in.op != Op::recv_reduce_copy;
     for (; at.piece < pieces; ++at.piece) {
       const Amount first = at.piece * g.piece_chunks;
       Amount begin = first * g.chunk_bytes;
@@ -197,16 +188,16 @@ struct Step {
       }
       byte* from = in.sources ? operand_address(sources[0]) + begin : nullptr;
       byte* to = in.targets ? operand_address(targets[0]) + begin : nullptr;
-      if (op_sends(in.op) && !layer.can_send()) return false;
+      if (sends && !layer.can_send()) return false;
       if (in.op == Op::send) {
         layer.deliver(from, bytes);
         continue;
       }
       if (!to) to = layer.outgoing_slot();
-      const byte* combine_with = op_combines_message(in.op) ? from : nullptr;
+      const byte* combine_with = in.op >= Op::recv_reduce_send ? from : nullptr;
       if (!layer.can_receive(to, combine_with, bytes)) return false;
       layer.take(to, combine_with, bytes);
-      if (op_sends(in.op)) layer.deliver(to, bytes);
+      if (sends) layer.deliver(to, bytes);
     }
     return true;
   }

@@ -1,5 +1,5 @@
 // A launch: workers run many thread blocks until all are done or none can go on. Workers are threads,
-// or processes, one a rank (process_start.cpp, process_pool.cpp).
+// or processes, one a rank (process_start.cpp, process_pool.hpp).
 
 #pragma once
 
@@ -18,6 +18,9 @@ Result launch(Machine& machine, int turn, const Caller& caller);
 // With other processes; by any thread.
 Activity activity(const Machine& machine);
 void end(Machine& machine, Status status);  // of this launch
+
+// Ends the processes of ranks, if there are any.
+void rest(Machine& machine);
 
 // Makes teams, queues and states ready for a launch of which every block is in line.
 void prepare_launch(Machine& machine);
@@ -48,25 +51,5 @@ void map_pages(Machine& machine, int rank);
 using Life = void (*)(Machine& machine, int rank, const void* context);
 // `ids`: of ranks 0, 1, ...; all, unless there is an error, which is returned (errno).
 int start_processes(Machine& machine, Life live, const void* context, std::vector<pid_t>& ids);
-
-// One process for each rank, forked from this one, that runs launch after launch. They share memory
-// with their parent and each other and nothing else; none outlives its parent, and all are gone, and
-// waited for, when the pool is.
-class ProcessPool {
- public:
-  // Everything that the machine refers to must stay as it is for as long as the pool exists.
-  // std::system_error: a process cannot be made.
-  explicit ProcessPool(Machine& machine);
-  ~ProcessPool();
-  ProcessPool(const ProcessPool&) = delete;
-  ProcessPool& operator=(const ProcessPool&) = delete;
-
-  std::optional<Death> death();    // the first rank found dead
-  std::vector<Death> halted() const;  // ranks whose processes are stopped (SIGSTOP, debuggers)
-  void kill();                     // all, and waits for them
-
- private:
-  std::vector<pid_t> pids_;  // 0: dead and waited for
-};
 
 }  // namespace forestcoll

@@ -128,10 +128,12 @@ struct alignas(64) BlockState {
   Count offered = 0;  // message number (+ 1) that was last offered a landing place
 };
 
+// In front of a message's bytes, in its slot.
 struct Slot {
-  Amount bytes = 0;
-  bool landed = false;  // the sender has put the message where it belongs already
+  Amount bytes;
+  bool landed;  // the sender has put the message where it belongs already
 };
+constexpr Amount slot_head = 64;  // bytes from there to the message's
 
 // One direction between two thread blocks. Messages are numbered from 0. `posted` is written by the
 // sender alone, `taken` by the receiver alone. A receiver that has to wait offers its target as a
@@ -232,12 +234,15 @@ struct Machine {
   Team* team = nullptr;
   Queue* queues = nullptr;     // per worker
   Index* rings = nullptr;      // the queues' entries
-  Slot* slots = nullptr;       // per connection: options.slots
-  byte* slot_bytes = nullptr;  // the same, options.slot_bytes each
+  std::vector<byte*> slots;    // per connection: options.slots one after the other
   std::unique_ptr<Far> far;    // ranks of other processes, if there are any: before the first launch
   std::unique_ptr<ProcessPool> pool;  // ranks that are processes stay alive, waiting, between launches
   std::atomic<int> ending{0};         // Status that another thread ends the launch with
 
+  Amount slot_stride() const { return slot_head + (options.slot_bytes + 63) / 64 * 64; }
+  byte* slot(Index connection, Count message) const {
+    return slots[connection] + message % options.slots * slot_stride();
+  }
   Index block_count() const { return plan.blocks.size(); }
   Index connection_count() const { return plan.writers.size(); }
   int team_of(Index block) const {

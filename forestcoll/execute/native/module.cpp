@@ -170,7 +170,7 @@ NB_MODULE(_engine, m) {
   nb::class_<Machine>(m, "Engine")
       .def("__init__", &make_engine)
       .def("launch", &launch_engine)
-      .def("rest", [](Machine& engine) { engine.pool.reset(); })
+      .def("rest", &rest)
       .def("join", [](Machine& engine, const Space& space, const std::vector<Index>& homes,
                       const std::vector<Index>& owners, const std::vector<Amount>& slots, Way& way) {
         engine.far = std::make_unique<Far>(engine, space, Division{homes, owners, slots});
@@ -214,7 +214,7 @@ NB_MODULE(_engine, m) {
   nb::class_<Space>(m, "Space")
       .def(nb::init<int, int, Amount, bool>())
       .def("arena", [](const Space& s, int p) { return reinterpret_cast<std::uintptr_t>(s.arena(p)); });
-  m.attr("FAR_HEAD") = Far::head;
+  m.attr("SLOT_HEAD") = slot_head;
   m.attr("RING") = nb::make_tuple(sizeof(Ring), packets_made, piece);
   m.attr("REDUCED") = reduced;
   m.def("fill", &fill_buffer);

@@ -45,12 +45,8 @@ void add(std::vector<Range>& kept, const T* start, std::size_t n) {
 template <class T>
 void add(std::vector<Range>& kept, const std::vector<T>& values) {
   add(kept, values.data(), values.size());
-}
-
-template <class T>
-void add(std::vector<Range>& kept, const std::vector<std::vector<T>>& lists) {
-  add(kept, lists.data(), lists.size());
-  for (const auto& list : lists) add(kept, list);
+  if constexpr (requires(T list) { list.data(); })
+    for (const auto& list : values) add(kept, list);
 }
 
 // All ordinary memory that a rank reads, in order, without overlap. What is shared is kept anyway.
@@ -61,7 +57,7 @@ std::vector<Range> memory_of(const Machine& m) {
   keep(m.plan.instructions, m.plan.operands, m.plan.dependencies, m.plan.names, m.plan.loops,
        m.plan.blocks, m.plan.writers, m.plan.readers, m.plan.semaphores, m.options.addresses,
        m.options.exact, m.options.epilogue.completes,
-       m.options.epilogue.steps, m.exact, m.dependents, m.takers, m.members, m.packet_readers, m.pages);
+       m.options.epilogue.steps, m.exact, m.dependents, m.takers, m.members, m.packet_readers, m.pages, m.slots);
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   all.push_back({self - beside, self + beside});
   std::sort(all.begin(), all.end());
@@ -184,9 +180,9 @@ void add_buffers(const Options& options, const Hulls& hulls, std::vector<Area>& 
 void add_slots(const Machine& m, Index connection, std::vector<Area>& list) {
   const Geometry& g = m.options.geometry;
   const Amount message = g.slices > 1 ? g.slice_bytes : g.piece_chunks * g.chunk_bytes;
-  const Amount bytes = m.options.slots * m.options.slot_bytes;
+  const Amount bytes = m.options.slots * m.slot_stride();
   if (2 * message >= m.options.slot_bytes && bytes >= least)
-    list.push_back({m.slot_bytes + connection * bytes, bytes});
+    list.push_back({m.slots[connection], bytes});
 }
 
 }  // namespace

@@ -152,9 +152,6 @@ void reset_states(Machine& m) {
     b.fetched.pc = -1;
     b.at.pc = m.plan.blocks[i].begin;
   }
-  // Message numbers go on from launch to launch; the slot of a number may be another one now.
-  const Amount slots = m.connection_count() * m.options.slots;
-  for (Amount i = 0; i < slots; ++i) m.slots[i] = {};
 }
 
 void reset_control(Machine& m) {

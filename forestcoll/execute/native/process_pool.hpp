@@ -1,4 +1,6 @@
-#include "launch.hpp"
+// Ranks as processes that run launch after launch.
+
+#pragma once
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -9,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+
+#include "launch.hpp"
 
 namespace forestcoll {
 namespace {
@@ -92,53 +96,68 @@ char state_of(pid_t pid) {
 
 }  // namespace
 
-ProcessPool::ProcessPool(Machine& machine) {
-  int error;
-  {
-    const Blocked blocked;  // no handler of ours in a child
-    const Origin origin{getpid(), machine.control->launch.load(), blocked.before};
-    error = start_processes(machine, live, &origin, pids_);
-  }
-  if (!error) return;
-  kill();
-  throw std::system_error(error, std::generic_category(),
-                          "cannot make a process for rank " + std::to_string(pids_.size()));
-}
-
-ProcessPool::~ProcessPool() { kill(); }
-
-std::optional<Death> ProcessPool::death() {
-  for (int rank = 0; rank < std::ssize(pids_); ++rank) {
-    if (!pids_[rank]) continue;
-    int status = 0;
-    const pid_t found = waitpid(pids_[rank], &status, WNOHANG);
-    if (found == 0 || (found < 0 && errno == EINTR)) continue;
-    const pid_t pid = pids_[rank];
-    pids_[rank] = 0;
-    // Without `found`, somebody else has waited for it: it is dead, nobody knows why.
-    if (found < 0) return Death{rank, pid, 0, -1};
-    return death_of(rank, pid, status);
-  }
-  return std::nullopt;
-}
-
-std::vector<Death> ProcessPool::halted() const {
-  std::vector<Death> found;
-  for (int rank = 0; rank < std::ssize(pids_); ++rank) {
-    const char state = pids_[rank] ? state_of(pids_[rank]) : 0;
-    if (state == 'T' || state == 't') found.push_back({rank, pids_[rank], 0, 0});
-  }
-  return found;
-}
-
-void ProcessPool::kill() {
-  for (const pid_t pid : pids_)
-    if (pid) ::kill(pid, SIGKILL);
-  for (pid_t& pid : pids_) {
-    while (pid && waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+// One process for each rank, forked from this one, that runs launch after launch. They share memory
+// with their parent and each other and nothing else; none outlives its parent, and all are gone, and
+// waited for, when the pool is.
+class ProcessPool {
+ public:
+  // Everything that the machine refers to must stay as it is for as long as the pool exists.
+  // std::system_error: a process cannot be made.
+  explicit ProcessPool(Machine& machine) {
+    int error;
+    {
+      const Blocked blocked;  // no handler of ours in a child
+      const Origin origin{getpid(), machine.control->launch.load(), blocked.before};
+      error = start_processes(machine, live, &origin, pids_);
     }
-    pid = 0;
+    if (!error) return;
+    kill();
+    throw std::system_error(error, std::generic_category(),
+                            "cannot make a process for rank " + std::to_string(pids_.size()));
   }
-}
+  ~ProcessPool() { kill(); }
+  ProcessPool(const ProcessPool&) = delete;
+  ProcessPool& operator=(const ProcessPool&) = delete;
+
+  // The first rank found dead.
+  std::optional<Death> death() {
+    for (int rank = 0; rank < std::ssize(pids_); ++rank) {
+      if (!pids_[rank]) continue;
+      int status = 0;
+      const pid_t found = waitpid(pids_[rank], &status, WNOHANG);
+      if (found == 0 || (found < 0 && errno == EINTR)) continue;
+      const pid_t pid = pids_[rank];
+      pids_[rank] = 0;
+      // Without `found`, somebody else has waited for it: it is dead, nobody knows why.
+      if (found < 0) return Death{rank, pid, 0, -1};
+      return death_of(rank, pid, status);
+    }
+    return std::nullopt;
+  }
+
+  // Ranks whose processes are stopped (SIGSTOP, debuggers).
+  std::vector<Death> halted() const {
+    std::vector<Death> found;
+    for (int rank = 0; rank < std::ssize(pids_); ++rank) {
+      const char state = pids_[rank] ? state_of(pids_[rank]) : 0;
+      if (state == 'T' || state == 't') found.push_back({rank, pids_[rank], 0, 0});
+    }
+    return found;
+  }
+
+  // All, and waits for them.
+  void kill() {
+    for (const pid_t pid : pids_)
+      if (pid) ::kill(pid, SIGKILL);
+    for (pid_t& pid : pids_) {
+      while (pid && waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+      pid = 0;
+    }
+  }
+
+ private:
+  std::vector<pid_t> pids_;  // 0: dead and waited for
+};
 
 }  // namespace forestcoll
