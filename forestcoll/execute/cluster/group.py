@@ -89,19 +89,23 @@ class Group:
         why = "nobody listens there"
         while time.monotonic() < until:
             try:
-                connection = socket.create_connection((place.address, place.port), SILENCE)
-                stream = Stream(connection)
-                greet(stream, self.secret, self.process, "group", time.monotonic() + SILENCE)
+                stream = self._reach((place.address, place.port), "group")
             except PermissionError as error:
                 raise ExecutionError(f"{self.name} refuses {where}: {error}") from error
             except (OSError, ValueError) as error:
                 why = str(error)
                 time.sleep(0.1)
                 continue
-            self.address = connection.getsockname()[0]
-            self._master = connection.getpeername()[0]
+            self.address = stream.socket.getsockname()[0]
+            self._master = stream.socket.getpeername()[0]
             return stream
         raise ExecutionError(f"{self.name} does not reach {where}: {why}")
+
+    def _reach(self, where: tuple[str, int], purpose: str) -> Stream:
+        """A stream to who listens there, and knows that this is a process of the job."""
+        stream = Stream(socket.create_connection(where, SILENCE))
+        greet(stream, self.secret, self.process, purpose, time.monotonic() + SILENCE)
+        return stream
 
     # --- what this process says
 
@@ -264,10 +268,7 @@ class Group:
             others: dict[int, int] = {}
             try:
                 for peer, (address, number) in enumerate(places[: self.process]):
-                    where = address or self._master, number
-                    stream = Stream(socket.create_connection(where, SILENCE))
-                    greet(stream, self.secret, self.process, "wire", time.monotonic() + SILENCE)
-                    others[peer] = _detach(stream)
+                    others[peer] = _detach(self._reach((address or self._master, number), "wire"))
                 listener.settimeout(1.0)
                 while len(others) < self.processes - 1:
                     self.check()

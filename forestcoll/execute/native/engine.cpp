@@ -194,7 +194,7 @@ Activity activity(const Machine& s) {
   return a;
 }
 
-void rest(Machine& m) { m.pool.reset(); }
+void end_processes(Machine& m) { m.pool.reset(); }
 
 void end(Machine& m, Status status) {
   m.ending.store(static_cast<int>(status));

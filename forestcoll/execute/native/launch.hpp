@@ -20,7 +20,7 @@ Activity activity(const Machine& machine);
 void end(Machine& machine, Status status);  // of this launch
 
 // Ends the processes of ranks, if there are any.
-void rest(Machine& machine);
+void end_processes(Machine& machine);
 
 // Makes teams, queues and states ready for a launch of which every block is in line.
 void prepare_launch(Machine& machine);

@@ -170,7 +170,7 @@ NB_MODULE(_engine, m) {
   nb::class_<Machine>(m, "Engine")
       .def("__init__", &make_engine)
       .def("launch", &launch_engine)
-      .def("rest", &rest)
+      .def("rest", &end_processes)
       .def("join", [](Machine& engine, const Space& space, const std::vector<Index>& homes,
                       const std::vector<Index>& owners, const std::vector<Amount>& slots, Way& way) {
         engine.far = std::make_unique<Far>(engine, space, Division{homes, owners, slots});

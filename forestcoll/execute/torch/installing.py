@@ -112,6 +112,14 @@ class Installation:
                 _add(own, _ready(rule if isinstance(rule, Rule) else Rule(rule)), size)
             self._members[tuple(dist.get_process_group_ranks(self._group))] = own
         self._originals: dict[tuple[Any, str], Callable[..., Any]] = {}
+        for name, collective in SERVED.items():
+            for module in (dist, c10d):
+                served = any(collective in rules for rules in self._members.values())
+                if served and hasattr(module, name):
+                    original = getattr(module, name)
+                    self._originals[module, name] = original
+                    setattr(module, name, self._wrap(name, collective, original))
+        _installed.append(self)
 
     def __enter__(self) -> Installation:
         return self
@@ -128,16 +136,6 @@ class Installation:
         self._originals.clear()
         if self in _installed:
             _installed.remove(self)
-
-    def _install(self) -> None:
-        for name, collective in SERVED.items():
-            for module in (dist, c10d):
-                served = any(collective in rules for rules in self._members.values())
-                if served and hasattr(module, name):
-                    original = getattr(module, name)
-                    self._originals[module, name] = original
-                    setattr(module, name, self._wrap(name, collective, original))
-        _installed.append(self)
 
     def _wrap(
         self, name: str, collective: Collective, original: Callable[..., Any]
@@ -208,12 +206,9 @@ def install(
     if isinstance(plans, str | PathLike) and Path(plans).is_dir():
         if group is not None:
             raise ArgumentError("a layout serves the groups that it has: leave group away")
-        installation = Installation(Path(plans), None)
-    else:
-        several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
-        installation = Installation(several, group)
-    installation._install()
-    return installation
+        return Installation(Path(plans), None)
+    several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
+    return Installation(several, group)
 
 
 def uninstall() -> None:

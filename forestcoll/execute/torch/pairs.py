@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -56,9 +57,9 @@ def measure_pairs(
         if rank not in (src, dst):
             continue
         other = dst if rank == src else src
-        act = _send if rank == src else _answer
-        times = [act(buffer, small, other, MESSAGES) for _ in range(repeats + 1)][1:]
-        trips = [act(small, small, other, 1) for _ in range(repeats * TRIPS)]
+        act = partial(_exchange, rank == src, small, other)
+        times = [act(buffer, MESSAGES) for _ in range(repeats + 1)][1:]
+        trips = [act(small, 1) for _ in range(repeats * TRIPS)]
         if rank == src:
             rate = MESSAGES * size / median(times) / 1e9
             mine.append(((src, dst), rate, median(trips) / 2 * 1e6))
@@ -68,23 +69,18 @@ def measure_pairs(
     return Pairs({pair: r for pair, r, _ in entries}, {pair: late for pair, _, late in entries})
 
 
-def _send(buffer: torch.Tensor, small: torch.Tensor, other: int, count: int) -> float:
-    """Seconds until the answer to the last of `count` messages is here."""
+def _exchange(
+    sends: bool, small: torch.Tensor, other: int, buffer: torch.Tensor, count: int
+) -> float:
+    """Seconds until the answer to the last of `count` messages is at who sends them."""
     _wait(buffer)
+    first, second = (dist.send, dist.recv) if sends else (dist.recv, dist.send)
     start = time.perf_counter()
     for _ in range(count):
-        dist.send(buffer, other)
-    dist.recv(small, other)
+        first(buffer, other)
+    second(small, other)
     _wait(buffer)
     return time.perf_counter() - start
-
-
-def _answer(buffer: torch.Tensor, small: torch.Tensor, other: int, count: int) -> float:
-    for _ in range(count):
-        dist.recv(buffer, other)
-    dist.send(small, other)
-    _wait(buffer)
-    return 0.0
 
 
 def _wait(tensor: torch.Tensor) -> None:
