@@ -16,7 +16,7 @@ from apart import run_apart
 from command_line import Run
 from stored_schedules import SCHEDULES
 
-from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.errors import ArgumentError, UnsupportedError
 from forestcoll.execute import contents, cpu
 from forestcoll.plans import read_plan
 
@@ -145,6 +145,8 @@ def test_what_is_no_operator_is_refused(library: str, call: Run, tmp_path: Path)
     ):
         with pytest.raises(UnsupportedError, match=text):
             cpu.run(plan, 4096, op=op, **more)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="unknown operation ':chain'"):
+        cpu.run(plan, 4096, op=":chain")  # of no library
     assert read_plan(plan).n == 8
     code, out, err = call(
         "run", str(plan), "--size", "64K", "-d", "int64", "-o", f"{library}:chain"
