@@ -91,16 +91,14 @@ def run(
     the first.
     `slots`, `slot_bytes`: what a fifo connection holds (by default enough for what the plan's
     runtime holds); `slice_bytes`: bytes of each chunk handled per iteration (at most a slot).
-    `ranks_as`: one process for each rank, over shared
-    memory that has no name; or `threads` threads for all; "auto" makes processes for at most 64.
-    `group`: the processes among which ranks are dealt out; all of them call this alike, each runs
-    its ranks as threads, and all get the same answer.
+    `ranks_as`: one process for each rank, over shared memory that has no name; or `threads` threads
+    for all; "auto" makes processes for at most 64. `group`: the processes among which ranks are
+    dealt out; all call this alike, each runs its ranks as threads, and all get the same answer.
     `wire`: the type in which data travel and are added, float32, float16, bfloat16 or fp8 (blocks
     of 32 values, to which chunks are padded), where it is not `dtype`. `accumulate="float32"`: a
     rank adds up as float32 all that comes to it, and rounds once what leaves it.
-    `epilogue`: what is done once to every complete sum before other ranks get it, in steps
-    ("avg,scale=0.5,bias", epilogue.py). `op` is also a C function of the user, "LIBRARY:SYMBOL" or
-    ctypes' (user_operator.py).
+    `epilogue`: what is done once to every complete sum before others get it ("avg,scale=0.5,bias",
+    epilogue.py). `op` is also a user's C function, "LIBRARY:SYMBOL" or ctypes' (user_operator.py).
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
@@ -123,13 +121,8 @@ def run(
     done = None if epilogue is None else Epilogue.of(epilogue, request, on_wire, memory)
     connections = len(tables.connections)
     count, slot = queue(request.program, data, connections, slots, slot_bytes, slice_bytes)
-    needed, available = max(1, connections) * count * slot, memory_available() or MOST_SLOTS
-    if (slots or slot_bytes) and needed > min(available, MOST_SLOTS):
-        raise UnsupportedError(
-            f"{count} slots of {slot} bytes for each of {connections} connections need "
-            f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
-            "fewer or smaller slots"
-        )
+    if slots or slot_bytes:
+        _check_slots(connections, count, slot)
     pattern = (*request.pattern[:4], on_wire.type)
     contents = (partial(Replayed, user=request.user) if request.user else Contents)(
         request.program, request.data, pattern, request.root, min(workers, MOST_THREADS), here
@@ -331,6 +324,16 @@ def _ask(
     check_told(flow)
     data = layout(program, request.wanted, request.data.element, flow.grain)
     return replace(request, data=data, user=user._replace(flow=flow)), on_wire
+
+
+def _check_slots(connections: int, slots: int, slot: int) -> None:
+    needed, available = max(1, connections) * slots * slot, memory_available() or MOST_SLOTS
+    if needed > min(available, MOST_SLOTS):
+        raise UnsupportedError(
+            f"{slots} slots of {slot} bytes for each of {connections} connections need "
+            f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
+            "fewer or smaller slots"
+        )
 
 
 def _check_memory(request: Request, wire: WireType, tables: Tables, here: Sequence[int]) -> None:

@@ -163,7 +163,7 @@ def _judge(text: str, source: str, target: str) -> Program:
 
 def clashes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
     """Pairs of plans that would both answer some call: the runtime takes the first it finds."""
-    found, no_end = [], 2**63
+    pairs, no_end = [], 2**63
     for one, other in combinations(listed, 2):
         a, b = one.program, other.program
         ends = min(one.max_bytes or no_end, other.max_bytes or no_end)
@@ -172,8 +172,8 @@ def clashes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
             and max(a.min_bytes, b.min_bytes) <= ends
             and ((one.in_place and other.in_place) or (one.out_of_place and other.out_of_place))
         ):
-            found.append((one, other))
-    return found
+            pairs.append((one, other))
+    return pairs
 
 
 def namesakes(listed: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
