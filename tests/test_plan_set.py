@@ -351,6 +351,18 @@ def test_a_plan_serves_no_more_than_it_can() -> None:
     assert contest.ranges(1, 10_000, 10_000) == [Range(1, 500, 0), Range(501, 10_000, 1)]
 
 
+def test_no_plan_is_played_that_does_not_fit_a_call() -> None:
+    played = set[int]()
+
+    def time_of(i: int) -> Callable[[int], float]:
+        return lambda size: float(played.add(i) or i + 1)
+
+    contest = contest_of([*map(time_of, range(3))], (500, 600, 600))
+    assert contest.fastest(100, lambda program, size: program.max_bytes == 600) == (1, True)
+    assert played == {1, 2}
+    assert contest.fastest(100, lambda program, size: False) is None
+
+
 def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
     """More thread blocks win at 336 KiB, where the estimate is the same as of few."""
     topology = catalog.load("dgx-a100")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +51,8 @@ LARGEST_PLAYED: Final[dict[Style, int]] = {"fifo": 2**30, "onesided": 2**29}
 Lower = Callable[[Candidate, bool], tuple["Program", str]]
 """The program of a candidate, the best or the plain one, and a note where thread blocks do not
 suffice, or ""."""
+Fits = Callable[["Program", int], bool]
+"""Whether a program is for calls of so many bytes."""
 Look = tuple[int, bool]
 """The number of a candidate; whether its best program is looked at, or the plain one."""
 
@@ -152,9 +154,12 @@ class Contest:
         line = self.candidates[i].line
         return float(line.least(size) if self._played else line.time(size))
 
-    def fastest(self, size: int, without: Collection[Look] = ()) -> Look | None:
-        """The fastest under the worst rule; None where none that is looked at serves the size."""
-        looked = self._look_briefly(size, without)
+    def fastest(self, size: int, fits: Fits = lambda *_: True) -> Look | None:
+        """The fastest under the worst rule; None where none that is looked at serves the size.
+
+        `fits`: which programs of those may be taken for it.
+        """
+        looked = self._look_briefly(size, fits)
         return min(looked, key=lambda look: max(looked[look]), default=None)
 
     def _look(self, size: int) -> dict[int, Sequence[float]]:
@@ -180,9 +185,7 @@ class Contest:
                 looked[i, True] = self.times(i, size)
         return looked
 
-    def _look_briefly(
-        self, size: int, without: Collection[Look] = ()
-    ) -> dict[Look, Sequence[float]]:
+    def _look_briefly(self, size: int, fits: Fits = lambda *_: True) -> dict[Look, Sequence[float]]:
         """The same for one as fast as any, by SURE: plain plans come before those of a search.
 
         Searched are those whose plain ones are fast, in that order, of each kind STARTS in turn
@@ -193,7 +196,10 @@ class Contest:
 
         def look_at(i: int, tuned: bool) -> float:
             nonlocal best
-            times = [NEVER] if (i, tuned) in without else self.times(i, size, tuned)
+            program = self.program(i, tuned)
+            if program is None or not fits(program, size):
+                return NEVER
+            times = self.times(i, size, tuned)
             if max(times) < NEVER:
                 looked[i, tuned] = times
                 best = min(best, max(times))

@@ -93,19 +93,9 @@ class Theirs:
     names: Sequence[str]
     plans: dict[Look, Plan] = field(default_factory=dict)
 
-    def fastest(self, size: int) -> Look | None:
-        """The candidate whose plan is taken for the size, if one serves it."""
-        without: set[Look] = set()
-        while (look := self.contest.fastest(size, without)) is not None:
-            program = self.contest.program(*look)
-            if program is not None and fits_size(program, size):
-                return look
-            without.add(look)
-        return None
-
     def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """The fastest that serves the size."""
-        look = self.fastest(size)
+        look = self.contest.fastest(size, fits_size)
         if look is None:
             return
         i, tuned = look
