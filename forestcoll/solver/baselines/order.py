@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -275,13 +276,14 @@ def pack_cycles(ranks: Sequence[int], arcs: Arcs) -> list[Ring]:
     best: list[Ring] = []
     if not 3 <= len(ranks) <= RANKS:
         return best
+    number = {rank: i for i, rank in enumerate(ranks)}
     for width in sorted(set(arcs.values()), reverse=True):
         rooms = {pair: units // width for pair, units in arcs.items() if units >= width}
         most = _most(ranks, rooms)
         while most * width > sum(share for _, share in best):
-            rings = _cycles(ranks, rooms, most)
+            rings = _cycles(tuple((number[u], number[v], r) for (u, v), r in rooms.items()), most)
             if rings:
-                best = [(order, width) for order in rings]
+                best = [(tuple(ranks[i] for i in order), width) for order in rings]
                 break
             most -= 1
     return best
@@ -297,27 +299,30 @@ def _most(ranks: Sequence[int], rooms: Arcs) -> int:
     return min(min(into[rank], out[rank]) for rank in ranks)
 
 
-def _cycles(ranks: Sequence[int], rooms: Arcs, count: int) -> list[tuple[int, ...]]:
-    """So many rings, each arc in as many of them as it has room for; empty: none was found."""
+@lru_cache(maxsize=1024)
+def _cycles(arcs: tuple[tuple[int, int, int], ...], count: int) -> list[list[int]]:
+    """So many rings, each arc (from, to, room) in as many of them as it has room for.
+
+    Ranks are numbered from 0, so that alike boxes ask once. Empty: none was found.
+    """
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    number = {rank: i for i, rank in enumerate(ranks)}
-    rings = [{pair: model.new_bool_var("") for pair in rooms} for _ in range(count)]
-    for used in rings:
-        model.add_circuit([(number[u], number[v], used[u, v]) for u, v in rooms])
-    for pair, room in rooms.items():
-        model.add(sum(used[pair] for used in rings) <= room)
+    rings = [[(u, v, model.new_bool_var("")) for u, v, _ in arcs] for _ in range(count)]
+    for ring in rings:
+        model.add_circuit(ring)
+    for (*_, room), *taken in zip(arcs, *rings, strict=True):
+        model.add(sum(used for *_, used in taken) <= room)
     solver = _solver()
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return []
     orders = []
-    for used in rings:
-        after = {u: v for (u, v), taken in used.items() if solver.value(taken)}
-        order = [ranks[0]]
-        while len(order) < len(ranks):
+    for ring in rings:
+        after = {u: v for u, v, used in ring if solver.value(used)}
+        order = [0]
+        while len(order) < len(after):
             order.append(after[order[-1]])
-        orders.append(tuple(order))
+        orders.append(order)
     return orders
 
 
