@@ -34,6 +34,7 @@ from forestcoll.solver.compact.rotation import (
     EDGES,
     Edges,
     Links,
+    hand_out,
     height_of,
     pack_inside,
     split,
@@ -334,11 +335,9 @@ class _Around:
                 inward = v not in self.ranks or b == end
                 if outward and inward and a <= b and (a == b or FIXED in (a, b)) and room > 0:
                     arcs.append((at(u, a), at(v, b), room))
-        tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
-        flow = _kernel.maximum_flow(len(number), tail, head, limit, source, sink)
         nodes = list(number)
         ways = []
-        for walk, units in walks(tail, head, flow, source, sink):
+        for walk, units in walks(len(nodes), arcs, source, sink):
             way = [nodes[i] for i in walk[2:-1]]
             ways.append((Route(tuple(v for v, _ in way), tuple(side for _, side in way)), units))
         return ways
@@ -355,7 +354,7 @@ class _Around:
 
     def spread(
         self, kind: int, routes: dict[Pair, Entries], own: dict[int, Spreads]
-    ) -> dict[Pair, list[tuple[Entered, int]]] | None:
+    ) -> dict[Pair, list[tuple[int, tuple[Entered, int]]]] | None:
         """How what the routes bring to a kind's part spreads; into `own` what its ranks keep.
 
         The highest trees stay with their ranks. None where the links do not suffice. What comes
@@ -376,7 +375,7 @@ class _Around:
         inside = pack_inside(self.graph, links, supply)
         if inside is None:
             return None
-        entered: dict[Pair, list[tuple[Entered, int]]] = {pair: [] for pair in into}
+        entered: dict[Pair, list[tuple[int, tuple[Entered, int]]]] = {pair: [] for pair in into}
         for v in self.members[kind]:
             trees = sorted(inside[v], key=height_of, reverse=True)
             mine, rest = split([(t.edges, t.weight) for t in trees], -(-self.k // times))
@@ -389,7 +388,7 @@ class _Around:
                     taken = min(units, amount // one)
                     if not taken:
                         return None
-                    entered[pair].append(((edges, route), taken))
+                    entered[pair].append((route.path[0], ((edges, route), taken)))
                     units -= taken
                     if amount > taken * one:
                         rest.append((edges, amount - taken * one))
@@ -437,20 +436,3 @@ class _Around:
             return ways
         hops = zip(*route, strict=True)
         return [tuple([v if side == HERE else to.get(v, v) for v, side in hops]), *ways]
-
-
-def hand_out(
-    entered: Sequence[tuple[Entered, int]], roots: Sequence[int], each: int
-) -> dict[int, list[tuple[Entered, int]]]:
-    """`each` unit for every root: first of what it sends by itself, then of what mates send."""
-    sent: dict[int, list[tuple[Entered, int]]] = {v: [] for v in roots}
-    spare: list[tuple[Entered, int]] = []
-    for item in entered:
-        sent[item[0][1].path[0]].append(item)
-    for v in roots:
-        sent[v], rest = split(sent[v], each)
-        spare += rest
-    for v in roots:
-        more, spare = split(spare, each - sum(units for _, units in sent[v]))
-        sent[v] += more
-    return sent

@@ -35,7 +35,7 @@ from forestcoll.graph.symmetry.components import Components
 from forestcoll.graph.symmetry.group import Image, SymmetryGroup, symmetry_group
 from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.packing import pack, trim_to_supply
-from forestcoll.solver.shares import apportion
+from forestcoll.solver.shares import apportion, slices
 
 EDGES = 6_000_000
 """Tree edges of all representatives together, at most."""
@@ -163,10 +163,8 @@ class _Scheme:
                 arcs.append((at(u, False), at(v, False), c))
             if u not in ranks and v not in self.outside:
                 arcs.append((at(u, True), at(v, True), c))
-        tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
-        flow = _kernel.maximum_flow(len(nodes), tail, head, limit, source, sink)
         routes = []
-        for walk, units in walks(tail, head, flow, source, sink):
+        for walk, units in walks(len(nodes), arcs, source, sink):
             path = tuple(nodes[i] for i in walk[2:-1])
             split = next(i for i, v in enumerate(path) if v in self.outside) + 1
             routes.append((Route(path, split), units))
@@ -197,22 +195,14 @@ class _Scheme:
         arriving: dict[int, list[tuple[Route, int]]] = defaultdict(list)
         for route, units in routes:
             arriving[route.path[-1]].append((route, units))
-        plan = _Plan({}, {v: [] for v in self.ranks})
+        own, entered = {}, []
         for v in self.ranks:
             trees = sorted(inside[v], key=height_of, reverse=True)
             kinds: list[tuple[Entry, int]] = [((None, tree.edges), tree.weight) for tree in trees]
-            plan.own[v], kinds = split(kinds, self.k)
+            own[v], kinds = split(kinds, self.k)
             for (_, edges), route, units in join(kinds, arriving[v]):
-                plan.entries[route.path[0]].append(((route, edges), units))
-        spare: list[tuple[Entry, int]] = []
-        for v in self.ranks:
-            plan.entries[v], rest = split(plan.entries[v], self.foreign)
-            spare += rest
-        for v in self.ranks:
-            lacking = self.foreign - sum(units for _, units in plan.entries[v])
-            more, spare = split(spare, lacking)
-            plan.entries[v] += more
-        return plan
+                entered.append((route.path[0], ((route, edges), units)))
+        return _Plan(own, hand_out(entered, self.ranks, self.foreign))
 
     def fold(self, plan: _Plan, group: SymmetryGroup) -> _Plan | None:
         """The same for one root of each orbit, links filled as evenly; None if that is not found.
@@ -247,20 +237,15 @@ class _Scheme:
 
     def trees(self, root: int, plan: _Plan) -> list[Tree]:
         """The trees of `root`, `k` units in all; equal ones are one."""
-        k, members = self.k, self.parts.members
-        own = [edges for (_, edges), units in plan.own[root] for _ in range(units)]
-        units = iter([entry for entry, units in plan.entries[root] for _ in range(units)])
-        edges = [list(tree) for tree in own]
-        for part in members[1:]:
-            entries = [next(units) for _ in range(k)]
-            by_weight: dict[int, list[Path]] = {}
-            for unit, entry in enumerate(entries):
-                if id(entry) not in by_weight:
-                    by_weight[id(entry)] = list(self.enter(entry, part))
-                edges[unit] += by_weight[id(entry)]
+        ways, rest = [plan.own[root]], plan.entries[root]
+        for _ in self.parts.members[1:]:
+            some, rest = split(rest, self.k)
+            ways.append(some)
         weights: dict[Edges, int] = defaultdict(int)
-        for tree in edges:
-            weights[tuple(tree)] += 1
+        for entries, weight in slices(ways, self.k):
+            each = zip(entries, self.parts.members, strict=True)
+            edges = tuple([path for entry, part in each for path in self.enter(entry, part)])
+            weights[edges] += weight
         return [Tree(root, "broadcast", weight, tree) for tree, weight in weights.items()]
 
     def enter(self, entry: Entry, part: Sequence[int]) -> Iterator[Path]:
@@ -339,6 +324,26 @@ def join(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tup
                 queue.append((other, most - units))
 
 
+def hand_out(
+    entered: Iterable[tuple[int, tuple[A, int]]], roots: Sequence[int], each: int
+) -> dict[int, list[tuple[A, int]]]:
+    """`each` unit for every root: first of what it sends by itself, then of what mates send.
+
+    `entered`: who sends it, what came in, and how many units of it.
+    """
+    sent: dict[int, list[tuple[A, int]]] = {v: [] for v in roots}
+    spare: list[tuple[A, int]] = []
+    for root, item in entered:
+        sent[root].append(item)
+    for v in roots:
+        sent[v], rest = split(sent[v], each)
+        spare += rest
+    for v in roots:
+        more, spare = split(spare, each - sum(units for _, units in sent[v]))
+        sent[v] += more
+    return sent
+
+
 def height_of(tree: Tree) -> int:
     depth = {tree.root: 0}
     for path in tree.edges:
@@ -347,37 +352,42 @@ def height_of(tree: Tree) -> int:
 
 
 def walks(
-    tail: Sequence[int], head: Sequence[int], flow: Sequence[int], source: int, sink: int
+    nodes: int, arcs: Sequence[tuple[int, int, int]], source: int, sink: int
 ) -> Iterator[tuple[list[int], int]]:
-    """(nodes from source to sink, units): the flow as paths; what goes round in circles is left."""
+    """(nodes from source to sink, units): a maximum flow as paths, without what goes in circles.
+
+    `arcs`: tail, head, the most that may flow.
+    """
+    tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
+    flow = _kernel.maximum_flow(nodes, tail, head, limit, source, sink)
     left: dict[int, list[list[int]]] = defaultdict(list)  # node -> [head, units] of its arcs
     for u, v, units in zip(tail, head, flow, strict=True):
         if units > 0:
             left[u].append([v, units])
     while left[source]:
-        walk, arcs, place = [source], [], {source: 0}
+        walk, passed, place = [source], [], {source: 0}
         while walk[-1] != sink:
             while left[walk[-1]] and not left[walk[-1]][-1][1]:
                 left[walk[-1]].pop()
             if not left[walk[-1]]:
                 break
             arc = left[walk[-1]][-1]
-            arcs.append(arc)
+            passed.append(arc)
             if arc[0] in place:  # a circle: take it away and go on from where it began
                 start = place[arc[0]]
-                units = min(a[1] for a in arcs[start:])
-                for a in arcs[start:]:
+                units = min(a[1] for a in passed[start:])
+                for a in passed[start:]:
                     a[1] -= units
                 for v in walk[start + 1 :]:
                     del place[v]
-                del walk[start + 1 :], arcs[start:]
+                del walk[start + 1 :], passed[start:]
                 continue
             place[arc[0]] = len(walk)
             walk.append(arc[0])
         if walk[-1] != sink:
             break
-        units = min(arc[1] for arc in arcs)
-        for arc in arcs:
+        units = min(arc[1] for arc in passed)
+        for arc in passed:
             arc[1] -= units
         yield walk, units
 
