@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.compile.formats import seat, targets_of
@@ -49,8 +48,7 @@ LOADERS: Final = {
 KINDS: Final = ("adapter", "link", "gpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(NamedTuple):
     """What the links allow one of LIBRARY's ways, GB/s; None: it does not serve, `why` says why."""
 
     name: str
@@ -58,8 +56,7 @@ class Reach:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """A machine as it is (`failure`: None), or after its hardest failure of a kind, by the links.
 
     `bound`: GB/s that no schedule exceeds; None where there is none, for `reason`.
@@ -83,8 +80,7 @@ class State:
         return None if best is None or not self.bound or not best.algbw else self.bound / best.algbw
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(NamedTuple):
     """Calls of `size` bytes: how many times as fast ours are as the library's best, by both rules.
 
     `name`: that one, under the `rule` of links by which ours gains least; None where one of both
@@ -99,8 +95,7 @@ class Gain:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """A way to have it: `name` of a runtime or an export; `why` not, or what it comes to."""
 
     name: str
@@ -108,8 +103,7 @@ class Way:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     """A call that was measured, in microseconds, and what the library's best takes on the links."""
 
     size: int
@@ -122,8 +116,7 @@ class Timed:
         return self.us > SLOW * self.expected
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     """What `advise` says of a machine; `measured`: sizes ascending."""
 
     comparison: Comparison
@@ -230,7 +223,7 @@ def hold(told: Advice, run: Run, source: str) -> Advice:
             raise UnsupportedError(f"{source}: no way of the library has a plan to hold it against")
         known.append((size, max(times)))
     timed = (Timed(size, us, _between(known, size)) for size, us in sorted(best.items()))
-    return replace(told, measured=tuple(timed))
+    return told._replace(measured=tuple(timed))
 
 
 def _between(known: Sequence[tuple[int, float]], size: int) -> float:

@@ -6,9 +6,8 @@ puts it into words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from forestcoll.graph.bound import Bound
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """What proves a bound, on which graph and of what; of an all-to-all it is an `Optimum`."""
 
     graph: CapacityGraph
@@ -29,8 +27,7 @@ class Limit:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """GB/s of 10^9 bytes, exact, and where they come from.
 
     `algbw`: what links allow what a plan, or trees alone, use of them. `bound`: what no schedule
@@ -86,7 +83,7 @@ def best_of(topology: Topology, collective: Collective, root: int | None = None)
         from forestcoll.solver.alltoall.demand import uniform
         from forestcoll.solver.alltoall.flows import solve
 
-        return replace(figures_of(solve(uniform(topology)), source=source), best=True)
+        return figures_of(solve(uniform(topology)), source=source)._replace(best=True)
     best = optimum(topology, collective, root=root)
     limit = Limit(CapacityGraph.from_topology(topology), collective, best.bound)
     other = None if best.in_switches is None else best.in_switches.algbw

@@ -6,10 +6,9 @@ bandwidth (`simulate`). Beside that stands what the links alone allow (`figures`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.compile.verdict import has_links_of, machine_of
@@ -29,8 +28,7 @@ FOREST = ".forest.json"
 NO_LATENCIES = "the links' latencies are unknown and count as 0; --topology NAME or FILE tells them"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """What a plan is simulated on: `where`, and the topology that has its links' latencies.
 
     A forest's ways are those of its trees. `links` None: latencies are unknown, and count as 0.
@@ -42,8 +40,7 @@ class Site:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Of a program on its site."""
 
     program: Program

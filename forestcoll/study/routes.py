@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forestcoll.common.errors import ForestError, UnsupportedError
 from forestcoll.solver.routes.edges import (
@@ -30,8 +29,7 @@ MOST_DRAWN = 100_000
 """Queue pairs that ECMP throws dice for more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """A schedule's `edges`; `algbw`: GB/s that its own file promises. `stem`: of files' names."""
 
     stem: str
@@ -40,8 +38,7 @@ class Sent:
     algbw: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
+class Pinned(NamedTuple):
     """Routes, and what ECMP reaches instead by queue pairs: GB/s, mean of `DRAWS` draws.
 
     `spares`: the loads of other colourings, over all spines but the last, but the last two.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from typing import Protocol as Shape
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -67,8 +67,7 @@ class Source(Shape):
         """Microseconds that none of them takes less."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(NamedTuple):
     """Plans that are there already: of a set, a file, or what was made for a sound machine."""
 
     plans: tuple[Plan, ...]

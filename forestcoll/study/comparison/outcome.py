@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from forestcoll.common.display import Shown
 from forestcoll.program import Collective
@@ -19,8 +19,7 @@ ALIKE = 1e-3
 """Times that differ by less are the same: ours, or who was fastest before, counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entrant:
+class Entrant(NamedTuple):
     """A competitor: `words` say what it is; `why` what keeps it out, or ""."""
 
     name: str
@@ -50,8 +49,7 @@ class Cell:
     use: str = field(repr=False, default="")
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(NamedTuple):
     """From `low` to `high` bytes `name` is fastest under `rule`; the ends lie between sizes."""
 
     rule: str

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from forestcoll.common.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.common.text_file import digest as file_digest
@@ -34,8 +34,7 @@ INDEX: Final = "bundle.json"
 NOTE: Final = "failure.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What is made for every failure."""
 
     workload: Workload

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from os.path import commonprefix
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from forestcoll.common.errors import TopologyError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -31,8 +30,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Arc = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """One thing that fails.
 
     `left`: GB/s that each directed link it touches has afterwards, by the ids of its ends.

@@ -11,10 +11,10 @@ shows, as far as forests alone are simulated at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from forestcoll import solver
 from forestcoll.common.clock import Clock
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from forestcoll.verify.simulate import Band
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(NamedTuple):
     """A collective on a topology, whole or with something gone; `root` and `ranks` by id."""
 
     topology: Topology
@@ -72,11 +71,10 @@ class Workload:
         ranks = self.ranks
         if ranks is not None:
             ranks = tuple(rank for rank in ranks if rank != gone)
-        return replace(self, topology=failure.apply(self.topology), ranks=ranks)
+        return self._replace(topology=failure.apply(self.topology), ranks=ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """What is left after a failure, in GB/s of algbw.
 
     `old`: of the forest in use, None where it stops. `new`: of the best forest, None where there is
@@ -92,8 +90,7 @@ class Loss:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """All single failures of a workload. `before`: algbw in GB/s of the forest while all works."""
 
     workload: Workload
@@ -137,7 +134,7 @@ def report_losses(
         problem = workload.problem()
         graph, root = problem.graph, problem.root
         if root is not None:
-            workload = replace(workload, root=graph.names[graph.ranks[root]])
+            workload = workload._replace(root=graph.names[graph.ranks[root]])
         best = problem.optimum()
     with clock.stage("forest"):
         if forest is None:
@@ -227,8 +224,7 @@ def _least(old: Sequence[Fraction | None], members: Sequence[int]) -> dict[int, 
     return rates
 
 
-@dataclass(frozen=True, slots=True)
-class New:
+class New(NamedTuple):
     """The best new forest's `algbw`, None where there is none; see `Loss`."""
 
     algbw: Fraction | None
@@ -259,7 +255,7 @@ def _of_optimum(
         if options not in solved:
             solved[options] = _solve(workload, failures[member])
         new = solved[options]
-        optima[member] = new if new.algbw is None else replace(new, algbw=max(kept, new.algbw))
+        optima[member] = new if new.algbw is None else new._replace(algbw=max(kept, new.algbw))
     return optima
 
 
@@ -278,8 +274,7 @@ LOOKED: Final = 96
 """Ranks of all classes of failures of a kind that `find_hardest` solves: those that leave least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hardest:
+class Hardest(NamedTuple):
     """The failure of a kind after which the optimum is least, of `looked` classes `of` so many.
 
     `algbw`: GB/s of that; None: there is no schedule, `reason` says why.
@@ -330,8 +325,7 @@ def _room(rates: Mapping[Arc, Fraction]) -> Callable[[Failure], Iterator[Fractio
 # --- the worst of them in simulated time ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(NamedTuple):
     """A loss and how many failures lose just the same, with what trees reach in simulated time.
 
     `old`, `new`: of the forest in use and of a new one; None where there is none, or it is not

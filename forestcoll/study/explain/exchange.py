@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.solver.alltoall.demand import Demand
@@ -33,8 +34,7 @@ MOST_SETS = 20_000
 """Parts of the machine times ranks up to which cuts round them are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Ranks (their numbers) whose blocks cost the same, and what those of one of them cost.
 
     `of_all`: of the optimum's time.
@@ -44,8 +44,7 @@ class Share:
     of_all: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """What leaves a set of nodes (or enters it): GB/s of algbw that nothing beats."""
 
     nodes: frozenset[int]
@@ -53,8 +52,7 @@ class Cut:
     algbw: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Static:
+class Static(NamedTuple):
     """The static plan between boxes (`alltoall.spread`) for the matrix.
 
     `nanoseconds`: until the last link is done. `waits`: per rank, when the last of what it sends or
@@ -66,8 +64,7 @@ class Static:
     waits: tuple[tuple[Fraction, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Shares of senders and of receivers, the largest first; cuts within 5 %; wider links.
 
     `static`: for a matrix, the static plan, or why there is none; `twice`: that of two uniform

@@ -7,8 +7,9 @@ grows in a straight line with the links that cross it, until another cut is the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.problem import Problem
@@ -30,8 +31,7 @@ from forestcoll.study.explain.upgrades import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OneMore:
+class OneMore(NamedTuple):
     """One more NIC a box: a second link like each of `links`; GB/s then, and what limits it."""
 
     links: tuple[int, ...]
@@ -39,8 +39,7 @@ class OneMore:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """The bound of a problem, other cuts within 5 %, and what more links would give."""
 
     problem: Problem

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import DisjointSets
@@ -34,8 +34,7 @@ Line = tuple[Fraction, Fraction]
 """(a, b): a certificate gives a + b x where the links are x times as wide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised(Generic[Certificate]):
+class Raised(NamedTuple, Generic[Certificate]):
     """What raising all links of one kind gives. `links`: numbers in the graph, both directions.
 
     `until`: times their bandwidth from which on `then` limits; None: nothing else ever does.

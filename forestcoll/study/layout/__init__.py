@@ -10,9 +10,8 @@ folder   the files of a layout, for frameworks, launchers and `forestcoll.torch`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forestcoll.common.clock import Progress
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(NamedTuple):
     """A row of traffic. `algbw`, `default` and `bound` in GB/s.
 
     `default`: in the topology's order, None where that cannot be served. `bound`: what no
@@ -39,8 +37,7 @@ class RowResult:
     tried: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """Rows that run together: what they reach, and the same in the topology's order."""
 
     rows: tuple[RowResult, ...]
@@ -48,8 +45,7 @@ class StepResult:
     default: StepCost | None
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A job on a fabric. `placement[r]` is the GPU of rank r, as a rank number of `costs`' graph.
 
     `default`, `bound`: seconds of the topology's order (None: not served), and of no placement

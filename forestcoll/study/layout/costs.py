@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError
@@ -48,8 +48,7 @@ LINKS = 560
 Unit = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row of traffic and its units: groups of ranks, or pairs of stages that send to each other.
 
     `of[r]`: the units of rank r. `total`: bytes a step.
@@ -83,8 +82,7 @@ def rows_of(job: Job, step: Sequence[Traffic]) -> tuple[Row, ...]:
     return tuple(out)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(NamedTuple):
     """What a step reaches: the algbw (GB/s) of its largest row, which is at most `bound`.
 
     `shares`: how links are split; `exchange`: of an all-to-all, in its place. `sides`: node sets

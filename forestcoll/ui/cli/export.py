@@ -283,7 +283,7 @@ def view(
         band = subject.band(size)  # what it reaches in simulated time, as far as reports have that
         if band is not None:
             told = (("simulated", words.band(band)), ("model", band.model))
-            subject = replace(subject, said=(*subject.said, *told))
+            subject = subject._replace(said=(*subject.said, *told))
         text = page(subject.title, collect(subject, size, limit, trees, work))
     sink.write(text)
     if sink.path is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -328,7 +327,7 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
         if routes is not None:
             machine = predict.by_routes(program, routes).site.links
             exchange = _exchange(routes, stem)
-            return replace(exchange, kind="plan", program=program, machine=machine)
+            return exchange._replace(kind="plan", program=program, machine=machine)
     forest = _forest_beside(program, Path(source), topology)
     where = topology or forest
     name = where.name if where is not None else stem or "plan"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from forestcoll.common.arguments import whole
 from forestcoll.common.errors import UnsupportedError
@@ -60,8 +60,7 @@ class Settings:
             raise UnsupportedError(f"reduce_rate {self.reduce_rate}: GB/s, more than 0")
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """A format: what it is, what is written in it, by which module; `folder`: in several files.
 
     The function of that module with the format's name makes the files; one where it is no `folder`.

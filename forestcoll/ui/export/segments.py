@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,7 @@ def slots(ways: Sequence[Way]) -> list[int]:
     return [max(1, EVS * way.weight // (total * len(way.planes))) for way in ways]
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(NamedTuple):
     """A switch's port: its interface, who is there, the addresses at both ends, and `prefix`: of
     the addresses that go out there, with the switch's own number where it is a host's."""
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forestcoll.study.figures import Limit
 from forestcoll.ui.report import table as tables
@@ -26,8 +26,7 @@ OTHERS = range(1, 1000)
 """The columns of a table but the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """`value` under `key` for machines, `text` beside `label` for people.
 
     Without a key it is for people alone, with text None for machines alone. `label`: None: the key.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forestcoll.plans.lint import Finding, Report, Severity
 from forestcoll.plans.rule_catalogue import SEVERITIES
@@ -145,8 +144,7 @@ def _counts(report: Report, severities: tuple[Severity, ...]) -> str:
 # --- plan sets ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A plan of a set: bytes that it serves, what it was made from, what is simulated of it."""
 
     format: PlanFormat

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,7 +162,7 @@ def _switches(algbw: Fraction, switched: Fraction | None) -> str:
 def _links_allow(result: Synthesis) -> Figures:
     """The figures of the plans, or of the trees where there are none."""
     program = next(iter(result.programs.values()), None)
-    return replace(figures_of(result.forest, program), in_switches=result.in_switches)
+    return figures_of(result.forest, program)._replace(in_switches=result.in_switches)
 
 
 def _otherwise(result: Synthesis) -> str:

@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import NamedTuple
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 
@@ -39,8 +39,7 @@ SWITCH = 1.3
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """The frame of a box, and the nodes in it."""
 
     name: str
@@ -51,8 +50,7 @@ class Box:
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """`x[v]`, `y[v]`: the middle of node v. Everything lies in [0, width] x [0, height].
 
     `layers[v]`: 0 in boxes and of GPUs, then 1, 2, ... upwards.
@@ -66,8 +64,7 @@ class Layout:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Inside:
+class _Inside(NamedTuple):
     """Places in a box, from its upper left corner."""
 
     places: Mapping[int, Point]
@@ -105,7 +102,7 @@ def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
     if wide > width:  # more switches than there is room for
         aside = (wide - width) / 2
         x = [at + aside for at in x]
-        frames = tuple(replace(f, left=f.left + aside, right=f.right + aside) for f in frames)
+        frames = tuple(f._replace(left=f.left + aside, right=f.right + aside) for f in frames)
     for inner in boxes.values():
         ranks_inside = [rank[v] for v in inner if v in rank]
         rank |= {v: fmean(ranks_inside) for v in inner if ranks_inside and v not in rank}

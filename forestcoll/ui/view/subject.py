@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.escape import file_name
@@ -32,8 +32,7 @@ NO_ORDER = "flows and routes say no order of messages; the plans of the routes d
 Kind = Literal["plan", "forest", "topology", "exchange"]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Flows or routes of an all-to-all: what links carry, in no order of time.
 
     `links`: a row for each link of the graph.
@@ -44,8 +43,7 @@ class Exchange:
     links: LinkTable
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """`kind` is what the file holds; of what lies beside it, whatever is known.
 
     `topology` is the one that was given with the file, or the file itself; `machine` one that is

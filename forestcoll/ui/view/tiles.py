@@ -7,7 +7,7 @@ At every rank a producer finishes tile after tile, the plan sends each on its wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from forestcoll.program.tiles import tiles
 from forestcoll.ui.view.subject import Subject
@@ -16,8 +16,7 @@ from forestcoll.verify.simulate import Span, Timing, produce
 PHASES = ("producer", "in the plan", "consumer")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What goes on beside a plan: its `order` of tiles, and microseconds, None: the plan's own."""
 
     order: Sequence[int]
@@ -25,8 +24,7 @@ class Work:
     consumer: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(NamedTuple):
     """The subject with tiles, its run behind the producer, and a bar for each phase of a tile.
 
     Of a bar `block` is the tile's place in the buffer, `step` its turn. `end`: of the last
@@ -46,7 +44,7 @@ def overlap(subject: Subject, size: int, work: Work) -> Overlap:
     order, alone = work.order, subject.simulate(size).time
     producer = alone if work.producer is None else work.producer
     consumer = alone if work.consumer is None else work.consumer
-    subject = replace(subject, program=tiles(subject.program, order))
+    subject = subject._replace(program=tiles(subject.program, order))
     dates, count = subject.calendar(size, produce(order, size, producer)), len(order)
     bars: list[Span] = []
     for rank, (inputs, outputs) in enumerate(zip(dates.inputs, dates.outputs, strict=True)):
