@@ -186,7 +186,9 @@ def sets() -> dict[str, dict[str, str]]:
 
 def bundles() -> dict[str, dict[str, str]]:
     """Those of two failures; the index first."""
-    from forestcoll.study.degrade import Workload, bundle, list_failures
+    from forestcoll.study.degrade import bundle
+    from forestcoll.study.degrade.failures import list_failures
+    from forestcoll.study.degrade.losses import Workload
 
     files: dict[str, str] = {}
     work = Workload(catalog.load("ring", {"gpus": "3"}), Collective.ALLGATHER)

@@ -17,7 +17,6 @@ from json_edits import leaves, put
 from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.common.text_file import seal
 from forestcoll.program import Collective
-from forestcoll.study.degrade import Failure, Workload, list_failures
 from forestcoll.study.degrade.bundle import (
     INDEX,
     NOTE,
@@ -28,6 +27,8 @@ from forestcoll.study.degrade.bundle import (
     make,
     make_bundle,
 )
+from forestcoll.study.degrade.failures import Failure, list_failures
+from forestcoll.study.degrade.losses import Workload
 from forestcoll.ui.cli import main, writing
 from forestcoll.ui.cli.writing import STAGING
 

@@ -8,8 +8,7 @@ import pytest
 from graphs import machine
 
 from forestcoll.compile.problem import Problem
-from forestcoll.study.explain import Explanation, explain
-from forestcoll.study.explain.trees import scale, value
+from forestcoll.study.explain.trees import Explanation, explain, scale, value
 from forestcoll.study.explain.upgrades import NEAR
 
 MACHINES = [

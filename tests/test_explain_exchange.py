@@ -16,8 +16,7 @@ from forestcoll.solver.alltoall.demand import Demand, alltoallv
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.fold import bound, orbits
 from forestcoll.solver.alltoall.spread import spread, waits
-from forestcoll.study.explain import Exchange, explain_exchange
-from forestcoll.study.explain.exchange import Static
+from forestcoll.study.explain.exchange import Exchange, Static, explain_exchange
 from forestcoll.study.explain.upgrades import NEAR, widen
 
 

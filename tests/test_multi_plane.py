@@ -16,8 +16,8 @@ from forestcoll.program import Collective
 from forestcoll.solver import optimum
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
-from forestcoll.study.degrade import Workload, list_failures
-from forestcoll.study.degrade.losses import play_worst, report_losses
+from forestcoll.study.degrade.failures import list_failures
+from forestcoll.study.degrade.losses import Workload, play_worst, report_losses
 from forestcoll.topology import Topology, loads_topology
 from forestcoll.topology.catalog import load
 from forestcoll.topology.edit import edit, parse_scale

@@ -14,7 +14,7 @@ from fractions import Fraction
 from os.path import commonprefix
 from typing import Literal, NamedTuple, get_args
 
-from forestcoll.common.errors import TopologyError, UnsupportedError
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.graph.symmetry.group import DisjointSets
@@ -176,14 +176,6 @@ def _merge(failures: Iterable[Failure]) -> list[Failure]:
                 first.kind, first.name, first.left, first.without, first.scale, first.node, copies
             )
     return list(merged.values())
-
-
-def check_kinds(words: Sequence[str]) -> tuple[Kind, ...]:
-    """The kinds of failure that `words` name; TopologyError for a word that names none."""
-    for word in words:
-        if word not in KINDS:
-            raise TopologyError(f"'{word}' is no kind of failure; known: {', '.join(KINDS)}")
-    return tuple(kind for kind in KINDS if kind in words)
 
 
 def classes(

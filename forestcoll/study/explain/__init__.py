@@ -1,11 +1,6 @@
 """Why an optimum is what it is: what limits it, what is nearly as tight, what more links give.
 
-raising    links made wider until something else limits, and the parts that machines have
+upgrades   links made wider until something else limits, and the parts that machines have
 trees      collectives over trees: cuts and linear programs
 exchange   all-to-all and all-to-all-v: whose blocks load what limits
 """
-
-from forestcoll.study.explain.exchange import Exchange, explain_exchange
-from forestcoll.study.explain.trees import Explanation, crossing, explain, inward
-
-__all__ = ["Exchange", "Explanation", "crossing", "explain", "explain_exchange", "inward"]

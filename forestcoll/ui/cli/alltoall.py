@@ -46,7 +46,7 @@ def optimum(
         topology = machine.load()
 
         from forestcoll.solver.alltoall import file, flows, reference_routes
-        from forestcoll.study import explain as explaining
+        from forestcoll.study.explain import exchange
         from forestcoll.ui.report import alltoall as words
         from forestcoll.ui.report import explanation
 
@@ -67,7 +67,7 @@ def optimum(
         why = None
         if explain:
             with clock.stage("explain"):
-                why = explaining.explain_exchange(best, progress)
+                why = exchange.explain_exchange(best, progress)
     if output == "-":
         put(file.dumps(best, topology.name))
         return

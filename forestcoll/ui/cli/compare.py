@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver.alltoall.demand import Matrix
     from forestcoll.solver.alltoall.routes import Routes
-    from forestcoll.study import degrade as losses
     from forestcoll.study.comparison import Comparison
+    from forestcoll.study.degrade import losses
     from forestcoll.topology import Topology
     from forestcoll.ui.report.progress import StageProgress
 
@@ -121,8 +121,6 @@ def advise(
         "file",
         "What nccl-tests, the inspector or the example profiler timed there: says which sizes are "
         "below what the links allow.",
-        None,
-        "FILE",
     ),
     as_json: bool = JSON,
 ) -> None:
@@ -319,8 +317,6 @@ def degrade(
     resume: str | None = option(
         "file",
         "Keeps what is solved, class by class: a run that was cut off goes on where it was.",
-        None,
-        "FILE",
     ),
     bundle: str | None = option(
         "file",
@@ -356,7 +352,7 @@ def degrade(
     picture = _picture(plot, force, click.UsageError)
 
     from forestcoll.compile.problem import parse_collective
-    from forestcoll.study import degrade as losses
+    from forestcoll.study.degrade import losses
     from forestcoll.study.degrade.journal import Journal
     from forestcoll.ui.report import degrade as words
     from forestcoll.ui.report.facts import Fact, line
@@ -369,11 +365,10 @@ def degrade(
         None if request.ranks is None else tuple(request.ranks),
         request.relays,
     )
-    chosen = losses.check_kinds(kinds or KINDS)
     with show_progress("failures") as progress:
         forest = None if in_use is None else _proven_forest(in_use)
         solved = None if resume is None else Journal(Path(resume), asked)
-        lost = losses.report_losses(asked, chosen, forest, progress, solved)
+        lost = losses.report_losses(asked, kinds or KINDS, forest, progress, solved)
         whole, shown = losses.play_whole(lost), losses.play_worst(lost, worst, progress)
     if picture is not None:
         writing.write_all({picture: words.plot(lost, worst, picture.suffix[1:].lower())}, force)
@@ -454,15 +449,11 @@ def lab(
     matrix: str | None = option(
         "file",
         "alltoallv: the bytes that each rank sends to each rank, a line a rank; all are scaled.",
-        None,
-        "FILE",
     ),
     plan: str | None = option(
         "file",
         "Plan of either format, for all GPUs of the topology; its forest file (or routes file) "
         "beside it tells the paths. Default: one is synthesized.",
-        None,
-        "FILE",
     ),
     against: tuple[str, ...] = each(
         (*MEASURED, "none"),
@@ -486,8 +477,6 @@ def lab(
         "file",
         "Instead of a plan: what 'forestcoll routes' makes of this file, by segment routing in the "
         "kernel, beside six draws of ECMP; then with a link cut and its paths replaced.",
-        None,
-        "FILE",
     ),
     engine: str = option(
         ("cpu", "torch"),

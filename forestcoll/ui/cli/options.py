@@ -208,8 +208,6 @@ ORDER: Any = option(
     "file",
     "In which order a producer finishes its input: lines 'offset bytes', or a JSON list of such "
     "pairs. Tiles of the data go through the plan in this order.",
-    None,
-    "FILE",
 )
 TILES: Any = option(
     range(1, 257), "The same for so many equal tiles from the first byte on.", None, "N"

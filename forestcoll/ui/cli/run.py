@@ -140,8 +140,8 @@ def run(
         "with the catalogue's latencies where the links are its.",
         required=False,
     ),
-    forest: str | None = option("file", "The plan's forest: the same by its algbw.", None, "FILE"),
-    csv: str | None = option("file", "Write the rows there as well.", None, "FILE"),
+    forest: str | None = option("file", "The plan's forest: the same by its algbw."),
+    csv: str | None = option("file", "Write the rows there as well."),
     force: bool = flag("Overwrite that file."),
     form: str | None = option(
         click.Choice(sorted(set(HOLDS.values()))),

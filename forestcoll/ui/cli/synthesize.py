@@ -54,8 +54,6 @@ def optimum(
     matrix: str | None = option(
         "file",
         "alltoallv: the bytes that each rank sends to each rank, a line a rank ('-': stdin).",
-        None,
-        "FILE",
     ),
     output: str | None = output_option(
         "FILE|DIR|-",
@@ -88,9 +86,9 @@ def optimum(
         switched = nvls_algbw(asked) if best.in_switches is not None else None
         why = None
         if explain:
-            from forestcoll.study import explain as explaining  # with all-to-all, twice the imports
+            from forestcoll.study.explain.trees import explain as explain_trees
 
-            why = explaining.explain(asked, progress)
+            why = explain_trees(asked, progress)
     took = time.perf_counter() - began
     result = synthesis.optimum(topology.name, asked, best, took, switched)
     answer(as_json, result, explanation=explanation.explanation(why) if why else None)

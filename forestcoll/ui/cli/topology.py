@@ -290,8 +290,6 @@ def calibrate(
         "file",
         "Output of nvbandwidth, p2pBandwidthLatencyTest, nccl-tests or rccl-tests (text or JSON), "
         "NCCL's inspector or example profiler, or 'forestcoll measure'.",
-        None,
-        "FILE",
         required=True,
     ),
     tolerance: float = option(

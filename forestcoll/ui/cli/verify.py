@@ -95,8 +95,6 @@ def verify(
         "file",
         "What stock NCCL or RCCL printed of all ranks with NCCL_DEBUG=INFO and "
         "NCCL_DEBUG_SUBSYS=INIT,GRAPH: whether the files' trees or rings are in use.",
-        None,
-        "FILE",
     ),
     as_json: bool = JSON,
 ) -> int:

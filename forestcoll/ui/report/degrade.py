@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from forestcoll.study.degrade import Loss, Report, Worst
+    from forestcoll.study.degrade.losses import Loss, Report, Worst
     from forestcoll.verify.simulate import Band
 
 STOPS = "stops"

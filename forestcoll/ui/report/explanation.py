@@ -15,8 +15,8 @@ from forestcoll.ui.report.facts import Fact, line, texts
 if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.solver.alltoall.flows import Optimum
-    from forestcoll.study.explain import Exchange, Explanation
-    from forestcoll.study.explain.exchange import Cut, Share, Static
+    from forestcoll.study.explain.exchange import Cut, Exchange, Share, Static
+    from forestcoll.study.explain.trees import Explanation
     from forestcoll.study.explain.upgrades import Raised
 
 SHOWN = 4
@@ -26,13 +26,11 @@ NO_CUT = "no other cut within 5 % round GPUs, boxes and what wide links join"
 
 def explanation(why: Explanation | Exchange) -> list[Fact]:
     """The facts of `optimum --explain`."""
-    from forestcoll.study.explain import Explanation
-
-    return list(_trees(why) if isinstance(why, Explanation) else _exchange(why))
+    return list(_exchange(why) if hasattr(why, "best") else _trees(why))
 
 
 def _trees(why: Explanation) -> Iterator[Fact]:
-    from forestcoll.study.explain import crossing, inward
+    from forestcoll.study.explain.trees import crossing, inward
 
     graph, best, more = why.problem.graph, why.bound.algbw, why.one_more
 
