@@ -24,7 +24,7 @@ from forestcoll.program.targets import MSCCL, RCCL
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import baselines
 from forestcoll.study import comparison
-from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes, race
+from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes
 from forestcoll.topology import Topology
 from forestcoll.ui.report import comparison as report
 from forestcoll.ui.report import facts
@@ -39,8 +39,8 @@ def small() -> Comparison:
     return compare(RING, "allgather", sizes="1K,1M,64M", against=("rings", "tree", "multitree"))
 
 
-def player(topology: Topology) -> race.Player:
-    return race.Player(topology, comparison.DEFAULT_RULES, Options(), False)
+def player(topology: Topology) -> competitors.Player:
+    return competitors.Player(topology, comparison.DEFAULT_RULES, Options(), False)
 
 
 def baseline(name: str, topology: Topology, collective: Collective) -> competitors.Theirs:
@@ -368,7 +368,7 @@ def test_ours_in_a_comparison_is_what_the_set_has() -> None:
 
 def test_what_wins_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     proven: list[str] = []
-    monkeypatch.setattr(race, "verify", lambda program: proven.append(program.protocol))
+    monkeypatch.setattr(competitors, "verify", lambda program: proven.append(program.protocol))
     found = compare(RING, "allgather", sizes="1K,64M", against=("rings",))
     won = {(cell.name, cell.plan) for cell in found.cells}
     assert len(proven) == len(won)

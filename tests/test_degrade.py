@@ -20,8 +20,7 @@ from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import Optimum
 from forestcoll.study.degrade.failures import KINDS, Failure, list_failures
-from forestcoll.study.degrade.journal import Journal
-from forestcoll.study.degrade.losses import Workload, play_whole, play_worst, report_losses
+from forestcoll.study.degrade.losses import Journal, Workload, play_whole, play_worst, report_losses
 from forestcoll.topology import Topology, loads_topology
 from forestcoll.ui.report.degrade import losses
 

@@ -8,8 +8,7 @@ import pytest
 from graphs import machine
 
 from forestcoll.compile.problem import Problem
-from forestcoll.study.explain.trees import Explanation, explain, scale, value
-from forestcoll.study.explain.upgrades import NEAR
+from forestcoll.study.explain.trees import NEAR, Explanation, explain, scale, value
 
 MACHINES = [
     ("dgx-a100 boxes=2", "allgather"),

@@ -17,7 +17,7 @@ from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.fold import bound, orbits
 from forestcoll.solver.alltoall.spread import spread, waits
 from forestcoll.study.explain.exchange import Exchange, Static, explain_exchange
-from forestcoll.study.explain.upgrades import NEAR, widen
+from forestcoll.study.explain.trees import NEAR, widen
 
 
 def skewed(count: int, hot: int) -> tuple[tuple[int, ...], ...]:

@@ -19,8 +19,7 @@ from forestcoll.program import Collective
 from forestcoll.program.chunks import count_chunks
 from forestcoll.schedule import forest_file
 from forestcoll.ui.export import Settings, export
-from forestcoll.ui.export.actions import actions
-from forestcoll.ui.export.chakra import CALLS
+from forestcoll.ui.export.actions import CALLS, actions
 from forestcoll.ui.view import Subject
 from forestcoll.verify.check import rank_loads
 from forestcoll.verify.dataflow import dataflow

@@ -20,8 +20,7 @@ from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.data import SCRIPTS, TICKS, collect, page
-from forestcoll.ui.view.tiles import Work
-from forestcoll.ui.view.timeline import assign_rows, rates
+from forestcoll.ui.view.timeline import Work, assign_rows, rates
 from forestcoll.verify import simulate
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"

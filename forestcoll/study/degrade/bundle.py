@@ -21,8 +21,7 @@ from forestcoll.common.text_file import dump_record, seal
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.study.degrade.failures import Failure
-from forestcoll.study.degrade.journal import read_sealed
-from forestcoll.study.degrade.losses import Workload
+from forestcoll.study.degrade.losses import Workload, read_sealed
 from forestcoll.topology import slug
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.alltoall.fold import distances
 from forestcoll.solver.alltoall.spread import Boxes, Twice, boxes_of, spread, twice_uniform, waits
-from forestcoll.study.explain.upgrades import (
+from forestcoll.study.explain.trees import (
     NEAR,
     Line,
     Progress,

@@ -1,34 +1,166 @@
-"""Why an optimum is what it is: its bottleneck, the cuts nearly as tight, what more links give.
+"""Links made wider until something else limits, and the parts that machines fall into.
 
-Every figure comes from a certificate that is evaluated on the graph with its links raised: a cut
-grows in a straight line with the links that cross it, until another cut is the tightest.
+A certificate (a cut, lengths of links) gives a bound that grows in a straight line with the links
+that it counts. So where the bound of another certificate takes over is where two lines meet, and
+the optimum there says whether a third one is below both.
+
+Then why an optimum over trees is what it is: every figure comes from a certificate that is evaluated
+on the graph with its links raised: a cut grows with the links that cross it, until another cut is
+the tightest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.problem import Problem
 from forestcoll.graph.bound import Bound
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import DisjointSets
 from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.dual import check_dual
-from forestcoll.study.explain.upgrades import (
-    NEAR,
-    Line,
-    Progress,
-    Raised,
-    boxes_of,
-    levels_of,
-    parts_of,
-    raise_kinds,
-    take_over,
-    widen,
-)
+
+NEAR = Fraction(105, 100)
+"""What limits up to so many times the optimum is listed."""
+MOST = Fraction(1 << 10)
+"""Times their bandwidth to which links are raised, to see what limits without them."""
+TURNS = 16
+"""Certificates that are tried until the one that takes over is found."""
+WIDTHS = 8
+"""Bandwidths, the largest first, whose links are taken to join parts of a machine."""
+KINDS = 6
+"""Kinds of limiting links that are looked at."""
+
+Certificate = TypeVar("Certificate")
+Progress = Callable[[str, float], None]
+Line = tuple[Fraction, Fraction]
+"""(a, b): a certificate gives a + b x where the links are x times as wide."""
+
+
+class Raised(NamedTuple, Generic[Certificate]):
+    """What raising all links of one kind gives. `links`: numbers in the graph, both directions.
+
+    `until`: times their bandwidth from which on `then` limits; None: nothing else ever does.
+    `algbw`: GB/s there, which is the optimum itself where something else is as tight already.
+    """
+
+    links: tuple[int, ...]
+    until: Fraction | None
+    algbw: Fraction
+    then: Certificate | None
+
+
+def raise_kinds(
+    graph: CapacityGraph,
+    limiting: Iterable[int],
+    grow: Callable[[tuple[int, ...]], Raised[Certificate]],
+    progress: Progress | None,
+) -> tuple[Raised[Certificate], ...]:
+    """What `grow` says of each kind of limiting links, KINDS at most."""
+    kinds, raised = kinds_of(graph, limiting)[:KINDS], []
+    for done, links in enumerate(kinds):
+        if progress is not None:
+            progress("raising links", done / (len(kinds) + 1))
+        raised.append(grow(links))
+    return tuple(raised)
+
+
+def take_over(
+    links: tuple[int, ...],
+    own: Certificate,
+    algbw: Fraction,
+    solve: Callable[[Fraction], tuple[Fraction, Certificate]],
+    line: Callable[[Certificate], Line | None],
+) -> Raised[Certificate]:
+    """How far the optimum grows with the links until another certificate limits.
+
+    `own`, `algbw`: what limits without raising. `solve`: optimum and certificate with the links so
+    many times as wide.
+    """
+    value, other = solve(MOST)
+    until = MOST
+    for _ in range(TURNS):
+        here, there = line(own), line(other)
+        if here is None or there is None:
+            break
+        if here[1] <= there[1]:
+            if there[1] and there[0] <= here[0]:
+                return Raised(links, None, value, None)  # the same one
+            return Raised(links, Fraction(1), algbw, other)
+        until = max(Fraction(1), (there[0] - here[0]) / (here[1] - there[1]))
+        value, tighter = solve(until)
+        if value >= here[0] + here[1] * until:
+            return Raised(links, until, value, other)
+        other = tighter
+    return Raised(links, until, solve(until)[0], other)
+
+
+def widen(graph: CapacityGraph, links: Iterable[int], factor: Fraction) -> CapacityGraph:
+    """The graph with these links so many times as wide."""
+    raised = set(links)
+    capacity = [
+        c * (factor.numerator if e in raised else factor.denominator)
+        for e, c in enumerate(graph.capacity)
+    ]
+    return replace(graph, capacity=tuple(capacity), unit=graph.unit / factor.denominator)
+
+
+def kinds_of(graph: CapacityGraph, links: Iterable[int]) -> list[tuple[int, ...]]:
+    """Links of the graph that are like these, by kind, both directions: most links first.
+
+    Alike: names that differ in numbers alone, and the same bandwidth.
+    """
+    groups: dict[object, list[int]] = defaultdict(list)
+    for e in range(len(graph.tail)):
+        groups[_kind(graph, e)].append(e)
+    wanted = dict.fromkeys(_kind(graph, e) for e in links)
+    return sorted((tuple(groups[kind]) for kind in wanted), key=lambda kind: -len(kind))
+
+
+def _kind(graph: CapacityGraph, link: int) -> object:
+    ends = (graph.names[graph.tail[link]], graph.names[graph.head[link]])
+    plain = (re.sub(r"\d+", "*", name) for name in ends)
+    return tuple(sorted(plain)), graph.capacity[link]
+
+
+def boxes_of(graph: CapacityGraph) -> list[frozenset[int]]:
+    """The nodes of each box that has ranks."""
+    boxes: dict[str, set[int]] = defaultdict(set)
+    for node in range(graph.n):
+        boxes[graph.box(node)].add(node)
+    return [frozenset(boxes[name]) for name in dict.fromkeys(map(graph.box, graph.ranks)) if name]
+
+
+def levels_of(graph: CapacityGraph) -> list[list[frozenset[int]]]:
+    """What links of each width and above join: boxes, packages, what is below a switch."""
+    widths = sorted(set(graph.capacity), reverse=True)[:WIDTHS]
+    return [_join(graph, width) for width in widths]
+
+
+def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
+    """Sets of nodes that machines have: boxes, what wide links join, each GPU; each set once."""
+    levels = [part for level in levels_of(graph) for part in level]
+    singles = [frozenset([rank]) for rank in graph.ranks]
+    yield from dict.fromkeys([*boxes_of(graph), *levels, *singles])
+
+
+def _join(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
+    """The nodes that links of at least so many units join, where ranks are among them."""
+    sets = DisjointSets(graph.n)
+    for u, v, units in graph.arcs:
+        if units >= width:
+            sets.join(u, v)
+    members: dict[int, set[int]] = defaultdict(set)
+    for node, root in enumerate(sets.roots()):
+        members[root].add(node)
+    ranks = set(graph.ranks)
+    return [frozenset(nodes) for nodes in members.values() if nodes & ranks]
 
 
 class OneMore(NamedTuple):

@@ -2,8 +2,7 @@
 
 fabric   what is alike among GPUs, cuts, and an order of GPUs
 costs    what a placement costs, exactly and at least
-state    a placement under search
-search   from orders of the fabric by trades of GPUs to the best placement
+search   a placement under search: from orders of the fabric by trades of GPUs to the best placement
 folder   the files of a layout, for frameworks, launchers and `forestcoll.torch`
 """
 

@@ -14,7 +14,7 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.solver.walks import neighbours
-from forestcoll.study.explain.upgrades import boxes_of, levels_of
+from forestcoll.study.explain.trees import boxes_of, levels_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,12 +18,10 @@ from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.ui.cli import hints, messages, process
 from forestcoll.ui.cli.compare import advise, compare, degrade, lab
 from forestcoll.ui.cli.export import deploy, export, routes, view
-from forestcoll.ui.cli.jobs.layout import layout
 from forestcoll.ui.cli.options import add_quiet
 from forestcoll.ui.cli.run import measure, run
-from forestcoll.ui.cli.synthesize import doctor, front, optimum, synthesize
-from forestcoll.ui.cli.times.calendar import calendar
-from forestcoll.ui.cli.times.time import time
+from forestcoll.ui.cli.synthesize import doctor, front, layout, optimum, synthesize
+from forestcoll.ui.cli.times import calendar, time
 from forestcoll.ui.cli.topology import topology
 from forestcoll.ui.cli.verify import verify
 

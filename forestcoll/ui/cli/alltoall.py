@@ -74,7 +74,7 @@ def optimum(
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
     result = words.optimum(best, topology.name, clock.seconds, path, ways)
-    answer(as_json, result, explanation=explanation.explanation(why) if why else None)
+    answer(as_json, result, explanation=[*explanation.exchange(why)] if why else None)
 
 
 def synthesize(job: files.Job, needed: bool) -> None:

@@ -353,7 +353,6 @@ def degrade(
 
     from forestcoll.compile.problem import parse_collective
     from forestcoll.study.degrade import losses
-    from forestcoll.study.degrade.journal import Journal
     from forestcoll.ui.report import degrade as words
     from forestcoll.ui.report.facts import Fact, line
 
@@ -367,8 +366,8 @@ def degrade(
     )
     with show_progress("failures") as progress:
         forest = None if in_use is None else _proven_forest(in_use)
-        solved = None if resume is None else Journal(Path(resume), asked)
-        lost = losses.report_losses(asked, kinds or KINDS, forest, progress, solved)
+        solved = None if resume is None else losses.Journal(Path(resume), asked)
+        lost = losses.report_losses(asked, kinds or KINDS, forest, progress, solved)  # type: ignore[arg-type]
         whole, shown = losses.play_whole(lost), losses.play_worst(lost, worst, progress)
     if picture is not None:
         writing.write_all({picture: words.plot(lost, worst, picture.suffix[1:].lower())}, force)

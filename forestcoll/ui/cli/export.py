@@ -261,7 +261,7 @@ def view(
     from forestcoll.ui.report import words
     from forestcoll.ui.view import groups
     from forestcoll.ui.view.data import collect, page
-    from forestcoll.ui.view.tiles import Work
+    from forestcoll.ui.view.timeline import Work
 
     if output == "-" and sys.stdout.isatty():
         raise OutputError("a page is nothing for a terminal; name a file with --output")

@@ -1,4 +1,4 @@
-"""The commands `optimum`, `front` and `synthesize`, of one group or several, and `doctor`."""
+"""The commands `optimum`, `front` and `synthesize`, of one group or several, `layout` and `doctor`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.common.errors import OutputError
-from forestcoll.compile.formats import FORMATS
+from forestcoll.compile.formats import FORMATS, formats_of
 from forestcoll.compile.request import ROUTES, Request
 from forestcoll.ui.cli import alltoall, files, writing
-from forestcoll.ui.cli.messages import answer, complain, note, show_progress
+from forestcoll.ui.cli.messages import answer, complain, draw, note, report, show_progress
 from forestcoll.ui.cli.options import (
     ALLTOALL,
     COLLECTIVES,
@@ -27,8 +27,10 @@ from forestcoll.ui.cli.options import (
     check_files,
     command,
     flag,
+    like,
     option,
     output_option,
+    place,
     request_options,
     restate,
 )
@@ -91,7 +93,7 @@ def optimum(
             why = explain_trees(asked, progress)
     took = time.perf_counter() - began
     result = synthesis.optimum(topology.name, asked, best, took, switched)
-    answer(as_json, result, explanation=explanation.explanation(why) if why else None)
+    answer(as_json, result, explanation=[*explanation.trees(why)] if why else None)
 
 
 def _optimum_of_groups(topology: Topology, request: Request, began: float, as_json: bool) -> None:
@@ -302,3 +304,60 @@ def doctor(as_json: bool = JSON) -> int:
     if missing:
         return complain(f"needed and missing: {', '.join(missing)}", 1)
     return 0
+
+
+# --- a job ----------------------------------------------------------------------------------------
+
+
+@command(
+    "forestcoll layout job.yaml -t mi250 --relays all -o placed/",
+    "forestcoll layout job.yaml -t fat-tree --set oversubscription=2 --json",
+)
+def layout(
+    file: str = place("file", "FILE"),
+    machine: Machine = MACHINE,
+    ranks: Any = like(
+        "ranks", "GPUs of the job, ids or globs, in the order that the search is to beat: all."
+    ),
+    relays: Any = like("relays", "Which GPUs pass data on for groups that they are not in."),
+    target: Any = like("target"),
+    output: str | None = output_option(
+        "DIR", "Where to write the files. Default: nowhere, a report alone.", None
+    ),
+    force: bool = FORCE_FILES,
+    as_json: bool = JSON,
+) -> None:
+    """Place a parallel job: which GPU is which rank.
+
+    FILE (forestcoll.layout/1) has the sizes of the dimensions, the order of Megatron-LM or
+    DeviceMesh, and what each dimension sends in a step. Written are plan sets for every group,
+    proven together, and files for launchers. Ctrl-C ends the search, or the making of plans, and
+    writes what is there.
+    """
+    from forestcoll.schedule import layout_file
+    from forestcoll.schedule.placement_file import INDEX, loads
+
+    began = time.perf_counter()
+    topology = machine.load()
+    job = layout_file.loads(files.read_text(file), file)
+
+    from forestcoll.study.layout import lay_out
+    from forestcoll.study.layout.folder import FILES, files_of, folders_of
+    from forestcoll.ui.report import synthesis
+    from forestcoll.ui.view import groups
+
+    texts: dict[str, str] = {}
+    notes = ["nothing is written; --output DIR writes the files"]
+    if output is not None:
+        files_before = [p for d in folders_of(job) for p in Path(output, d).rglob("*")]
+        own = [*(Path(output, name) for name in FILES), *(p for p in files_before if p.is_file())]
+        writing.prepare(own, force)
+    with show_progress("layout") as progress:
+        done = lay_out(topology, job, ranks, relays, progress)
+        if output is not None:
+            texts, notes = files_of(done, target, formats_of(None, target), progress)
+            texts["layout.svg"] = groups.draw(loads(texts[INDEX], output))
+    paths = {Path(output or "", name): text for name, text in texts.items()}
+    writing.write_all(paths, force)
+    result = synthesis.layout(done, time.perf_counter() - began, notes, list(paths))
+    answer(as_json, result, draw if output is None else report)

@@ -1,13 +1,13 @@
 """Plans, forests and topologies in the formats of other tools.
 
-    actions     what every rank sends, receives and adds, and GOAL for LogGOPSim and ATLAHS
-    chakra      execution traces of MLCommons, for ASTRA-sim
+    actions     what every rank sends, receives and adds: GOAL for LogGOPSim and ATLAHS, and
+                execution traces of MLCommons (Chakra), for ASTRA-sim
     infragraph  topologies of ASTRA-sim and others
     perfetto    time lines of simulated runs
     drawings    SVG, and graphs for Graphviz
     protobuf    the encoding of Chakra and Perfetto
-    stock       what stock NCCL and RCCL take without a plan
-    tuner       a table for NCCL's example tuner plugin, of measurements
+    stock       what stock NCCL and RCCL take without a plan, and a table for NCCL's example tuner
+                plugin, of measurements
 
 A format is a `Format` in `FORMATS`: nothing else knows which there are.
 """
@@ -78,14 +78,16 @@ FABRICS: tuple[Kind, ...] = ("topology", "forest", "plan", "exchange")
 FORMATS = {
     form.name: form
     for form in (
-        Format("chakra", "Chakra execution traces (ASTRA-sim)", "chakra", folder=True, binary=True),
+        Format(
+            "chakra", "Chakra execution traces (ASTRA-sim)", "actions", folder=True, binary=True
+        ),
         Format("goal", "GOAL (LogGOPSim, ATLAHS)", "actions"),
         Format("infragraph", "InfraGraph", "infragraph", FABRICS),
         Format("perfetto", "Perfetto trace", "perfetto", binary=True),
         Format("dot", "Graphviz graph", "drawings", FABRICS),
         Format("svg", "SVG drawing", "drawings", FABRICS),
         Format("nccl-graph", "NCCL_GRAPH_FILE for stock NCCL", "stock", ("topology",), folder=True),
-        Format("nccl-tuner", "table for NCCL's example tuner plugin", "tuner", ("topology",)),
+        Format("nccl-tuner", "table for NCCL's example tuner plugin", "stock", ("topology",)),
         Format("rccl-trees", "RCCL_TREES for stock RCCL", "stock", ("topology",)),
     )
 }

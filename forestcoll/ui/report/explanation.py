@@ -16,20 +16,15 @@ if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.study.explain.exchange import Cut, Exchange, Share, Static
-    from forestcoll.study.explain.trees import Explanation
-    from forestcoll.study.explain.upgrades import Raised
+    from forestcoll.study.explain.trees import Explanation, Raised
 
 SHOWN = 4
 """Groups of ranks, cuts and waits that are told."""
 NO_CUT = "no other cut within 5 % round GPUs, boxes and what wide links join"
 
 
-def explanation(why: Explanation | Exchange) -> list[Fact]:
-    """The facts of `optimum --explain`."""
-    return list(_exchange(why) if hasattr(why, "best") else _trees(why))
-
-
-def _trees(why: Explanation) -> Iterator[Fact]:
+def trees(why: Explanation) -> Iterator[Fact]:
+    """The facts of `optimum --explain`, of collectives over trees."""
     from forestcoll.study.explain.trees import crossing, inward
 
     graph, best, more = why.problem.graph, why.bound.algbw, why.one_more
@@ -90,7 +85,8 @@ def _wider(
         yield line("raise", f"{links}: {text}")
 
 
-def _exchange(why: Exchange) -> Iterator[Fact]:
+def exchange(why: Exchange) -> Iterator[Fact]:
+    """The same of an all-to-all."""
     graph, best, twice, static = why.best.demand.graph, why.best, why.twice, why.static
 
     def limits(then: Optimum) -> list[str]:

@@ -3,8 +3,7 @@
 subject   what is drawn, and what is known of it
 layout    where nodes are drawn, and which of those that are alike: the one home of positions
 svg       a drawing
-timeline  rows of a simulated run, and which of its bars reduce, and which broadcast
-tiles     what overlaps with a plan whose data go through it tile by tile
+timeline  rows of a simulated run, which of its bars reduce or broadcast; what overlaps, by tiles
 data      the page and its data
 """
 

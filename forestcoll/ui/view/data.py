@@ -34,9 +34,18 @@ from forestcoll.ui.report.words import plural
 from forestcoll.ui.view.layout import MOST_DRAWN, Layout, find_twins, lay_out
 from forestcoll.ui.view.subject import NO_ORDER, Subject
 from forestcoll.ui.view.svg import hops, short
-from forestcoll.ui.view.tiles import PHASES as WORK
-from forestcoll.ui.view.tiles import Overlap, Work, overlap
-from forestcoll.ui.view.timeline import LOCAL, PHASES, Row, assign_rows, find_phases, name_row
+from forestcoll.ui.view.timeline import (
+    LOCAL,
+    PHASES,
+    WORK,
+    Overlap,
+    Row,
+    Work,
+    assign_rows,
+    find_phases,
+    name_row,
+    overlap,
+)
 from forestcoll.verify.simulate import Timing
 
 H = TypeVar("H", bound=Hashable)

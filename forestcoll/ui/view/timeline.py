@@ -1,4 +1,4 @@
-"""Time lines of simulated runs: the rows that spans are drawn in, and the phase of each.
+"""Time lines of simulated runs: rows of spans, the phase of each, and bars of tiles beside them.
 
 A thread block does one thing at a time but where it reads from several ranks at once, and a forest
 alone has as many flows for a tree and rank as there are children: those get a lane each.
@@ -6,6 +6,9 @@ alone has as many flows for a tree and rank as there are children: those get a l
 A collective of one phase has nothing to tell apart. In an allreduce, a transfer belongs to the
 reduce phase where its receiver adds what arrives: at once, or later from its scratch. Everything
 else is broadcast.
+
+Of tiles of a plan's data: at every rank a producer finishes tile after tile, the plan sends each on
+its way as it is finished (program/tiles.py), and a consumer takes them as they become final.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from forestcoll.program import ADDS, FUSED, RECEIVES, SENDS, Buffer, Op, Program, Ref
+from forestcoll.program.tiles import tiles
 from forestcoll.ui.view.subject import Subject
-from forestcoll.verify.simulate import Span, Timing
+from forestcoll.verify.simulate import Span, Timing, produce
 
 PHASES = ("reduce", "broadcast", "copy")
 """The last one of what neither adds nor has one source: an all-to-all."""
@@ -148,3 +152,68 @@ def _chunks(rank: int, ref: Ref) -> Iterator[tuple[int, int]]:
     if ref.buffer is Buffer.SCRATCH:
         owner = rank if ref.rank is None else ref.rank
         yield from ((owner, chunk) for chunk in range(ref.offset, ref.offset + ref.count))
+
+
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+WORK = ("producer", "in the plan", "consumer")
+"""Phases of a tile."""
+
+
+class Work(NamedTuple):
+    """What goes on beside a plan: its `order` of tiles, and microseconds, None: the plan's own."""
+
+    order: Sequence[int]
+    producer: float | None = None
+    consumer: float | None = None
+
+
+class Overlap(NamedTuple):
+    """The subject with tiles, its run behind the producer, and a bar for each phase of a tile.
+
+    Of a bar `block` is the tile's place in the buffer, `step` its turn. `end`: of the last
+    consumer, in microseconds. `said`: what is gained, in words.
+    """
+
+    subject: Subject
+    timing: Timing
+    bars: tuple[Span, ...]
+    end: float
+    said: str
+
+
+def overlap(subject: Subject, size: int, work: Work) -> Overlap:
+    """How `work` overlaps with a plan for `size` bytes. Raises what `tiles` and `calendar` do."""
+    assert subject.program is not None
+    order, alone = work.order, subject.simulate(size).time
+    producer = alone if work.producer is None else work.producer
+    consumer = alone if work.consumer is None else work.consumer
+    subject = subject._replace(program=tiles(subject.program, order))
+    dates, count = subject.calendar(size, produce(order, size, producer)), len(order)
+    bars: list[Span] = []
+    for rank, (inputs, outputs) in enumerate(zip(dates.inputs, dates.outputs, strict=True)):
+        final = [0.0] * count
+        for offset, length, us in outputs:  # in the order of time
+            for place in range(offset * count // size, (offset + length - 1) * count // size + 1):
+                final[place] = us
+        free = 0.0
+        starts = {}
+        for place in sorted(order, key=final.__getitem__):
+            starts[place] = max(free, final[place])
+            free = starts[place] + consumer / count
+        for turn, place in enumerate(order):
+            begin, ready = (producer * (turn + k) / count for k in (0, 1))
+            start = starts[place]
+            spans = [(begin, ready)] if inputs else []
+            spans += [(ready, final[place]), (start, start + consumer / count)] if outputs else []
+            bars += [
+                Span(rank, place, turn, *span, what)
+                for span, what in zip(spans, WORK if inputs else WORK[1:], strict=False)
+            ]
+    end = max(dates.time, *(bar.end for bar in bars))
+    said = (
+        f"{count} tiles: {end:.6g} us; one after the other {producer + alone + consumer:.6g} "
+        f"({producer:.6g} producer, {alone:.6g} plan, {consumer:.6g} consumer)"
+    )
+    return Overlap(subject, dates.timing, tuple(bars), end, said)

@@ -1,26 +1,38 @@
-"""`forestcoll time`: how long a plan, or a forest alone, takes on its links."""
+"""The commands of simulated times: `time` of a plan or a forest on its links, and `calendar`, which
+bytes of a plan are ready, and which are needed, when.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.ui.cli import files
+from forestcoll.ui.cli.files import Sink
 from forestcoll.ui.cli.messages import answer, note, show_progress
 from forestcoll.ui.cli.options import (
+    BYTES,
+    FORCE,
     JSON,
+    ORDER,
+    PRODUCER,
     SIGNAL,
+    TILES,
     Machine,
     command,
     machine_option,
     option,
+    output_option,
     place,
     sizes_option,
 )
-from forestcoll.ui.cli.times import predict, rules_of
+from forestcoll.ui.cli.process import guard, size_of
 
 if TYPE_CHECKING:
+    from forestcoll.program import Program
     from forestcoll.study.figures import Figures
+    from forestcoll.study.predict import Prediction
     from forestcoll.topology import Topology
     from forestcoll.verify.simulate import Options, Rule, Timing
 
@@ -167,3 +179,100 @@ def _time_forest(
     title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
     model = chosen.words((), rules_of(rules), topology is not None)
     return title, figures_of(forest), timings, model
+
+
+@command(
+    "forestcoll calendar out/mi250-1.allreduce.mscclpp.json -t mi250 --size 64M",
+    "forestcoll calendar PLAN --size 1M --rule fair --json > calendar.json",
+    "forestcoll calendar PLAN --tiles 16 --rows 0",
+    "forestcoll calendar PLAN --order tiles.txt --producer 900 -o ordered.json",
+)
+def calendar(
+    plan: str = place("file", "PLAN"),
+    machine: Machine = machine_option(
+        "What the plan runs on, as for 'forestcoll time'.", edits=True, required=False
+    ),
+    size: int = option("size", BYTES, "1G"),
+    rule: Rule | None = option(
+        "rule", "How transfers meet on all links. Default: each link's own.", None
+    ),
+    shown: int = option(
+        range(100_001), "How many rows of each buffer to list.", 4, "N", names="--rows"
+    ),
+    order: str | None = ORDER,
+    tiles: int | None = TILES,
+    producer: float | None = PRODUCER,
+    output: str | None = output_option(
+        "FILE|-", "Where the plan with tiles goes, in the format of PLAN.", None
+    ),
+    force: bool = FORCE,
+    as_json: bool = JSON,
+) -> int:
+    """List which bytes of a plan are ready when, and which are needed when, by rank.
+
+    An output's bytes are ready when the rank has them for good, an input's are needed when somebody
+    reads them first. From the simulation of 'forestcoll time'; --json has all rows.
+    """
+    from forestcoll import plans
+    from forestcoll.program.tiles import read_order
+    from forestcoll.program.tiles import tiles as tile
+    from forestcoll.ui.report import runs
+    from forestcoll.verify import simulate, verify
+
+    topology, sink = machine.load_if_any(), Sink.of(output, force)
+    text = files.read_text(plan)
+    program = plans.loads(text, plan)
+    taken = read_order(files.read_text(order), order) if order else range(tiles or 0)
+    site = predict(program, plan, topology).site
+    if site.note:
+        note(site.note)
+    with show_progress(f"simulating {plan}"):
+        gain = None
+        if taken:
+            gain = simulate.overlap(
+                program, site.where, size, taken, producer=producer, rule=rule, links=site.links
+            )
+            program = tile(program, taken)
+            verify(program)
+        dates = simulate.calendar(program, site.where, size, rule=rule, links=site.links)
+    title = f"{program.collective} on {program.name or plan}, {program.n} ranks"
+    kinds = [(program.style, program.protocol)]
+    model = simulate.DEFAULTS.words(kinds, rules_of((rule,)), site.links is not None)
+    if output is not None:
+        try:
+            written = plans.dumps(program, plans.detect(text, plan))
+        except PlanError as error:
+            raise PlanError(f"{len(taken)} tiles: {error}, or fewer tiles") from error
+        sink.write(written, None if as_json else lambda: f"{len(taken)} tiles")
+    if output != "-":
+        answer(as_json, runs.calendar(title, dates, model, shown, gain))
+    return 0
+
+
+def predict(program: Program, source: str, topology: Topology | None) -> Prediction:
+    """Of a plan's file, on the topology or by what lies beside it."""
+    from forestcoll.study import predict as predictions
+
+    beside = predictions.forest_beside(Path(source))
+    if topology is not None:
+        return predictions.by_topology(program, topology, beside)
+    with guard(source, size_of(*([beside] if beside else []))):
+        prediction, why = predictions.beside(program, Path(source))
+    if prediction is None:
+        raise ForestCollError(why or _no_links(program, source))
+    return prediction
+
+
+def rules_of(rules: tuple[Rule | None, ...]) -> list[Rule]:
+    """The rules in the order in which the model has them; a link's own is one of them."""
+    from forestcoll.verify.simulate import BOTH
+
+    return [rule for rule in (BOTH[::-1] if None in rules else rules) if rule is not None]
+
+
+def _no_links(program: Program, source: str) -> str:
+    kind = "forest" if program.collective.phases else "routes"
+    return (
+        f"{source}: no {kind} file beside it, so "
+        "its links are unknown; give the topology with --topology NAME or FILE"
+    )

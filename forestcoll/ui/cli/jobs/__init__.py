@@ -1,1 +1,0 @@
-"""The command of jobs, whose groups share a fabric: `layout`."""
