@@ -226,15 +226,15 @@ def test_pointer_wheel_and_dragging(show: Show) -> None:
     opened = show(*PAGES["plan"])
     frame = opened.page.locator("#fabric").bounding_box()
     assert frame is not None
-    scale, x = (opened.ask(f"forestcoll.fabric.camera.{name}") for name in ("scale", "x"))
+    scale, x = (opened.ask(f"forestcoll.fabric.{name}") for name in ("scale", "x"))
     opened.page.mouse.move(frame["x"] + 200, frame["y"] + 50)
     opened.page.mouse.wheel(0, -300)
-    opened.until(f"forestcoll.fabric.camera.scale > {scale}")
+    opened.until(f"forestcoll.fabric.scale > {scale}")
     opened.press("f")
     opened.page.mouse.down()
     opened.page.mouse.move(frame["x"] + 260, frame["y"] + 80, steps=4)
     opened.page.mouse.up()
-    assert opened.ask("forestcoll.fabric.camera.x") == pytest.approx(x + 60)
+    assert opened.ask("forestcoll.fabric.x") == pytest.approx(x + 60)
     time = opened.page.locator("#time").bounding_box()
     assert time is not None
     opened.page.mouse.click(time["x"] + 400, time["y"] + 40)

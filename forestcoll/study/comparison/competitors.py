@@ -13,7 +13,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from typing import Protocol as Shape
 
 from forestcoll.common.clock import Clock
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
@@ -171,20 +170,10 @@ BARE: Kind = ("fifo", "Simple")
 FORMAT_OF: dict[Style, PlanFormat] = {t.style: t.format for t in (MSCCL, MSCCLPP)}
 
 
-class Source(Shape):
-    """A competitor."""
-
-    def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
-        """Its plans for calls of so many bytes, each timed under all rules of links."""
-
-    def least(self, size: int) -> float:
-        """Microseconds that none of them takes less."""
-
-
 class Fixed(NamedTuple):
     """Plans that are there already: of a set, a file, or what was made for a sound machine."""
 
-    plans: tuple[Plan, ...]
+    plans: Sequence[Plan]
 
     def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """Those that serve the size."""
@@ -225,6 +214,10 @@ class Theirs:
         return min(self.contest.least(i, size) for i in range(len(self.names)))
 
 
+Source = Fixed | Theirs
+"""A competitor."""
+
+
 def fits_size(program: Program, size: int) -> bool:
     """Whether a runtime takes the plan for powers of two, or for calls of just so many bytes.
 
@@ -255,15 +248,15 @@ def ours(
     how: dict[str, Any] = {"progress": progress, "points": sizes, "made": made}
     make = partial(plan_set.make, topology, collective, low, high, **how)
     if collective.phases:
-        plans = [*_of_set(make(root=root), topology), *_in_switch(topology, collective, root)]
-        return Fixed(tuple(plans))
-    plans = []
+        own = _of_set(make(root=root), topology)
+        return Fixed([*own, *_in_switch(topology, collective, root)])
+    plans: list[Plan] = []
     for form in FORMATS:
         try:
             plans += _of_set(make(formats=(form,)), topology)
         except PlanError as error:
             notes.append(f"no {form} of ours: {error}")
-    return Fixed(tuple(plans)) if plans else links_of_ours(topology)
+    return Fixed(plans) if plans else links_of_ours(topology)
 
 
 def _of_set(made: plan_set.PlanSet, topology: Topology) -> Iterator[Plan]:
@@ -320,7 +313,7 @@ def of_baseline(
     if alone:
         lowest = min(kept, key=lambda forest: forest.height)
         few = dict.fromkeys(map(id, (kept[0], lowest)))
-        return Fixed(tuple(Plan(f.name, None, f) for f in kept if id(f) in few))
+        return Fixed([Plan(f.name, None, f) for f in kept if id(f) in few])
     if baseline.in_switch:
         program = lower_nvls(kept[0], MSCCLPP)
         return Fixed((Plan("mscclpp-json, NVLS", program, kept[0]),))

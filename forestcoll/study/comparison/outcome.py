@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -127,13 +126,12 @@ class Comparison(Shown):
             if leads and leads[-1].name in alike and OURS not in alike[:1]:
                 alike = [leads[-1].name]
             if leads and leads[-1].name == alike[0]:
-                last = leads.pop()
-                leads.append(Lead(rule, last.name, last.low, size))
+                leads[-1] = leads[-1]._replace(high=size)
                 continue
-            low = self._crossing(leads[-1], alike[0], size) if leads else size
+            low = size
             if leads:
-                last = leads.pop()
-                leads.append(Lead(rule, last.name, last.low, low))
+                low = self._crossing(leads[-1], alike[0], size)
+                leads[-1] = leads[-1]._replace(high=low)
             leads.append(Lead(rule, alike[0], low, size))
         return leads
 
@@ -193,10 +191,3 @@ class Comparison(Shown):
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue()
-
-
-def sizes_between(low: int, high: int, factor: int) -> tuple[int, ...]:
-    """`low` times powers of `factor`, up to `high`, and `high` itself."""
-    count = int(math.log(high / low, factor) + 1e-9)
-    sizes: Sequence[int] = [low * factor**k for k in range(count + 1)]
-    return tuple(dict.fromkeys([*sizes, high]))

@@ -5,6 +5,7 @@ Ours first, then size by size the others.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange
 from forestcoll.solver.baselines.alltoall import by_name as exchange_by_name
 from forestcoll.study.comparison import competitors
 from forestcoll.study.comparison.competitors import Fixed, Plan, Player, Source, bare_timing, use_of
-from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind, sizes_between
+from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind
 from forestcoll.study.figures import Figures, best_of
 from forestcoll.topology import Topology
 from forestcoll.verify import simulate
@@ -61,7 +62,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         raise UnsupportedError(
             f"sizes '{text}': ascending, and the factor is a whole number from 2"
         )
-    return sizes_between(low, high, factor)
+    count = int(math.log(high / low, factor) + 1e-9)
+    return tuple(dict.fromkeys([*(low * factor**k for k in range(count + 1)), high]))
 
 
 def _bytes(word: str, text: str) -> int:
@@ -111,24 +113,23 @@ def compare(
     graph = CapacityGraph.from_topology(here)
     rank = parse_root(graph, kind, root)
     player = Player(here, rules, Options(signal=signal), quick)
-    maker = _Maker(here, sound, graph, kind, rank, sized, player, progress)
+    game = _Game(here, sound, graph, kind, rank, sized, player, progress, seen)
     for path in files:
-        maker.add_file(Path(path))
-    maker.add_ours(broken is not None)
+        game.add_file(Path(path))
+    game.add_ours(broken is not None)
     if quick:
-        maker.notes.append(QUICKLY)
-    game = _Game(maker, player, maker.best(), seen)
-    for name in sorted(maker.sources, key=(OURS, OLD).__contains__, reverse=True):
+        game.notes.append(QUICKLY)
+    for name in sorted(game.sources, key=(OURS, OLD).__contains__, reverse=True):
         for size in sized:
             game.play(name, size)
-    maker.add_baselines(against)
+    game.add_baselines(against)
     game.play_baselines()
     return replace(game.outcome(), partial=False)
 
 
 @dataclass
-class _Maker:
-    """Competitors in the making, in the order in which they are shown."""
+class _Game:
+    """Competitors in the making, in the order in which they are shown, and their cells so far."""
 
     here: Topology
     sound: Topology
@@ -138,9 +139,11 @@ class _Maker:
     sizes: Sequence[int]
     player: Player
     progress: Progress | None
+    seen: Seen | None
     entrants: list[Entrant] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.alone:
@@ -165,12 +168,13 @@ class _Maker:
             except UnsupportedError as error:
                 self.entrants.append(Entrant(OLD, "old", words, str(error)))
                 return
-            self._add(OLD, "old", words, Fixed(tuple(plans_here)))
+            self._add(OLD, "old", words, Fixed(plans_here))
             self.notes.append(
                 "the old plan's way round a lost link costs links alone: GPUs on it pass data on "
                 "as switches do, at no cost to them"
             )
 
+    @cached_property
     def best(self) -> Figures:
         """What bounds all of them."""
         return best_of(self.here, self.collective, self.root)
@@ -229,50 +233,38 @@ class _Maker:
         self.entrants.append(Entrant(name, kind, words))
         self.sources[name] = source
 
-
-@dataclass
-class _Game:
-    """Cells of a comparison as they become known."""
-
-    maker: _Maker
-    player: Player
-    best: Figures
-    seen: Seen | None
-    cells: list[Cell] = field(default_factory=list)
+    # --- cells
 
     def outcome(self) -> Comparison:
         """What is known so far; competitors in the order in which they are shown."""
-        maker = self.maker
         kinds = ("ours", "old", "baseline", "file")
-        entrants = sorted(maker.entrants, key=lambda entrant: kinds.index(entrant.kind))
+        entrants = sorted(self.entrants, key=lambda entrant: kinds.index(entrant.kind))
         place = {entrant.name: k for k, entrant in enumerate(entrants)}
-        cells = sorted(
-            self.cells, key=lambda cell: (place[cell.name], maker.sizes.index(cell.size))
-        )
+        cells = sorted(self.cells, key=lambda cell: (place[cell.name], self.sizes.index(cell.size)))
         return Comparison(
-            maker.here.name,
-            maker.collective,
-            len(maker.graph.ranks),
+            self.here.name,
+            self.collective,
+            len(self.graph.ranks),
             self.best.bound or self.best.algbw,
-            tuple(maker.sizes),
+            tuple(self.sizes),
             tuple(self.player.rules),
             tuple(entrants),
             tuple(cells),
-            tuple(dict.fromkeys(maker.notes)),
+            tuple(dict.fromkeys(self.notes)),
             self.best,
-            self.player.options.words(() if maker.alone else KINDS, self.player.rules),
+            self.player.options.words(() if self.alone else KINDS, self.player.rules),
             partial=True,
         )
 
     def play(self, name: str, size: int, share: float = 0.0) -> None:
         """A competitor's cells for a size; `share`: of the work that is done."""
-        sizes = self.maker.sizes
-        self.maker.report(f"{name}, size {sizes.index(size) + 1} of {len(sizes)}", share)
-        played = list(self.maker.sources[name].play(size, self.player))
+        sizes = self.sizes
+        self.report(f"{name}, size {sizes.index(size) + 1} of {len(sizes)}", share)
+        played = list(self.sources[name].play(size, self.player))
         for k, rule in enumerate(self.player.rules if played else ()):
             plan, timings = min(played, key=lambda pair: pair[1][k].time)
             plan.prove()
-            self._add(name, rule, timings[k], plan)
+            self._add_cell(name, rule, timings[k], plan)
         self._show()
 
     def _show(self) -> None:
@@ -281,24 +273,23 @@ class _Game:
 
     def play_baselines(self) -> None:
         """Those of all baselines, size by size; quickly those first that the links make fastest."""
-        names = [e.name for e in self.maker.entrants if e.kind == "baseline" and not e.why]
-        total = len(names) * len(self.maker.sizes)
-        for done, size in enumerate(self.maker.sizes):
+        names = [e.name for e in self.entrants if e.kind == "baseline" and not e.why]
+        total = len(names) * len(self.sizes)
+        for done, size in enumerate(self.sizes):
             least = {name: self._least(name, size) for name in names}
             for k, name in enumerate(sorted(names, key=lambda n: least[n])):
                 if self._is_slower(least[name], size):
                     for rule in self.player.rules:
-                        self._add(name, rule, self._at_least(least[name], size, rule))
+                        self._add_cell(name, rule, self._at_least(least[name], size, rule))
                     self._show()
                     continue
                 self.play(name, size, (done * len(names) + k) / total)
 
     def _at_least(self, time: float, size: int, rule: Rule) -> Timing:
-        maker = self.maker
-        return bare_timing(time, size, rule, maker.collective, len(maker.graph.ranks))
+        return bare_timing(time, size, rule, self.collective, len(self.graph.ranks))
 
     def _least(self, name: str, size: int) -> float:
-        return self.maker.sources[name].least(size) if self.player.quick else 0.0
+        return self.sources[name].least(size) if self.player.quick else 0.0
 
     def _is_slower(self, least: float, size: int) -> bool:
         """Whether under all rules another baseline is known to be faster."""
@@ -308,8 +299,8 @@ class _Game:
         best = [outcome.best_baseline(size, rule) for rule in self.player.rules]
         return all(cell is not None and cell.time <= least for cell in best)
 
-    def _add(self, name: str, rule: Rule, timing: Timing, plan: Plan | None = None) -> None:
-        kind = next(e.kind for e in self.maker.entrants if e.name == name)
+    def _add_cell(self, name: str, rule: Rule, timing: Timing, plan: Plan | None = None) -> None:
+        kind = next(e.kind for e in self.entrants if e.name == name)
         inside = plan is not None and plan.in_switches
         bound = (inside and self.best.in_switches) or self.best.bound or self.best.algbw
         self.cells.append(
@@ -323,6 +314,6 @@ class _Game:
                 100 * timing.algbw / float(bound),
                 "" if plan is None else plan.label,
                 tuple(timing.busiest[:3]),
-                use_of(plan, timing, self.maker.graph) if plan and kind == "file" else "",
+                use_of(plan, timing, self.graph) if plan and kind == "file" else "",
             )
         )

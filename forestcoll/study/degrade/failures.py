@@ -168,13 +168,9 @@ def _merge(failures: Iterable[Failure]) -> list[Failure]:
     for failure in failures:
         key = frozenset(failure.left), failure.node
         first = merged.get(key)
-        if first is None:
-            merged[key] = failure
-        else:
-            copies = first.copies + failure.copies
-            merged[key] = Failure(
-                first.kind, first.name, first.left, first.without, first.scale, first.node, copies
-            )
+        if first is not None:
+            failure = first._replace(copies=first.copies + failure.copies)
+        merged[key] = failure
     return list(merged.values())
 
 

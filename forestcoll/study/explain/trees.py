@@ -4,9 +4,9 @@ A certificate (a cut, lengths of links) gives a bound that grows in a straight l
 that it counts. So where the bound of another certificate takes over is where two lines meet, and
 the optimum there says whether a third one is below both.
 
-Then why an optimum over trees is what it is: every figure comes from a certificate that is evaluated
-on the graph with its links raised: a cut grows with the links that cross it, until another cut is
-the tightest.
+Then why an optimum over trees is what it is: every figure comes from a certificate that is
+evaluated on the graph with its links raised: a cut grows with the links that cross it, until
+another cut is the tightest.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from forestcoll.common.clock import Progress
 from forestcoll.common.errors import InfeasibleError, TopologyError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.schedule.layout_file import Job, weights
-
-if TYPE_CHECKING:
-    from forestcoll.study.layout.costs import Costs, Row, StepCost
-    from forestcoll.topology import Topology
+from forestcoll.study.layout.costs import GIGA, Costs, Row, StepCost, seconds_of
+from forestcoll.study.layout.fabric import survey
+from forestcoll.study.layout.search import search
+from forestcoll.topology import Topology
 
 
 class RowResult(NamedTuple):
@@ -90,10 +90,6 @@ def lay_out(
     Raises TopologyError where there are not as many GPUs as ranks, InfeasibleError where no
     placement was found that serves every group, UnsupportedError.
     """
-    from forestcoll.study.layout.costs import GIGA, Costs, seconds_of
-    from forestcoll.study.layout.fabric import survey
-    from forestcoll.study.layout.search import search
-
     graph = CapacityGraph.from_topology(topology, ranks, relays).plain
     world = job.parallel.world
     if len(graph.ranks) != world:

@@ -11,8 +11,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain, combinations, pairwise
+from typing import NamedTuple
+
+import numpy as np
 
 from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError
@@ -25,14 +27,7 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.groups.split import Split, split_apart
 from forestcoll.solver.walks import neighbours
-from forestcoll.study.layout.fabric import Fabric, mix, shapes
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Indices = NDArray[np.int64]
+from forestcoll.study.layout.fabric import Array, Fabric, Floats, mix, shapes
 
 GIGA = 10**9
 NEVER = 1e9
@@ -127,7 +122,7 @@ class Costs:
     _alone: dict[object, float] = field(default_factory=dict)
     _exact: dict[object, StepCost | None] = field(default_factory=dict)
     _solved: dict[tuple[int, Placement], StepCost] = field(default_factory=dict)
-    _subsets: dict[object, tuple[Indices, Floats]] = field(default_factory=dict)
+    _subsets: dict[object, tuple[Array, Floats]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.steps = tuple(rows_of(self.job, step) for step in self.job.steps)
@@ -181,19 +176,21 @@ class Costs:
 
     def demand(self, number: int, placement: Placement) -> Demand:
         """The all-to-all of a step."""
-        (row,), nodes = self.steps[number], self.fabric.graph.ranks
-        ranks = tuple(nodes[placement[r]] for unit in row.units for r in unit)
-        size = len(row.units[0])
-        groups = tuple(tuple(range(i, i + size)) for i in range(0, len(ranks), size))
-        graph = replace(self.fabric.graph, ranks=ranks)
-        demand = Demand(graph, None, groups, closed=self.relays != "all")
+        (row,) = self.steps[number]
+        members = [placement[r] for unit in row.units for r in unit]
+        return self._exchange(members, len(row.units[0]), self.relays != "all")
+
+    def _exchange(self, members: Sequence[int], size: int, closed: bool) -> Demand:
+        """All-to-alls of so many GPUs each."""
+        graph = self.fabric.graph
+        groups = tuple(tuple(range(i, i + size)) for i in range(0, len(members), size))
+        ranks = tuple(graph.ranks[i] for i in members)
+        demand = Demand(replace(graph, ranks=ranks), None, groups, closed)
         demand.check_reachable()
         return demand
 
     def _shape(self, number: int, placement: Placement) -> bytes:
         """The same bytes for placements whose groups symmetries make alike."""
-        import numpy as np
-
         joined = self.fabric.pairs.copy()
         for kind, row in enumerate(self.steps[number]):
             for unit in row.units:
@@ -210,8 +207,6 @@ class Costs:
 
         Where all GPUs relay, what known cuts allow: groups hinder each other long before.
         """
-        import numpy as np
-
         kind = row.traffic.collective
         key: object = (kind, tuple(members) if kind is None else tuple(sorted(members)))
         if key not in self._alone:
@@ -234,14 +229,10 @@ class Costs:
     def _reach(self, row: Row, members: Sequence[int]) -> float:
         graph = self.fabric.graph
         self.solved += 1
-        nodes = [graph.ranks[i] for i in members]
         try:
             if row.traffic.collective is Collective.ALLTOALL:
-                groups = (tuple(range(len(nodes))),)
-                demand = Demand(replace(graph, ranks=tuple(nodes)), None, groups, True)
-                demand.check_reachable()
-                return float(solve(demand).algbw)
-            rates = []
+                return float(solve(self._exchange(members, len(members), True)).algbw)
+            nodes, rates = [graph.ranks[i] for i in members], []
             for collective, turn in row.kinds:
                 (view,) = view_groups(graph, [nodes[::turn]], [0], self.relays, collective)
                 root = 0 if collective.has_root else None
@@ -259,8 +250,6 @@ class Costs:
 
     def crossing(self, row: Row, held: Floats, size: int) -> Floats:
         """What of a unit's algbw has to leave cuts that hold so many of its `size` members."""
-        import numpy as np
-
         crosses = (held > 0) & (held < size)
         kind = row.traffic.collective
         share = np.ones_like(held)  # all of the data, or one way of a pair of stages
@@ -279,8 +268,6 @@ class Costs:
 
         Every GPU is in a group: the least, over the GPUs, of the best group that holds it.
         """
-        import numpy as np
-
         count, size = len(self.fabric.box), len(row.units[0])
         limit = self._cut_limit(row, count, size)
         groups, rates = self.subsets(row)
@@ -290,13 +277,11 @@ class Costs:
         np.maximum.at(best, groups, rates[:, None])
         return min(limit, float(best.min())), True
 
-    def subsets(self, row: Row) -> tuple[Indices, Floats]:
+    def subsets(self, row: Row) -> tuple[Array, Floats]:
         """(groups of GPUs that a unit may be, a row each; GB/s of each alone).
 
         None where they are too many to be solved.
         """
-        import numpy as np
-
         fabric = self.fabric
         count, size = len(fabric.box), len(row.units[0])
         key = row.traffic.collective, size
@@ -316,8 +301,6 @@ class Costs:
 
     def _cut_limit(self, row: Row, count: int, size: int) -> float:
         """By cuts that hold no whole number of groups, and by what all ranks receive in all."""
-        import numpy as np
-
         fabric, kind = self.fabric, row.traffic.collective
         chain = size if kind is not None else len(self.job.groups(row.traffic.dim)[0])
         rest = fabric.inside.sum(axis=1) % chain
@@ -330,11 +313,9 @@ class Costs:
             limit = min(limit, float(into) * size / (2 * count * (size - 1)))
         return limit
 
-    def rows(self) -> Iterator[tuple[int, Row]]:
-        """(number of its step, row) of all rows."""
-        for number, step in enumerate(self.steps):
-            for row in step:
-                yield number, row
+    def rows(self) -> Iterator[Row]:
+        """Those of all steps."""
+        return chain.from_iterable(self.steps)
 
 
 def _lean(graph: CapacityGraph) -> CapacityGraph:

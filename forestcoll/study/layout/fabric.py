@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -16,12 +18,8 @@ from forestcoll.graph.kernel import _kernel
 from forestcoll.solver.walks import neighbours
 from forestcoll.study.explain.trees import boxes_of, levels_of
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Array = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 NODES = 4_096
 """Nodes of a fabric at most: pairs of them are compared."""
@@ -49,8 +47,6 @@ class Fabric:
 
     def learn(self, sides: Iterable[frozenset[int]]) -> None:
         """Takes more cuts, with what they leave out."""
-        import numpy as np
-
         graph, ranks = self.graph, list(self.graph.ranks)
         have, everything = set(self.sides), frozenset(range(graph.n))
         both = dict.fromkeys(s for side in sides for s in (side, everything - side))
@@ -73,8 +69,6 @@ class Fabric:
 
 def survey(graph: CapacityGraph) -> Fabric:
     """What is known of a fabric before any group is placed; UnsupportedError past `NODES`."""
-    import numpy as np
-
     if graph.n > NODES:
         raise UnsupportedError(
             f"the fabric has {graph.n:,} nodes; jobs are placed on up to {NODES:,}"
@@ -97,8 +91,6 @@ def survey(graph: CapacityGraph) -> Fabric:
 
 def _compare(graph: CapacityGraph) -> Array:
     """A number per pair of ranks, by walks between them of up to 2 ** SQUARINGS links."""
-    import numpy as np
-
     walks = np.zeros((graph.n, graph.n))
     kinds = {c: 7919 * (i + 1) for i, c in enumerate(sorted(set(graph.capacity)))}
     walks[list(graph.tail), list(graph.head)] = [kinds[c] % PRIME for c in graph.capacity]
@@ -142,8 +134,6 @@ def _sort(graph: CapacityGraph, levels: list[list[frozenset[int]]]) -> list[int]
 
 def mix(values: Array) -> Array:
     """Scrambled numbers, so that sums of them tell sets apart."""
-    import numpy as np
-
     out = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     out = (out ^ (out >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     out = (out ^ (out >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

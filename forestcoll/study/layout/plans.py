@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from forestcoll.common.clock import Progress
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.formats import FORMATS, Format
 from forestcoll.compile.plan_set import LARGEST, files_of, make
 from forestcoll.compile.request import Request
+from forestcoll.compile.together import GroupsProblem, synthesize
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.group import least_in_orbits, link_images
 from forestcoll.program import Collective
 from forestcoll.program.targets import TargetName, sms_of
+from forestcoll.solver.alltoall import file
+from forestcoll.solver.alltoall.flows import Optimum
 from forestcoll.solver.groups.forests import form, reserve
 from forestcoll.study.layout import Layout
-
-if TYPE_CHECKING:
-    from forestcoll.graph.capacity_graph import CapacityGraph
-    from forestcoll.solver.alltoall.flows import Optimum
-    from forestcoll.topology import Topology
+from forestcoll.topology import Link, Node, Topology
 
 RELAYED = "no runtime passes data on at GPUs of other groups"
 Files = dict[str, list[str]]
@@ -78,9 +80,6 @@ class Plans:
 
     def _groups(self, number: int, folder: str) -> list[tuple[Collective, CapacityGraph]]:
         """(collective, its links) of each group; what proves them all together is written."""
-        from forestcoll.compile.together import GroupsProblem, synthesize
-        from forestcoll.solver.alltoall import file
-
         costs, name = self.layout.costs, self.layout.topology.name
         cost = self.layout.steps[number].cost
         if cost.exchange is not None:
@@ -145,10 +144,6 @@ def links_of_groups(best: Optimum, name: str) -> list[CapacityGraph]:
     `best` has the flow of one rank of each orbit: its images, on the average over all symmetries,
     are the others'. TopologyError where the amounts have no common unit.
     """
-    import numpy as np
-
-    from forestcoll.graph.symmetry.group import least_in_orbits, link_images
-
     demand, folding = best.demand, best.folding
     graph, ends = demand.graph, [*demand.graph.ends]
     links = len(ends)
@@ -180,8 +175,6 @@ def links_of_groups(best: Optimum, name: str) -> list[CapacityGraph]:
 
 def _machine(graph: CapacityGraph, name: str, whole: Topology) -> Topology:
     """A group's links as a topology, with the latencies and rules of the whole one."""
-    from forestcoll.topology import Link, Node, Topology
-
     names, latencies, rules = graph.names, whole.latencies(), whole.rules()
     links = []
     for e, (u, v) in enumerate(graph.ends):

@@ -14,17 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, permutations
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from forestcoll.common.clock import Progress
 from forestcoll.study.layout.costs import GIGA, NEVER, Costs, Placement, Row, seconds_of
+from forestcoll.study.layout.fabric import Floats
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Before = tuple[int, int, list[Floats], list[tuple[Floats, list[int], Floats]]]
+Before = tuple[int, int, list[Floats], list[tuple[Floats, list[int], Floats]]]
 
 STARTS = 400
 """Orders of dimensions and GPUs that are looked at."""
@@ -139,9 +136,7 @@ class _Search:
 
     def packs(self) -> Iterator[State]:
         """For each dimension, GPUs dealt out to its groups by the best group that is still free."""
-        import numpy as np
-
-        for _, row in self.costs.rows():
+        for row in self.costs.rows():
             if row.traffic.collective is None:
                 continue
             groups, rates = self.costs.subsets(row)
@@ -161,7 +156,7 @@ class _Search:
     def join(self, start: State) -> State:
         """Ranks of groups whose GPUs do not reach each other trade until all do, if it can be."""
         gpus, pieces = list(start.placement), self.costs.pieces
-        units = [unit for _, row in self.costs.rows() for unit in row.units]
+        units = [unit for row in self.costs.rows() for unit in row.units]
         parts = [pieces([gpus[rank] for rank in unit]) for unit in units]
         for _ in range(JOINS):
             apart = [unit for unit, count in zip(units, parts, strict=True) if count > 1]
@@ -222,8 +217,6 @@ class _Search:
 
     def pairs(self, state: State) -> list[tuple[int, int]]:
         """Pairs of ranks that may trade, in random order."""
-        import numpy as np
-
         world = len(state.gpus)
         if world <= ALL_PAIRS:
             out = [(a, b) for a in range(world) for b in range(a)]
@@ -255,7 +248,7 @@ SLOPE = 0.02
 """What the mean over groups and cuts counts beside the largest: it leads over plateaus."""
 SLICE = 32
 """Units whose data over cuts are added up at once."""
-DEAR = 20
+UNSERVED = 20
 """Times the default's slowest that what cannot be served counts, so that a search gets past it."""
 
 
@@ -267,8 +260,6 @@ class State:
     """
 
     def __init__(self, costs: Costs, placement: Sequence[int]) -> None:
-        import numpy as np
-
         self.costs = costs
         self.gpus = np.array(placement)
         self.times = [
@@ -277,7 +268,7 @@ class State:
         ]
         self.refresh()
         served = [t for rows in self.times for times in rows for t in times.tolist() if t < NEVER]
-        self.dear = DEAR * max(served, default=1.0)
+        self.dear = UNSERVED * max(served, default=1.0)
         self.kept = [costs.job.groups(dim) for dim in costs.job.keep]
         self.home = [_home(groups, len(placement)) for groups in self.kept]
         self.torn = [
@@ -286,8 +277,6 @@ class State:
 
     def refresh(self) -> None:
         """Counts what crosses cuts anew, as there are more of them."""
-        import numpy as np
-
         fabric = self.costs.fabric
         self.limits = fabric.leaving * GIGA
         self.loads: list[Floats] = []
@@ -315,8 +304,6 @@ class State:
         return self._sum(SLOPE, self.dear)
 
     def _sum(self, slope: float, never: float) -> float:
-        import numpy as np
-
         total = 0.0
         for own, load in zip(self.times, self.loads, strict=True):
             over = load / self.limits
@@ -361,7 +348,7 @@ class State:
 
     def is_idle(self, a: int, b: int) -> bool:
         """Whether no group tells these ranks apart."""
-        return all(row.of[a] == row.of[b] for _, row in self.costs.rows())
+        return all(row.of[a] == row.of[b] for row in self.costs.rows())
 
     def _count(self, touched: list[list[list[int]]], sign: float) -> None:
         for number, (step, units) in enumerate(zip(self.costs.steps, touched, strict=True)):
@@ -371,8 +358,6 @@ class State:
 
     def _load(self, row: Row, numbers: Sequence[int]) -> Floats:
         """Bytes that units of a row send over each cut."""
-        import numpy as np
-
         members = self.gpus[np.array([row.units[number] for number in numbers])]
         held = self.costs.fabric.inside[:, members].sum(axis=2)
         crossing: Floats = self.costs.crossing(row, held, members.shape[1]).sum(axis=1)

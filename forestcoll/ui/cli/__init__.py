@@ -21,7 +21,7 @@ from forestcoll.ui.cli.export import deploy, export, routes, view
 from forestcoll.ui.cli.options import add_quiet
 from forestcoll.ui.cli.run import measure, run
 from forestcoll.ui.cli.synthesize import doctor, front, layout, optimum, synthesize
-from forestcoll.ui.cli.times import calendar, time
+from forestcoll.ui.cli.timing import calendar, time
 from forestcoll.ui.cli.topology import topology
 from forestcoll.ui.cli.verify import verify
 

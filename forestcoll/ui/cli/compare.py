@@ -14,7 +14,6 @@ import click
 from forestcoll.common.errors import OutputError, PlanError, UnsupportedError
 from forestcoll.compile.formats import FORMATS
 from forestcoll.ui.cli import files, writing
-from forestcoll.ui.cli.alltoall import check_matrix
 from forestcoll.ui.cli.messages import (
     answer,
     draw,
@@ -571,6 +570,8 @@ def _read(plan: str) -> Program:
 
 def _kind(collective: str | None, matrix: str | None, program: Program | None) -> str:
     """The collective that is meant; a usage error where the options contradict each other."""
+    from forestcoll.ui.cli.work.alltoall import check_matrix
+
     kind = collective or (program.collective.value if program is not None else "allreduce")
     if matrix is not None and kind == "alltoall" and collective is None:
         kind = "alltoallv"

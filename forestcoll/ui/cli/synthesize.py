@@ -1,4 +1,4 @@
-"""The commands `optimum`, `front` and `synthesize`, of one group or several, `layout` and `doctor`."""
+"""The commands `optimum`, `front`, `synthesize`, of one group or several, `layout`, `doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from forestcoll.common.errors import OutputError
 from forestcoll.compile.formats import FORMATS, formats_of
 from forestcoll.compile.request import ROUTES, Request
-from forestcoll.ui.cli import alltoall, files, writing
+from forestcoll.ui.cli import files, writing
 from forestcoll.ui.cli.messages import answer, complain, draw, note, report, show_progress
 from forestcoll.ui.cli.options import (
     ALLTOALL,
@@ -70,6 +70,8 @@ def optimum(
 ) -> None:
     """The best possible algbw and what limits it, without any tree."""
     if request.is_alltoall:
+        from forestcoll.ui.cli.work import alltoall
+
         alltoall.optimum(machine, request, matrix, output, force, explain, as_json)
         return
     topology = machine.load()
@@ -176,6 +178,8 @@ def synthesize(
     if request.sizes is not None:
         _make_set(job, *request.sizes)
     elif request.is_alltoall:
+        from forestcoll.ui.cli.work import alltoall
+
         alltoall.synthesize(job, bool(named))
     else:
         check_files(request, "synthesize")

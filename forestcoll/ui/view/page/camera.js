@@ -1,35 +1,7 @@
-"use strict";
-/* From units of the layout to pixels of a canvas, and the canvas itself. */
+/* A canvas, and what a pointer does on it. */
 
 function clamp(value, least, most) {
   return Math.max(least, Math.min(most, value));
-}
-
-class Camera {
-  constructor() {
-    this.scale = 1;
-    this.x = 0;
-    this.y = 0;
-  }
-
-  /* All of width x height, in the middle of a canvas of w x h pixels. */
-  fit(width, height, w, h, margin) {
-    this.scale = clamp(Math.min((w - 2 * margin) / width, (h - 2 * margin) / height), 1e-3, 64);
-    this.x = (w - width * this.scale) / 2;
-    this.y = (h - height * this.scale) / 2;
-  }
-
-  zoom(factor, px, py) {
-    const next = clamp(this.scale * factor, 0.5, 400);
-    this.x = px - ((px - this.x) * next) / this.scale;
-    this.y = py - ((py - this.y) * next) / this.scale;
-    this.scale = next;
-  }
-
-  move(dx, dy) {
-    this.x += dx;
-    this.y += dy;
-  }
 }
 
 /* A picture on a canvas that is as sharp as the screen. What stays the same while trees and the run go on

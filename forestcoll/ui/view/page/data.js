@@ -42,18 +42,27 @@ function toNumber(text) {
 
 /* "3/40 (0.075)", "25": exact, and what it is about. */
 function exact(text) {
-  return text.includes("/") ? `${text} (${Number(toNumber(text).toPrecision(6))})` : text;
+  return text.includes("/") ? `${text} (${round(toNumber(text), 6)})` : text;
+}
+
+function round(value, digits = 5) {
+  return Number(value.toPrecision(digits));
+}
+
+/* In the largest of the units that it reaches, or the last one. */
+function inUnits(value, units) {
+  const [unit, size] = units.find((each) => value >= each[1]) || units.at(-1);
+  return `${round(value / size)} ${unit}`;
 }
 
 function showTime(microseconds) {
-  if (microseconds >= 1e6) return `${Number((microseconds / 1e6).toPrecision(5))} s`;
-  if (microseconds >= 1e3) return `${Number((microseconds / 1e3).toPrecision(5))} ms`;
-  return `${Number(microseconds.toPrecision(5))} us`;
+  return inUnits(microseconds, [["s", 1e6], ["ms", 1e3], ["us", 1]]);
 }
 
 function showBytes(count) {
-  for (const [unit, bits] of [["GiB", 30], ["MiB", 20], ["KiB", 10]]) {
-    if (count >= 2 ** bits) return `${Number((count / 2 ** bits).toPrecision(5))} ${unit}`;
-  }
-  return `${Number(count.toPrecision(5))} bytes`;
+  return inUnits(count, [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["bytes", 1]]);
+}
+
+function plural(count, noun) {
+  return count === 1 ? `1 ${noun}` : `${count} ${noun}s`;
 }

@@ -1,4 +1,3 @@
-"use strict";
 /* The fabric: boxes, nodes, links by how busy they are, trees, the limiting cut, what moves now.
 
    What stays the same while trees and the run go on is drawn once, into a picture of its own. */
@@ -11,19 +10,27 @@ const MOST_KINDS = 6; // of links by their bandwidth; the slower ones are one mo
 class Fabric extends Picture {
   constructor(canvas, data, app) {
     super(canvas, app, {
-      zoom: (factor, x, y) => { this.camera.zoom(factor, x, y); this.moveBy(0, 0); },
+      zoom: (factor, x, y) => this.zoom(factor, x, y),
       move: (dx, dy) => this.moveBy(dx, dy),
       press: (x, y) => app.select(this.hit(x, y)),
     });
     this.data = data;
-    this.camera = new Camera();
     this.pairLinks();
     this.measureWidths();
     this.places = [false, true].map((folded) => this.place(folded));
   }
 
+  zoom(factor, px, py) {
+    const next = clamp(this.scale * factor, 0.5, 400);
+    this.x = px - ((px - this.x) * next) / this.scale;
+    this.y = py - ((py - this.y) * next) / this.scale;
+    this.scale = next;
+    this.moveBy(0, 0);
+  }
+
   moveBy(dx, dy) {
-    this.camera.move(dx, dy);
+    this.x += dx;
+    this.y += dy;
     this.moved = true;
     this.refresh();
   }
@@ -48,6 +55,11 @@ class Fabric extends Picture {
     }
   }
 
+  /* The links of a line: one, or one each way. */
+  linksIn(pair) {
+    return this.pairs[pair].slice(2).filter((e) => e >= 0);
+  }
+
   /* Where nodes stand; folded: each where the one stands that is drawn for it. */
   place(folded) {
     const { data } = this;
@@ -68,8 +80,8 @@ class Fabric extends Picture {
     return this.data.nodes.reduce((sum, _, v) => sum + !this.placed.hidden(v), 0);
   }
 
-  /* Per link its kind, the fastest first; per pair its line's width class 0 to 3, by bandwidth, its kind,
-     and how busy its busier direction is. */
+  /* Per link its kind, the fastest first; per pair the look of its line: width class 0 to 3, by bandwidth,
+     kind, and how busy its busier direction is. */
   measureWidths() {
     const { classes, linkClass, classKind } = this.data;
     const rates = classes.map((figures) => toNumber(figures[0]));
@@ -78,18 +90,17 @@ class Fabric extends Picture {
     this.kindNames = this.data.kinds;
     this.kindOf = Uint8Array.from(linkClass, (c) => classKind[c]);
     this.rates = Float64Array.from(linkClass, (c) => rates[c]);
-    this.pairWidth = new Uint8Array(this.pairs.length);
-    this.pairKind = new Uint8Array(this.pairs.length);
-    this.pairHeat = new Int8Array(this.pairs.length);
-    this.pairs.forEach(([, , there, back], k) => {
-      const links = [there, back].filter((e) => e >= 0);
+    this.looks = this.pairs.map((_, k) => {
+      const links = this.linksIn(k);
       const rate = Math.max(...links.map((e) => this.rates[e]));
       const percent = Math.max(...links.map((e) => this.percent(e, percents)));
-      this.pairWidth[k] = Math.min(3, Math.floor(4 * Math.sqrt(rate / fastest)));
-      this.pairKind[k] = Math.min(...links.map((e) => this.kindOf[e]));
-      this.pairHeat[k] = percent < 0 ? -1 : heatClass(percent);
+      return {
+        width: Math.min(3, Math.floor(4 * Math.sqrt(rate / fastest))),
+        kind: Math.min(...links.map((e) => this.kindOf[e])),
+        heat: percent < 0 ? -1 : heatClass(percent),
+      };
     });
-    this.heated = this.pairHeat.some((heat) => heat >= 0);
+    this.heated = this.looks.some((look) => look.heat >= 0);
   }
 
   percent(link, percents) {
@@ -100,41 +111,46 @@ class Fabric extends Picture {
   fit() {
     const [width, height] = this.placed.size;
     this.resized();
-    this.camera.fit(width, height, this.width, this.height, 12);
+    this.scale = clamp(Math.min((this.width - 24) / width, (this.height - 24) / height), 1e-3, 64);
+    this.x = (this.width - width * this.scale) / 2;
+    this.y = (this.height - height * this.scale) / 2;
     this.moved = false;
     this.refresh();
   }
 
   /* What is in the middle, in units of the layout, and pixels for each unit. */
   window() {
-    const { camera, width, height } = this;
-    return [(width / 2 - camera.x) / camera.scale, (height / 2 - camera.y) / camera.scale, camera.scale];
+    const { width, height, scale } = this;
+    return [(width / 2 - this.x) / scale, (height / 2 - this.y) / scale, scale];
   }
 
   setWindow([x, y, scale]) {
-    const { camera, width, height } = this;
-    camera.scale = clamp(scale, 0.5, 400);
-    [camera.x, camera.y] = [width / 2 - x * camera.scale, height / 2 - y * camera.scale];
+    this.scale = clamp(scale, 0.5, 400);
+    [this.x, this.y] = [this.width / 2 - x * this.scale, this.height / 2 - y * this.scale];
     this.moveBy(0, 0);
   }
 
+  /* The pixel of a place of the layout. */
+  pixel(x, y) {
+    return [x * this.scale + this.x, y * this.scale + this.y];
+  }
+
   at(node) {
-    const { camera, placed } = this;
-    return [placed.x[node] * camera.scale + camera.x, placed.y[node] * camera.scale + camera.y];
+    return this.pixel(this.placed.x[node], this.placed.y[node]);
   }
 
   /* What is at a place: {kind: "node" | "pair", index}, or null. */
   hit(px, py) {
-    const { camera, data, placed } = this;
-    const reach = Math.max(NODE, 6 / camera.scale);
-    const [x, y] = [(px - camera.x) / camera.scale, (py - camera.y) / camera.scale];
+    const { data, placed, scale } = this;
+    const reach = Math.max(NODE, 6 / scale);
+    const [x, y] = [(px - this.x) / scale, (py - this.y) / scale];
     for (let v = 0; v < data.nodes.length; v++) {
       const wide = data.gpu[v] ? reach : reach * 1.7;
       if (!placed.hidden(v) && Math.abs(placed.x[v] - x) < wide && Math.abs(placed.y[v] - y) < reach) {
         return { kind: "node", index: v };
       }
     }
-    let [best, distance] = [-1, (6 / camera.scale) ** 2];
+    let [best, distance] = [-1, (6 / scale) ** 2];
     this.pairs.forEach(([u, v], k) => {
       if (placed.hidden(u) || placed.hidden(v)) return;
       const d = squaredDistance(x, y, placed.x[u], placed.y[u], placed.x[v], placed.y[v]);
@@ -165,21 +181,21 @@ class Fabric extends Picture {
   }
 
   drawBoxes(context) {
-    const { camera, app, placed } = this;
+    const { app, placed, scale } = this;
     context.strokeStyle = app.palette.boxLine;
     context.lineWidth = 1;
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
     for (const [name, left, top, right, bottom] of placed.boxes) {
-      const [x, y] = [left * camera.scale + camera.x, top * camera.scale + camera.y];
-      const [w, h] = [(right - left) * camera.scale, (bottom - top) * camera.scale];
+      const [x, y] = this.pixel(left, top);
+      const [w, h] = [(right - left) * scale, (bottom - top) * scale];
       context.fillStyle = app.palette.box;
       for (let k = app.state.folded ? 2 : 0; k >= 0; k--) { // cards behind it: there are more such boxes
         context.fillRect(x + 5 * k, y - 5 * k, w, h);
         context.strokeRect(x + 5 * k, y - 5 * k, w, h);
       }
-      if (camera.scale >= 18 && context.measureText(name).width < w - 8) {
+      if (scale >= 18 && context.measureText(name).width < w - 8) {
         context.fillStyle = app.palette.muted;
         context.fillText(name, x + 5, y + h - 5);
       }
@@ -204,7 +220,8 @@ class Fabric extends Picture {
     const loads = this.app.state.heat && this.heated;
     const groups = new Map();
     for (const k of members) {
-      const key = (loads ? this.pairHeat[k] + 1 : this.pairKind[k]) * 4 + this.pairWidth[k];
+      const look = this.looks[k];
+      const key = (loads ? look.heat + 1 : look.kind) * 4 + look.width;
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(k);
     }
@@ -218,7 +235,7 @@ class Fabric extends Picture {
   }
 
   lineWidth(wide) {
-    return (1 + wide * 0.8) * clamp(this.camera.scale / 34, 0.35, 1);
+    return (1 + wide * 0.8) * clamp(this.scale / 34, 0.35, 1);
   }
 
   strokePairs(context, members) {
@@ -249,16 +266,13 @@ class Fabric extends Picture {
   }
 
   setLines(context, groups) {
-    const { camera, placed, ratio } = this;
-    const places = (values, from) => Float64Array.from(values, (at) => (at * camera.scale + from) * ratio);
-    setLines(context, places(placed.x, camera.x), places(placed.y, camera.y), groups);
+    const { placed, ratio, scale } = this;
+    const places = (values, from) => Float64Array.from(values, (at) => (at * scale + from) * ratio);
+    setLines(context, places(placed.x, this.x), places(placed.y, this.y), groups);
   }
 
   drawNodes(context) {
-    const { camera, data, app, placed } = this;
-    const { scale } = camera;
-    const named = scale >= 26;
-    context.lineWidth = scale >= 14 ? 1 : 0.5;
+    const { data, app, placed, scale } = this;
     context.textAlign = "center";
     context.textBaseline = "middle";
     const origin = app.state.tree >= 0 ? data.trees[app.state.tree][1] : -1;
@@ -270,7 +284,7 @@ class Fabric extends Picture {
       const gpu = data.gpu[v] === 1;
       context.fillStyle = gpu ? app.palette.gpu : app.palette.switch;
       context.strokeStyle = gpu ? app.palette.gpuLine : app.palette.switchLine;
-      if (v === root) context.lineWidth = 3;
+      context.lineWidth = v === root ? 3 : scale >= 14 ? 1 : 0.5;
       const half = clamp(NODE * scale, 1.5, 20);
       const wide = gpu ? half : Math.min(half * 1.9, 30);
       context.beginPath();
@@ -278,8 +292,7 @@ class Fabric extends Picture {
       else context.ellipse(x, y, wide, half * 0.8, 0, 0, 2 * Math.PI);
       context.fill();
       context.stroke();
-      if (v === root) context.lineWidth = scale >= 14 ? 1 : 0.5;
-      if (!named) continue;
+      if (scale < 26) continue;
       const label = gpu ? (data.rank[v] < 0 ? "-" : String(data.rank[v])) : data.short[v];
       const size = Math.min(13, gpu ? half * (label.length > 3 ? 0.75 : 1.1) : (3.2 * wide) / Math.max(6, label.length));
       if (size < 7) continue;
@@ -301,7 +314,7 @@ class Fabric extends Picture {
     const drawn = new Set();
     const most = app.state.hops;
     const colours = app.palette.hops;
-    context.lineWidth = clamp(this.camera.scale / 14, 1.2, 2.6);
+    context.lineWidth = clamp(this.scale / 14, 1.2, 2.6);
     for (const [path, hop] of app.trees.edges(tree)) {
       if (hop > most) continue;
       context.strokeStyle = context.fillStyle = colours[(hop - 1) % colours.length];
@@ -322,7 +335,7 @@ class Fabric extends Picture {
     const length = Math.hypot(p - x, q - y);
     if (length < 2) return;
     const [dx, dy] = [(p - x) / length, (q - y) / length];
-    const half = Math.min(NODE * this.camera.scale, 20);
+    const half = Math.min(NODE * this.scale, 20);
     const cut = Math.min(half, length / 3);
     const bend = Math.min(0.07 * length, 26);
     const [mx, my] = [(x + p) / 2 - dy * bend, (y + q) / 2 + dx * bend];
@@ -393,12 +406,7 @@ class Fabric extends Picture {
 
   /* The ranks at the two ends of each edge of a tree. */
   treeEnds(k) {
-    const { trees, data } = this.app;
-    const ends = [];
-    for (let e = trees.first[k]; e < trees.first[k + 1]; e++) {
-      ends.push(data.pathNodes[trees.path[e]], data.pathNodes[trees.path[e + 1] - 1]);
-    }
-    return ends;
+    return this.app.trees.edges(k).flatMap(([path]) => [path[0], path[path.length - 1]]);
   }
 
   /* The nodes on one side of the cut, and the links that cross it. */
@@ -409,11 +417,11 @@ class Fabric extends Picture {
     const drawn = state.folded ? new Set([...inside].map((v) => this.data.twin[v])) : inside;
     for (const v of drawn) {
       const [x, y] = this.at(v);
-      const half = 0.47 * this.camera.scale;
+      const half = 0.47 * this.scale;
       context.fillRect(x - half, y - half, 2 * half, 2 * half);
     }
     context.strokeStyle = palette.cut;
-    context.lineWidth = clamp(this.camera.scale / 12, 1.5, 3.5);
+    context.lineWidth = clamp(this.scale / 12, 1.5, 3.5);
     context.setLineDash([7, 4]);
     const crossing = [];
     this.pairs.forEach(([u, v], k) => { if (inside.has(u) !== inside.has(v)) crossing.push(k); });
@@ -430,7 +438,7 @@ class Fabric extends Picture {
       if (!groups.has(category)) groups.set(category, new Set());
       groups.get(category).add(this.pairOf[link]);
     }
-    context.lineWidth = clamp(this.camera.scale / 11, 1.4, 3.4);
+    context.lineWidth = clamp(this.scale / 11, 1.4, 3.4);
     for (const [category, pairs] of groups) {
       context.strokeStyle = app.run.colours(app.state.colour, app.palette)[category];
       this.strokePairs(context, [...pairs]);
@@ -454,7 +462,7 @@ class Fabric extends Picture {
 
   markNode(context, v) {
     const [x, y] = this.at(v);
-    const half = Math.max(4, Math.min(NODE * this.camera.scale, 20) + 3);
+    const half = Math.max(4, Math.min(NODE * this.scale, 20) + 3);
     const wide = this.data.gpu[v] ? half : half * 1.6;
     context.strokeStyle = this.app.palette.select;
     context.lineWidth = 2.5;

@@ -1,4 +1,3 @@
-"use strict";
 /* What is shown, in the address: #tree=3&rows=blocks&now=12.5, where it is not as usual. A copied link
    shows the same; what is no such thing, is out of range or of another page is left aside. */
 
@@ -9,7 +8,7 @@ function writeHash(app) {
   for (const [name, usual] of Object.entries(app.usual)) if (state[name] !== usual) words.set(name, state[name]);
   if (state.selected) words.set("selected", `${state.selected.kind}.${state.selected.index}`);
   for (const [name, picture] of [["fabric", fabric], ["time", timeline]]) {
-    if (picture && picture.moved) words.set(name, picture.window().map((n) => Number(n.toPrecision(6))).join());
+    if (picture && picture.moved) words.set(name, picture.window().map((n) => round(n, 6)).join());
   }
   const text = String(words);
   if (text !== location.hash.slice(1)) history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);

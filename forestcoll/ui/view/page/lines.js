@@ -1,4 +1,3 @@
-"use strict";
 /* Thousands of lines at once: pixels set one by one take a tenth of the time of as many strokes. */
 
 const FINE = 16;
@@ -25,12 +24,7 @@ function setLines(context, px, py, groups) {
   const pixels = image.data;
   for (let at = 0; at < counts.length; at++) {
     if (counts[at] === 0) continue;
-    const share = shares[counts[at]];
-    const colour = colours[owner ? owner[at] : 0];
-    const first = 4 * at;
-    pixels[first] += (colour[0] - pixels[first]) * share;
-    pixels[first + 1] += (colour[1] - pixels[first + 1]) * share;
-    pixels[first + 2] += (colour[2] - pixels[first + 2]) * share;
+    blend(pixels, 4 * at, colours[owner ? owner[at] : 0], shares[counts[at]]);
   }
   context.putImageData(image, 0, 0);
 }
@@ -58,6 +52,11 @@ function setLine(x, y, p, q, width, height, counts, owner, group, weight) {
     counts[at] = Math.min(255, counts[at] + weight);
     if (owner !== null) owner[at] = group;
   }
+}
+
+/* A pixel, so much of it in a colour. */
+function blend(pixels, at, colour, share) {
+  for (let i = 0; i < 3; i++) pixels[at + i] += (colour[i] - pixels[at + i]) * share;
 }
 
 const KNOWN_CHANNELS = new Map();

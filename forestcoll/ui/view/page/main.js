@@ -1,4 +1,3 @@
-"use strict";
 /* The page as a whole: what is shown now, keys and buttons, and when it is drawn. */
 
 const SECONDS = 12; // that a run takes to play, at speed 1
@@ -41,6 +40,7 @@ class App {
     this.timeline = this.run ? new Timeline(byId("time"), this.run, this) : null;
     byId("time-frame").classList.toggle("empty", !this.run);
     byId("no-run").textContent = data.whyNoRun;
+    this.pictures = [this.fabric, this.timeline].filter(Boolean);
     this.panel = new Panel(data, this);
     this.wire();
     this.restore();
@@ -97,15 +97,12 @@ class App {
   }
 
   fit() {
-    this.fabric.fit();
-    if (this.timeline) this.timeline.fit();
+    for (const picture of this.pictures) picture.fit();
   }
 
   /* Another size: what was not moved by hand fits again. */
   resize() {
-    for (const picture of [this.fabric, this.timeline]) {
-      if (picture) (picture.moved ? picture.refresh() : picture.fit());
-    }
+    for (const picture of this.pictures) (picture.moved ? picture.refresh() : picture.fit());
   }
 
   /* Once in the next frame, however often it is asked for. */
@@ -120,8 +117,7 @@ class App {
   }
 
   draw() {
-    this.fabric.draw();
-    if (this.timeline) this.timeline.draw();
+    for (const picture of this.pictures) picture.draw();
     if (!this.state.playing) this.keep();
   }
 
@@ -186,16 +182,14 @@ class App {
   }
 
   linksOf(thing) {
-    const links = new Set();
-    if (thing && thing.kind === "pair") {
-      this.fabric.pairs[thing.index].slice(2).forEach((e) => { if (e >= 0) links.add(e); });
-    }
     const { linkClass, tail, head } = this.data;
-    for (let e = 0; e < linkClass.length && thing; e++) {
-      if (thing.kind === "class" && linkClass[e] === thing.index) links.add(e);
-      if (thing.kind === "node" && (tail[e] === thing.index || head[e] === thing.index)) links.add(e);
-    }
-    return links;
+    const { kind, index } = thing || {};
+    if (kind === "pair") return new Set(this.fabric.linksIn(index));
+    const within = {
+      class: (e) => linkClass[e] === index,
+      node: (e) => tail[e] === index || head[e] === index,
+    }[kind];
+    return new Set(within ? [...linkClass.keys()].filter(within) : []);
   }
 
   showTree(tree) {
@@ -231,26 +225,19 @@ class App {
     if (what.theme) this.setTheme(what.theme);
     if ("folded" in what) this.fabric.fit();
     if (what.rows) this.timeline.fit();
-    this.fabric.stale = true;
-    if (this.timeline) this.timeline.stale = true;
+    for (const picture of this.pictures) picture.stale = true;
     this.tell();
   }
 
   /* Buttons and texts as the state is. */
   tell() {
     const { state, data } = this;
-    const press = (name, wanted) => byId(name).setAttribute("aria-pressed", String(wanted));
-    press("tree-all", state.allTrees);
-    press("heat", state.heat);
-    press("cut", state.cut >= 0);
-    press("folded", state.folded);
-    press("play", state.playing);
-    byId("play").textContent = state.playing ? "stop" : "play";
-    byId("tree-controls").hidden = !this.trees;
-    byId("run-controls").hidden = !this.run;
-    byId("cut").hidden = !this.cuts.length;
-    byId("heat").hidden = !this.fabric.heated;
-    byId("folded").hidden = !data.folded;
+    const { allTrees, heat, folded, playing } = state;
+    const pressed = { "tree-all": allTrees, heat, cut: state.cut >= 0, folded, play: playing };
+    for (const [name, on] of Object.entries(pressed)) byId(name).setAttribute("aria-pressed", String(on));
+    byId("play").textContent = playing ? "stop" : "play";
+    const there = { "tree-controls": this.trees, "run-controls": this.run, cut: this.cuts.length, heat: this.fabric.heated, folded: data.folded };
+    for (const [name, on] of Object.entries(there)) byId(name).hidden = !on;
     byId("rows").value = state.rows;
     byId("rows").disabled = this.kinds.length < 2;
     for (const option of byId("rows").options) option.hidden = option.disabled = !this.kinds.includes(option.value);
@@ -260,7 +247,7 @@ class App {
     byId("tree-name").textContent = this.treeName();
     const facts = [...data.facts];
     if (data.treesNote) facts.push(["in the page", data.treesNote]);
-    if (state.folded) facts.push(["drawn", data.folded.note]);
+    if (folded) facts.push(["drawn", data.folded.note]);
     if (state.tree >= 0) {
       const [number, root, phase, share] = data.trees[state.tree];
       facts.unshift(["tree", `${number}: ${phase}, root ${data.nodes[root]}, ${exact(share)} of the data`]);
@@ -304,6 +291,7 @@ class App {
 
   press(key) {
     const { state } = this;
+    const next = (list, value) => list[(list.indexOf(value) + 1) % list.length];
     const acts = {
       "[": () => this.showTree(state.tree < 0 ? -1 : state.tree - 1),
       "]": () => this.showTree(state.tree + 1),
@@ -312,8 +300,8 @@ class App {
       ".": () => this.changeHops(1),
       h: () => this.change({ heat: !state.heat }),
       g: () => this.data.folded && this.change({ folded: !state.folded }),
-      r: () => this.run && this.change({ rows: this.kinds[(this.kinds.indexOf(state.rows) + 1) % this.kinds.length] }),
-      b: () => this.run && this.change({ colour: this.run.modes[(this.run.modes.indexOf(state.colour) + 1) % this.run.modes.length] }),
+      r: () => this.run && this.change({ rows: next(this.kinds, state.rows) }),
+      b: () => this.run && this.change({ colour: next(this.run.modes, state.colour) }),
       c: () => this.nextCut(),
       f: () => this.fit(),
       d: () => this.change({ theme: this.theme === "dark" ? "light" : "dark" }),
@@ -334,8 +322,8 @@ class App {
     const factor = { "+": 1.25, "=": 1.25, "-": 0.8 }[event.key];
     const { fabric } = this;
     if (!factor && !steps[event.key]) return;
-    if (factor) fabric.camera.zoom(factor, fabric.width / 2, fabric.height / 2);
-    fabric.moveBy(...(steps[event.key] || [0, 0]));
+    if (factor) fabric.zoom(factor, fabric.width / 2, fabric.height / 2);
+    else fabric.moveBy(...steps[event.key]);
     event.preventDefault();
   }
 
@@ -346,16 +334,17 @@ class App {
     const bar = state.selected && state.selected.kind === "bar" ? state.selected.index : -1;
     const count = run.start.length;
     const row = bar < 0 ? 0 : run.row[bar];
+    const go = (index) => () => this.select({ kind: "bar", index }, true);
     const acts = {
       "+": () => timeline.zoomTime(1.25, middle),
       "=": () => timeline.zoomTime(1.25, middle),
       "-": () => timeline.zoomTime(0.8, middle),
       "}": () => timeline.zoomRows(1.25, AXIS),
       "{": () => timeline.zoomRows(0.8, AXIS),
-      ArrowRight: () => this.select({ kind: "bar", index: Math.min(count - 1, bar + 1) }, true),
-      ArrowLeft: () => this.select({ kind: "bar", index: Math.max(0, bar - 1) }, true),
-      ArrowDown: () => this.select({ kind: "bar", index: run.first[Math.min(run.names.length - 1, row + 1)] }, true),
-      ArrowUp: () => this.select({ kind: "bar", index: run.first[Math.max(0, row - 1)] }, true),
+      ArrowRight: go(Math.min(count - 1, bar + 1)),
+      ArrowLeft: go(Math.max(0, bar - 1)),
+      ArrowDown: go(run.first[Math.min(run.names.length - 1, row + 1)]),
+      ArrowUp: go(run.first[Math.max(0, row - 1)]),
     };
     if (!acts[event.key] || !count) return;
     acts[event.key]();

@@ -1,4 +1,3 @@
-"use strict";
 /* Colours, light and dark. Texts have a contrast of 4.5 at least to what they stand on.
 
    Each says one thing. Kinds (phases, bandwidths, trees) are hues that differ for the colour-blind too;

@@ -1,4 +1,3 @@
-"use strict";
 /* What stands beside the pictures: figures, search, colours, classes of links. Texts only: no HTML. */
 
 const MOST_FOUND = 12;
@@ -31,12 +30,11 @@ class Panel {
 
   /* Names and figures of a thing: [[name, value], ...]. */
   describe(thing) {
-    if (!thing) return [];
-    if (thing.kind === "node") return this.describeNode(thing.index);
-    if (thing.kind === "bar") return this.describeBar(thing.index);
-    if (thing.kind === "class") return this.describeClass(thing.index);
-    const [, , there, back] = this.app.fabric.pairs[thing.index];
-    return [there, back].filter((e) => e >= 0).flatMap((e) => this.describeLink(e));
+    return thing ? this[thing.kind](thing.index) : [];
+  }
+
+  pair(k) {
+    return this.app.fabric.linksIn(k).flatMap((e) => this.describeLink(e));
   }
 
   describeFigures(index) {
@@ -50,23 +48,23 @@ class Panel {
     const { nodes, tail, head, linkClass, linkBytes, linkUse } = this.data;
     const rows = [["link", `${nodes[tail[e]]} -> ${nodes[head[e]]}`], ...this.describeFigures(linkClass[e])];
     if (linkBytes) {
-      rows.push(["simulated", `${showBytes(linkBytes[e])}, busy ${Number(linkUse[e].toPrecision(4))} % of the time`]);
+      rows.push(["simulated", `${showBytes(linkBytes[e])}, busy ${round(linkUse[e], 4)} % of the time`]);
     }
     return rows;
   }
 
-  describeNode(v) {
+  node(v) {
     const { nodes, gpu, rank, tail, head, twin } = this.data;
     const { state, fabric } = this.app;
     const links = [...this.app.linksOf({ kind: "node", index: v })];
-    const rate = (ends) => Number(links.reduce((sum, e) => sum + (ends[e] === v) * fabric.rates[e], 0).toPrecision(6));
+    const rate = (ends) => round(links.reduce((sum, e) => sum + (ends[e] === v) * fabric.rates[e], 0), 6);
     const kind = gpu[v] ? (rank[v] < 0 ? "GPU, no rank" : `GPU, rank ${rank[v]}`) : "switch";
     const rows = [["node", nodes[v]], ["is", kind], ["links", `${links.length}: ${rate(tail)} GB/s out, ${rate(head)} GB/s in`]];
     if (state.folded && fabric.alike[twin[v]] > 1) rows.push(["alike", `${fabric.alike[twin[v]] - 1} more`]);
     return rows;
   }
 
-  describeBar(k) {
+  bar(k) {
     const { run, data } = this.app;
     const row = run.row[k];
     const rows = [
@@ -79,13 +77,13 @@ class Panel {
       const ends = [data.tail[links[0]], data.head[links[links.length - 1]]];
       const amount = run.amounts[data.amount[k]];
       const rate = amount / (run.end[k] - run.start[k] || 1) / 1000;
-      rows.push(["moves", `${showBytes(amount)}, ${Number(rate.toPrecision(4))} GB/s`]);
-      rows.push(["over", `${data.nodes[ends[0]]} -> ${data.nodes[ends[1]]}, ${links.length === 1 ? "1 link" : `${links.length} links`}`]);
+      rows.push(["moves", `${showBytes(amount)}, ${round(rate, 4)} GB/s`]);
+      rows.push(["over", `${data.nodes[ends[0]]} -> ${data.nodes[ends[1]]}, ${plural(links.length, "link")}`]);
     }
     return rows;
   }
 
-  describeClass(index) {
+  class(index) {
     const count = this.app.linksOf({ kind: "class", index }).size;
     return [["links", `${count} of the same figures`], ...this.describeFigures(index)];
   }
@@ -142,10 +140,9 @@ class Panel {
     for (const index of order.slice(0, MOST_CLASSES)) {
       const [bandwidth, load, percent] = this.data.classes[index];
       const row = body.insertRow();
-      const name = counts[index] === 1 ? "1 link" : `${counts[index]} links`;
-      append(row.insertCell(), "button", name, () => this.app.select({ kind: "class", index }));
+      append(row.insertCell(), "button", plural(counts[index], "link"), () => this.app.select({ kind: "class", index }));
       for (const [text, unit] of [[bandwidth, ""], [load, ""], [percent, " %"]]) {
-        if (text !== undefined) row.insertCell().textContent = Number(toNumber(text).toPrecision(4)) + unit;
+        if (text !== undefined) row.insertCell().textContent = round(toNumber(text), 4) + unit;
       }
     }
     if (order.length > MOST_CLASSES) {

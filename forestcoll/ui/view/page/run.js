@@ -1,4 +1,3 @@
-"use strict";
 /* The simulated run: its bars, what they are coloured by, and the rows that they lie in. */
 
 class Run {
@@ -20,22 +19,19 @@ class Run {
         this.end[k] = (at += data.length[k]) * tick;
       }
     }
-    this.wayKind = this.slowestLinks(kindOf);
+    // Per way the kind of its slowest link; kinds are numbered from the fastest on.
+    this.wayKind = Uint8Array.from(data.waySizes, (_, way) => this.along(way).reduce((most, link) => Math.max(most, kindOf[link]), 0));
     this.modes = this.trees ? ["phase", "kind", "tree"] : ["phase", "kind"];
     this.known = {};
   }
 
-  /* Per way the kind of its slowest link; kinds are numbered from the fastest on. */
-  slowestLinks(kindOf) {
-    return Uint8Array.from(this.data.waySizes, (size, way) => {
-      const links = this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1]);
-      return links.reduce((most, link) => Math.max(most, kindOf[link]), 0);
-    });
+  /* The links of a way. */
+  along(way) {
+    return this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1]);
   }
 
   linksOf(bar) {
-    const way = this.data.way[bar];
-    return [...this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1])];
+    return [...this.along(this.data.way[bar])];
   }
 
   /* Per bar the number of its category: of phases, of kinds of links (the last one: local work), or of
@@ -68,26 +64,20 @@ class Run {
 
   /* Links at work and the category of what they carry. */
   activeLinks(now, mode) {
-    const { start, end, data, wayFirst } = this;
+    const { start, end, data } = this;
     const { of } = this.categories(mode);
-    const ways = new Int8Array(wayFirst.length).fill(-1);
+    const ways = new Int8Array(data.waySizes.length).fill(-1);
     for (let k = 0; k < start.length; k++) if (start[k] <= now && now < end[k]) ways[data.way[k]] = of[k];
     const links = new Map();
-    for (let w = 0; w + 1 < wayFirst.length; w++) {
-      for (let i = wayFirst[w]; ways[w] >= 0 && i < wayFirst[w + 1]; i++) links.set(data.wayLinks[i], ways[w]);
-    }
+    ways.forEach((category, way) => {
+      if (category >= 0) for (const link of this.along(way)) links.set(link, category);
+    });
     return links;
   }
 
   /* Per way whether it uses one of the links. */
   waysOver(links) {
-    const found = new Uint8Array(this.wayFirst.length);
-    for (let w = 0; w + 1 < this.wayFirst.length; w++) {
-      for (let i = this.wayFirst[w]; i < this.wayFirst[w + 1]; i++) {
-        if (links.has(this.data.wayLinks[i])) found[w] = 1;
-      }
-    }
-    return found;
+    return Uint8Array.from(this.data.waySizes, (_, way) => this.along(way).some((link) => links.has(link)));
   }
 }
 

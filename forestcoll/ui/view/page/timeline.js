@@ -1,4 +1,3 @@
-"use strict";
 /* The time line: rows of a run, and in each how much is at work from moment to moment, by colour. */
 
 const GUTTER = 142;
@@ -165,6 +164,8 @@ class Timeline extends Picture {
     context.fillStyle = this.app.palette.page;
     context.fillRect(0, 0, GUTTER - 2, this.height);
     context.fillRect(0, 0, this.width, AXIS);
+    context.textBaseline = "middle";
+    context.textAlign = "left";
     this.drawNames(context);
     this.drawAxis(context);
   }
@@ -248,8 +249,7 @@ class Timeline extends Picture {
     const levels = new Float64Array(colours.length);
     const paint = (x, from, to, colour, share) => {
       for (let row = Math.max(top, from); row < to; row++) {
-        const at = 4 * (row * width + x);
-        for (let i = 0; i < 3; i++) data[at + i] += (colour[i] - data[at + i]) * share;
+        blend(data, 4 * (row * width + x), colour, share);
       }
     };
     for (let x = 0; x < width; x++) {
@@ -276,10 +276,8 @@ class Timeline extends Picture {
   }
 
   drawNames(context) {
-    const { palette } = this.app;
     const { rows } = this;
-    context.textBaseline = "middle";
-    context.textAlign = "left";
+    const { palette } = this.app;
     let last = AXIS;
     for (const [rank, begin, end] of this.ranksInSight()) {
       const y = Math.max(this.yAt(begin), AXIS) + Math.min(8, ((end - begin) * this.rowHeight) / 2);
@@ -303,8 +301,6 @@ class Timeline extends Picture {
     const { palette } = this.app;
     const { width } = this;
     context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    context.textAlign = "left";
     context.fillStyle = palette.muted;
     context.fillText(this.rows.note || "time", 8, 13, GUTTER - 12);
     const rough = 90 * this.perPixel;

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import Any
 
 import click
 
 from forestcoll.common.clock import Clock
 from forestcoll.common.errors import PlanError
+from forestcoll.compile import alltoall_plans
+from forestcoll.compile.alltoall_plans import Plan
 from forestcoll.compile.request import ROUTES, Request
+from forestcoll.program.targets import PlanFormat, Target
+from forestcoll.solver.alltoall import demand as demands
+from forestcoll.solver.alltoall import file, flows, reference_routes, rounding, spread
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.study.explain.exchange import explain_exchange
+from forestcoll.topology import Topology
 from forestcoll.ui.cli import files, writing
 from forestcoll.ui.cli.messages import answer, put, show_progress
 from forestcoll.ui.cli.options import Machine
-
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-    from forestcoll.compile.alltoall_plans import Plan
-    from forestcoll.program.targets import PlanFormat, Target
-    from forestcoll.solver.alltoall.demand import Demand
-    from forestcoll.solver.alltoall.flows import Optimum
-    from forestcoll.solver.alltoall.reference_routes import Reference
-    from forestcoll.solver.alltoall.routes import Routes
-    from forestcoll.topology import Topology
-    from forestcoll.verify.simulate import Band
+from forestcoll.ui.report import alltoall as words
+from forestcoll.ui.report import explanation
+from forestcoll.verify import simulate
 
 COMPARED = 1024
 """Ranks up to which the usual ways are counted beside the optimum."""
@@ -44,12 +44,6 @@ def optimum(
         check_matrix(str(request.collective), matrix)
         text = None if matrix is None else files.read_text(matrix)
         topology = machine.load()
-
-        from forestcoll.solver.alltoall import file, flows, reference_routes
-        from forestcoll.study.explain import exchange
-        from forestcoll.ui.report import alltoall as words
-        from forestcoll.ui.report import explanation
-
         where = files.destination(output, ("flows",), (), {"flows": file.SUFFIX})
         path = where.paths(f"{topology.name}.{request.collective}").get("flows")
         writing.prepare([path] if path else [], force)
@@ -57,7 +51,7 @@ def optimum(
     with show_progress("optimum") as progress:
         with clock.stage("solve"):
             best = flows.solve(demand)
-        ways: dict[Reference, Fraction | None] = {}
+        ways: dict[reference_routes.Reference, Fraction | None] = {}
         with clock.stage("compare"):
             if len(demand.graph.ranks) <= COMPARED:
                 ways = {
@@ -67,14 +61,14 @@ def optimum(
         why = None
         if explain:
             with clock.stage("explain"):
-                why = exchange.explain_exchange(best, progress)
+                why = [*explanation.exchange(explain_exchange(best, progress))]
     if output == "-":
         put(file.dumps(best, topology.name))
         return
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
     result = words.optimum(best, topology.name, clock.seconds, path, ways)
-    answer(as_json, result, explanation=[*explanation.exchange(why)] if why else None)
+    answer(as_json, result, explanation=why)
 
 
 def synthesize(job: files.Job, needed: bool) -> None:
@@ -82,11 +76,7 @@ def synthesize(job: files.Job, needed: bool) -> None:
     clock, notes, request, where = Clock(), list[str](), job.request, job.where
     with clock.stage("load"):
         topology = job.machine.load()
-
-        from forestcoll.solver.alltoall import file, flows
-        from forestcoll.ui.report import alltoall as words
-
-        paths = where.paths(f"{topology.name}.{request.collective}")
+        paths: dict[Any, Any] = where.paths(f"{topology.name}.{request.collective}")
         writing.prepare(paths.values(), job.force)
         demand = _demand_of(topology, request, None)
     with show_progress("optimum") as progress:
@@ -95,32 +85,34 @@ def synthesize(job: files.Job, needed: bool) -> None:
         progress("routes", 0.3)
         with clock.stage("routes"):
             routes = _routes(best, request, request.files == (ROUTES,), notes)
-        own_plans: list[Plan] = []
-        for form, limits in request.targets(topology.name).items():
+        plans: list[Plan] = []
+        for form, target in request.targets(topology.name).items():
             progress(form, 0.6)
             with clock.stage(form):
-                own_plans += _plan(routes, form, limits, topology.name, request, needed, notes)
+                plan = _plan(routes, form, target, topology.name, request, needed, notes)
+                plans += [plan] if plan else []
         progress("simulating", 0.8)
-        bands = _simulate(own_plans, topology, clock)
-    texts: dict[str, str] = {plan.format: plan.text for plan in own_plans}
+        bands: dict[str, simulate.Band] = {}
+        if plans:  # what each reaches in simulated time, where that is not too many ranks
+            with clock.stage("simulate"):
+                played = [(p.format, simulate.plan_band(p.program, topology)) for p in plans]
+            bands = {form: band for form, band in played if band is not None}
+    texts: dict[str, str] = {plan.format: plan.text for plan in plans}
     if ROUTES in request.files:
         texts[ROUTES] = file.dumps(routes, topology.name)
     paths = job.write_texts(texts, paths)
     seconds = clock.seconds
-    job.tell(words.routes(routes, topology.name, own_plans, bands, seconds, paths, notes))
+    job.tell(words.routes(routes, topology.name, plans, bands, seconds, paths, notes))
 
 
-def _routes(best: Optimum, request: Request, alone: bool, notes: list[str]) -> Routes:
+def _routes(best: flows.Optimum, request: Request, alone: bool, notes: list[str]) -> Routes:
     """Whole units of the optimum's flows; `alone`: no plan is made of them."""
-    from forestcoll.solver.alltoall import rounding
-    from forestcoll.solver.alltoall import spread as spreading
-
     if request.spread:
-        factor = spreading.boxes_of(best.demand.graph).factor
+        factor = spread.boxes_of(best.demand.graph).factor
         notes.append(
             f"blocks of any size: at most {factor} times the best time, whatever the sizes"
         )
-        return spreading.spread(best)
+        return spread.spread(best)
     share = None if request.min_percent is None else request.min_percent / 100
     return rounding.route(best, request.units, share, share is None and not alone)
 
@@ -128,36 +120,23 @@ def _routes(best: Optimum, request: Request, alone: bool, notes: list[str]) -> R
 def _plan(
     routes: Routes,
     form: PlanFormat,
-    limit: Target,
+    target: Target,
     name: str,
     request: Request,
     needed: bool,
     notes: list[str],
-) -> list[Plan]:
+) -> Plan | None:
     """The plan of routes; none where it is not `needed` and cannot be, and a note says why."""
-    from forestcoll.compile import alltoall_plans as plans
-
     try:
-        plan = plans.make(routes, form, limit, name, request.protocol)
+        plan = alltoall_plans.make(routes, form, target, name, request.protocol)
     except PlanError as error:
         if needed:
             raise
         notes.append(f"no {form}: {error}")
-        return []
+        return None
     if plan.note:
         notes.append(plan.note)
-    return [plan]
-
-
-def _simulate(plans: list[Plan], topology: Topology, clock: Clock) -> dict[str, Band]:
-    """What each plan reaches in simulated time with much data, where that is not too many ranks."""
-    from forestcoll.verify import simulate
-
-    if not plans:
-        return {}
-    with clock.stage("simulate"):
-        bands = {plan.format: simulate.plan_band(plan.program, topology) for plan in plans}
-    return {form: band for form, band in bands.items() if band is not None}
+    return plan
 
 
 def check_matrix(kind: str, matrix: object) -> None:
@@ -170,14 +149,11 @@ def check_matrix(kind: str, matrix: object) -> None:
         )
 
 
-def _demand_of(topology: Topology, request: Request, matrix: str | None) -> Demand:
+def _demand_of(topology: Topology, request: Request, matrix: str | None) -> demands.Demand:
     """What the options ask to send; `matrix` is the text of a file."""
-    from forestcoll.solver.alltoall import demand
-    from forestcoll.solver.alltoall.demand import parse
-
     ranks, relays = request.ranks, request.relays
     if request.groups:
-        return demand.in_groups(topology, request.groups, relays)
+        return demands.in_groups(topology, request.groups, relays)
     if matrix is None:
-        return demand.uniform(topology, ranks, relays)
-    return demand.alltoallv(topology, parse(matrix, "--matrix"), ranks, relays)
+        return demands.uniform(topology, ranks, relays)
+    return demands.alltoallv(topology, demands.parse(matrix, "--matrix"), ranks, relays)
