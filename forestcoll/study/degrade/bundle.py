@@ -10,7 +10,7 @@ what its `failure.json`, written last, says are not made again. Both records are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -189,7 +189,8 @@ def make_bundle(
     resumed = sum(note is not None for note in notes.values())
     todo = [failure for failure, note in notes.items() if note is None]
     done = resumed
-    for failure, result in (spread or one_by_one)(request, todo):
+    each = spread(request, todo) if spread else ((f, make(request, f)) for f in todo)
+    for failure, result in each:
         note = result.note(failure, digest)
         place = folder / folder_of(failure)
         texts = {place / name: text for name, text in result.texts.items()}
@@ -214,9 +215,3 @@ def make_bundle(
         path.unlink(missing_ok=True)  # of this bundle, for other kinds of failures
         write({path: text})
     return {**index, "resumed": resumed}
-
-
-def one_by_one(request: Request, failures: Iterable[Failure]) -> Iterator[tuple[Failure, Made]]:
-    """Each failure in turn, in this process."""
-    for failure in failures:
-        yield failure, make(request, failure)

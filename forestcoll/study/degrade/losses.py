@@ -156,7 +156,9 @@ def report_losses(
         members = classes(graph, failures, root)
     with clock.stage("failures"):
         old = _of_forest(forest, failures)
-        least = _least(old, members)
+        least: dict[int, Fraction] = {}  # by class, of what the forest in use leaves, the most
+        for rate, member in zip(old, members, strict=True):
+            least[member] = max(rate or Fraction(0), least.get(member, Fraction(0)))
         say = partial(clock.report, "failures")
         new = _of_optimum(
             workload, failures, least, best.algbw, say, {} if solved is None else solved
@@ -219,14 +221,6 @@ def _of_forest(forest: Forest, failures: Sequence[Failure]) -> list[Fraction | N
         least = min(rates, default=whole)
         algbws.append(None if lost or not least else min(whole, least))
     return algbws
-
-
-def _least(old: Sequence[Fraction | None], members: Sequence[int]) -> dict[int, Fraction]:
-    """First failure of each class -> what the forest in use leaves of the best of its failures."""
-    rates: dict[int, Fraction] = {}
-    for rate, member in zip(old, members, strict=True):
-        rates[member] = max(rate or Fraction(0), rates.get(member, Fraction(0)))
-    return rates
 
 
 class New(NamedTuple):

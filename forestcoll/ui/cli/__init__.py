@@ -101,12 +101,6 @@ def _flush(code: int) -> int:
     return messages.complain(error.strerror or str(error), 1)
 
 
-def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        click.echo(f"forestcoll {forestcoll.__version__}")
-        ctx.exit()
-
-
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": hints.WIDTH},
     epilog=hints.examples(
@@ -120,14 +114,7 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         "fish: _FORESTCOLL_COMPLETE=fish_source forestcoll | source",
     ),
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version and exit.",
-)
+@click.version_option(forestcoll.__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Compile a topology into a proven bandwidth-optimal collective schedule, and run it."""
 

@@ -28,9 +28,10 @@ def quiet() -> bool:
     return context is not None and bool(context.meta.get(_QUIET))
 
 
-def be_quiet(context: click.Context) -> None:
-    """Let `--quiet` hold for the command under way."""
-    context.meta[_QUIET] = True
+def be_quiet(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Let `--quiet` hold for the command under way, if it is asked for."""
+    if asked:
+        context.meta[_QUIET] = True
 
 
 def show_progress(start: str = "starting") -> StageProgress:

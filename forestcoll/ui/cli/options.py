@@ -365,18 +365,15 @@ def _parameter(name: str, option: Option) -> click.Parameter:
     )
 
 
-def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
-        messages.be_quiet(ctx)
-
-
 def add_quiet(command: click.Command) -> None:
     """`--quiet` for a command or a group, and help that is not too wide."""
     command.context_class = hints.HelpContext
     words = "Say what is wrong and what was asked for, no more: no notes, reports, progress."
     names = ("--quiet", "-q")
     command.params.append(
-        click.Option(names, is_flag=True, expose_value=False, callback=_be_quiet, help=words)
+        click.Option(
+            names, is_flag=True, expose_value=False, callback=messages.be_quiet, help=words
+        )
     )
 
 

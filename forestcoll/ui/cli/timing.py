@@ -4,6 +4,7 @@ bytes of a plan are ready, and which are needed, when.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,9 @@ from forestcoll.ui.cli.process import guard, size_of
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
-    from forestcoll.study.figures import Figures
     from forestcoll.study.predict import Prediction
     from forestcoll.topology import Topology
-    from forestcoll.verify.simulate import Options, Rule, Timing
+    from forestcoll.verify.simulate import Rule
 
 DEFAULT_TIMED = 2**30
 
@@ -86,14 +86,19 @@ def time(
 
     Plays all messages, signals and thread blocks on the links. No kernel launches, no caches.
     """
+    from forestcoll import plans
     from forestcoll.compile import verdict
     from forestcoll.program.targets import TARGETS
+    from forestcoll.schedule import forest_file
+    from forestcoll.schedule.forest import check
     from forestcoll.solver.alltoall.file import looks_like_one
+    from forestcoll.study.figures import figures_of
+    from forestcoll.study.predict import NO_LATENCIES
     from forestcoll.ui.report import runs
     from forestcoll.ui.view.subject import NO_ORDER
-    from forestcoll.verify.simulate import Options
+    from forestcoll.verify import simulate
 
-    chosen = Options(
+    chosen = simulate.Options(
         latency=latency,
         signal=signal,
         block_rate=block_rate,
@@ -111,74 +116,36 @@ def time(
             f"{plan}: {NO_ORDER}: 'forestcoll time' takes those ('forestcoll synthesize -c "
             "alltoall' writes them beside the routes)"
         )
-    play = _time_plan if verdict.is_plan(text) else _time_forest
-    played = play(text, plan, topology, sizes, rules, chosen)
-    answer(as_json, runs.simulation(*played, shown))
+    if verdict.is_plan(text):
+        program = plans.loads(text, plan)
+        prediction = predict(program, plan, topology)
+        site, figures, kinds = (
+            prediction.site,
+            prediction.figures,
+            [(program.style, program.protocol)],
+        )
+        title = f"{program.collective} on {program.name or plan}, {program.n} ranks"
+        unknown, links = site.note, site.links
+        played = (
+            simulate.run_each(program, site.where, size, rules, links=links, options=chosen)
+            for size in sizes
+        )
+    else:
+        forest = forest_file.loads(text, plan)
+        check(forest)
+        links = topology or verdict.machine_of(forest.graph, forest.name)
+        figures, kinds = figures_of(forest), []
+        title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
+        unknown = NO_LATENCIES if links is None else ""
+        run = partial(simulate.run_forest, forest, topology=links, options=chosen)
+        played = ([run(size, rule=rule) for rule in rules] for size in sizes)
+    if unknown and latency is None:
+        note(unknown)
+    with show_progress(f"simulating {plan}"):
+        timings = [timing for each in played for timing in each]
+    model = chosen.words(kinds, rules_of(rules), links is not None)
+    answer(as_json, runs.simulation(title, figures, timings, model, shown))
     return 0
-
-
-Found = tuple[str, "Figures", "list[Timing]", str]
-"""A title, what links allow, the times, and the model in words."""
-
-
-def _time_plan(
-    text: str,
-    source: str,
-    topology: Topology | None,
-    sizes: tuple[int, ...],
-    rules: tuple[Rule | None, ...],
-    chosen: Options,
-) -> Found:
-    from forestcoll import plans
-    from forestcoll.verify import simulate
-
-    program = plans.loads(text, source)
-    prediction = predict(program, source, topology)
-    if prediction.site.note and chosen.latency is None:
-        note(prediction.site.note)
-    where, links = prediction.site.where, prediction.site.links
-    with show_progress(f"simulating {source}"):
-        timings = [
-            timing
-            for size in sizes
-            for timing in simulate.run_each(
-                program, where, size, rules, links=links, options=chosen
-            )
-        ]
-    title = f"{program.collective} on {program.name or source}, {program.n} ranks"
-    model = chosen.words([(program.style, program.protocol)], rules_of(rules), links is not None)
-    return title, prediction.figures, timings, model
-
-
-def _time_forest(
-    text: str,
-    source: str,
-    topology: Topology | None,
-    sizes: tuple[int, ...],
-    rules: tuple[Rule | None, ...],
-    chosen: Options,
-) -> Found:
-    from forestcoll.compile.verdict import machine_of
-    from forestcoll.schedule import forest_file
-    from forestcoll.schedule.forest import check
-    from forestcoll.study.figures import figures_of
-    from forestcoll.study.predict import NO_LATENCIES
-    from forestcoll.verify import simulate
-
-    forest = forest_file.loads(text, source)
-    check(forest)
-    topology = topology or machine_of(forest.graph, forest.name)
-    if topology is None and chosen.latency is None:
-        note(NO_LATENCIES)
-    with show_progress(f"simulating {source}"):
-        timings = [
-            simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)
-            for size in sizes
-            for rule in rules
-        ]
-    title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
-    model = chosen.words((), rules_of(rules), topology is not None)
-    return title, figures_of(forest), timings, model
 
 
 @command(

@@ -125,30 +125,28 @@ def write_all(
     home = _home(texts)
     with _as_output_error(home), hold() as held, claim(home, held) as staging:
         check_free(texts, force)
-        goes = _going(home, texts, {} if earlier is None else earlier())
-        staged = {}
+        staged: dict[Path, tuple[str | None, str]] = {}
+        # the earlier files that have to go: they lie in the home folder and are what they were
+        for path, digest in ({} if earlier is None else earlier()).items():
+            if path in texts or not path.is_relative_to(home) or ".." in path.parts:
+                continue
+            with contextlib.suppress(OutputError):
+                _check_folders(home, path)
+                if digest_of(path) == digest:
+                    staged[path] = None, ""
         for number, (path, text) in enumerate(texts.items()):
             held.check()
             _check_folders(home, path)
             data = text.encode() if isinstance(text, str) else text
             (staging / f"new-{number}").write_bytes(data)
             staged[path] = f"new-{number}", sha256(data).hexdigest()
-        _carry_out(home, staging, _plan(home, staged, goes))
-
-
-def _going(
-    home: Path, texts: Mapping[Path, str | bytes], earlier: Mapping[Path, str]
-) -> list[Path]:
-    """The earlier files that have to go: they lie in the home folder and are what they were."""
-    kept = []
-    for path, sha256 in earlier.items():
-        if path in texts or not path.is_relative_to(home) or ".." in path.parts:
-            continue
-        with contextlib.suppress(OutputError):
-            _check_folders(home, path)
-            if digest_of(path) == sha256:
-                kept.append(path)
-    return kept
+        changes: list[Change] = []
+        for path, (new, digest) in staged.items():
+            old = f"old-{len(changes)}" if os.path.lexists(path) else None
+            changes.append(Change(str(path.relative_to(home)), new, digest, old))
+        missing = {p for path in texts for p in path.parents if p.is_relative_to(home)}
+        folders = sorted(str(p.relative_to(home)) for p in missing if not p.exists())
+        _carry_out(home, staging, Journal(tuple(changes), tuple(folders)))
 
 
 def digest_of(path: Path) -> str | None:
@@ -177,18 +175,6 @@ def _check_folders(home: Path, path: Path) -> None:
             )
 
 
-def _plan(home: Path, staged: Mapping[Path, tuple[str, str]], goes: Iterable[Path]) -> Journal:
-    """What is to be done."""
-    changes: list[Change] = []
-    for path in [*goes, *staged]:
-        old = f"old-{len(changes)}" if os.path.lexists(path) else None
-        new, sha256 = staged.get(path, (None, ""))
-        changes.append(Change(str(path.relative_to(home)), new, sha256, old))
-    missing = {p for path in staged for p in path.parents if p.is_relative_to(home)}
-    folders = sorted(str(p.relative_to(home)) for p in missing if not p.exists())
-    return Journal(tuple(changes), tuple(folders))
-
-
 def _carry_out(home: Path, staging: Path, journal: Journal) -> None:
     """Put every file in its place and take the others away, or nothing of it.
 
@@ -196,8 +182,10 @@ def _carry_out(home: Path, staging: Path, journal: Journal) -> None:
     """
     *others, last = journal.changes
     alone = not others
-    if not alone:
-        _note(staging, journal)
+    if not alone:  # the journal first, whole or not at all
+        draft = staging / "draft.json"
+        draft.write_text(json.dumps({"format": FORMAT, **asdict(journal)}), encoding="utf-8")
+        os.replace(draft, staging / JOURNAL)
     try:
         for change in [] if alone else [last, *others]:
             if change.old is not None:
@@ -213,13 +201,6 @@ def _carry_out(home: Path, staging: Path, journal: Journal) -> None:
     except BaseException:
         _undo(home, staging, journal)
         raise
-
-
-def _note(staging: Path, journal: Journal) -> None:
-    """Write the journal, whole or not at all."""
-    draft = staging / "draft.json"
-    draft.write_text(json.dumps({"format": FORMAT, **asdict(journal)}), encoding="utf-8")
-    os.replace(draft, staging / JOURNAL)
 
 
 def place(source: Path, target: Path, replaces: bool) -> None:
@@ -262,13 +243,6 @@ def _undo(home: Path, staging: Path, journal: Journal) -> None:
             f"{home}: cannot undo what was begun ({error.strerror or error}); earlier files are in "
             f"{staging}, and the next command that writes there tries again"
         ) from error
-
-
-def _recover(home: Path, staging: Path) -> None:
-    """Undo what a run that was killed had begun. Raises OutputError for a journal that is none."""
-    if (staging / JOURNAL).is_file():
-        _undo(home, staging, _read(home, staging))
-    remove_staging(staging)
 
 
 def _read(home: Path, staging: Path) -> Journal:
@@ -336,13 +310,22 @@ def remove_staging(staging: Path) -> None:
 
 
 def _wait(home: Path, folders: list[Path], held: Held) -> int:
-    """A file descriptor of `home`, locked if that can be, with a staging folder of our own."""
+    """A file descriptor of `home`, locked if that can be, with a staging folder of our own.
+
+    Makes the folder and those above it; `folders` gets what was missing, outermost first.
+    """
     began = time.monotonic()
     while True:
         held.check()
-        _make(home, folders)
+        for above in reversed([p for p in (home, *home.parents) if not p.exists()]):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(above)
+                folders += [] if above in folders else [above]
         with contextlib.suppress(FileNotFoundError):  # another run took its empty folder away
-            folder = _open(home)
+            try:
+                folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+            except PermissionError:  # may be written, not listed: there is no lock on it then
+                folder = os.open(home, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
             try:
                 if _take(home, folder, time.monotonic() - began):
                     return folder
@@ -353,23 +336,6 @@ def _wait(home: Path, folders: list[Path], held: Held) -> int:
         if time.monotonic() - began > WAIT_SECONDS:
             raise OutputError(_words_of_owner(home))
         time.sleep(_TURN)
-
-
-def _open(home: Path) -> int:
-    try:
-        return os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # may be written, not listed: there is no lock on it then
-        return os.open(home, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
-
-
-def _make(home: Path, folders: list[Path]) -> None:
-    """Make the folder and those above it; `made` gets what was missing, outermost first."""
-    missing = [p for p in (home, *home.parents) if not p.exists()]
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-            if folder not in folders:
-                folders.append(folder)
 
 
 def _take(home: Path, folder: int, waited: float) -> bool:
@@ -388,7 +354,9 @@ def _take(home: Path, folder: int, waited: float) -> bool:
         os.mkdir(staging, 0o700)
     except FileExistsError:
         if _is_abandoned(staging, locked, waited > WAIT_SECONDS / 2):
-            _recover(home, staging)
+            if (staging / JOURNAL).is_file():  # of a run that was killed
+                _undo(home, staging, _read(home, staging))
+            remove_staging(staging)
         return False
     except FileNotFoundError:
         if home.is_dir() and os.path.samestat(os.fstat(folder), os.stat(home)):

@@ -66,7 +66,7 @@ def optimum(
         ),
         *(line(way, _usual(way, algbw, best)) for way, algbw in others.items()),
         seconds(timings),
-        Fact("file", path, "" if path is None else describe_file(path), "written"),
+        Fact("file", path, describe_file, "written"),
     ]
 
 

@@ -19,6 +19,7 @@ from forestcoll.ui.report.facts import (
     line,
     machine,
     notes,
+    same,
     switches,
     texts,
 )
@@ -36,32 +37,34 @@ OTHERS = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
 def heading(result: Comparison) -> list[Fact]:
     """What is compared, and what no schedule exceeds."""
     title = f"{result.collective} on {result.name}, {words.plural(result.ranks, 'rank')}"
-    why = limit(result.best) if result.best else ""
     return [
         *machine(topology=result.name, collective=result.collective.value, ranks=result.ranks),
         line("compare", title),
-        Fact("bound", result.bound, words.rate(result.bound)),
-        Fact("bottleneck", why or None, why),
-        switches(result.in_switches),
-        Fact("model", result.model, result.model),
+        Fact("bound", result.bound, words.rate),
+        *_limits(result),
+        same("model", result.model),
         *machine(sizes=result.sizes, rules=result.rules),
     ]
+
+
+def _limits(result: Comparison) -> list[Fact]:
+    """What bounds all of them, and what switches could do."""
+    why = limit(result.best) if result.best else ""
+    return [same("bottleneck", why or None), switches(result.in_switches)]
 
 
 def advice(result: Advice, machine_words: str) -> list[Part]:
     """What to do about a machine; `machine_words`: the options of a command that name it."""
     compared = result.comparison
-    why = limit(compared.best) if compared.best else ""
     title = f"{compared.collective} on {compared.name}, {words.plural(compared.ranks, 'rank')}"
     head = [
         *machine(topology=compared.name, collective=compared.collective.value),
         *machine(ranks=compared.ranks, nothing_to_gain=result.nothing),
         line("advise", title),
-        Fact("verdict", verdict := _verdict(result), verdict),
-        Fact("bound", compared.bound, words.rate(compared.bound)),
+        same("verdict", _verdict(result)),
+        Fact("bound", compared.bound, words.rate),
         *machine(bound_decimal=float(compared.bound)),
-        Fact("bottleneck", why or None, why),
-        switches(compared.in_switches),
+        *_limits(compared),
     ]
     said = compared.collective.value, machine_words
     worth = [way for way in result.ways if way.serves]
@@ -73,7 +76,7 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
         Rows("measured", [_call(one) for one in result.measured], range(4)),
         Rows("ways", [_way(way, *said) for way in result.ways], ()),
         [line(name, text) for name, text in steps],
-        [Fact("model", compared.model, compared.model), *notes(compared.notes)],
+        [same("model", compared.model), *notes(compared.notes)],
     ]
 
 
@@ -106,9 +109,8 @@ def _state(state: State) -> list[Fact]:
     hardest = state.failure
     fails = "as it is" if hardest is None else f"without {hardest.failure.name}"
     looked = None if hardest is None else [hardest.looked, hardest.of]
-    part = "" if looked is None or looked[0] == looked[1] else "{} of {}".format(*looked)
+    part = "{} of {}".format(*looked) if looked and looked[0] != looked[1] else ""
     bound = "none" if state.bound is None else words.decimal(state.bound, 1)
-    gain = "" if state.gain is None else f"{words.decimal(state.gain, 2)} x"
     return [
         Fact(
             "failure",
@@ -118,7 +120,7 @@ def _state(state: State) -> list[Fact]:
         ),
         Fact("bound", state.bound, bound),
         *(_reach_of(one, state.reached) for one in LIBRARY),
-        Fact("gain", state.gain, gain, "bound over best"),
+        Fact("gain", state.gain, lambda gain: f"{words.decimal(gain, 2)} x", "bound over best"),
         Fact("classes", looked, part, "worst of"),
         Fact("reason", state.reason or None),
         line("see it with", "" if hardest is None else hardest.failure.options),
@@ -138,16 +140,16 @@ def _gain(result: Advice, k: int) -> list[Fact]:
     mine, best = compared.cell(OURS, size, rule), compared.best_baseline(size, rule)
     gains = dict.fromkeys(f"{each:.2f}" for each in (gain.least, gain.most))
     return [
-        Fact("size", size, words.size(size)),
+        Fact("size", size, words.size),
         *machine(rule=rule, time_us=mine and mine.time, plan=mine and mine.plan),
         *machine(library=best and best.name, library_us=best and best.time),
         line("plan", "" if mine is None else words.duration(mine.time)),
-        Fact("percent", mine and mine.percent, f"{mine.percent:.0f} %" if mine else "", "of bound"),
+        Fact("percent", mine and mine.percent, "{:.0f} %".format, "of bound"),
         line("", "" if mine is None else mine.plan),
         line("library", "" if best is None else words.duration(best.time)),
         line("", "" if best is None else best.name),
         Fact("gain", [gain.least, gain.most], " - ".join(gains) + " x" if gain.name else ""),
-        Fact("reason", gain.reason or None, gain.reason, "because"),
+        same("reason", gain.reason or None, "because"),
     ]
 
 
@@ -155,16 +157,16 @@ def _call(one: Timed) -> list[Fact]:
     """A row of what was measured."""
     below = f"below what the links allow: {one.us / one.expected:.2f} times as long"
     return [
-        Fact("size", one.size, words.size(one.size), "measured"),
-        Fact("us", one.us, words.duration(one.us), "time"),
-        Fact("expected_us", one.expected, words.duration(one.expected), "by the links"),
+        Fact("size", one.size, words.size, "measured"),
+        Fact("us", one.us, words.duration, "time"),
+        Fact("expected_us", one.expected, words.duration, "by the links"),
         Fact("slow", one.slow, below if one.slow else "as the links allow", ""),
     ]
 
 
 def _way(way: Way, collective: str, machine_words: str) -> list[Fact]:
     return [
-        Fact("name", way.name, way.name, "way"),
+        same("name", way.name, "way"),
         Fact("serves", way.serves, "yes" if way.serves else "no", "here"),
         Fact("what", way.why, way.why.partition(";")[0].partition(": take")[0], "what it is"),
         *machine(commands=_commands(way, collective, machine_words) if way.serves else []),

@@ -73,15 +73,11 @@ def _worst(worst: Worst, before: Fraction) -> list[Fact]:
         line("fails", _title(loss)),
         same("alike", worst.alike),
         line("plan in use, GB/s", _rate(loss.old, before, "")),
-        Fact("old_simulated", worst.old, _span(worst.old), "simulated"),
+        Fact("old_simulated", worst.old, words.span, "simulated"),
         line("new plan, GB/s", new),
-        Fact("new_simulated", worst.new, _span(worst.new), "simulated"),
+        Fact("new_simulated", worst.new, words.span, "simulated"),
         line("see it with", loss.failure.options),
     ]
-
-
-def _span(band: Band | None) -> str:
-    return "" if band is None else words.span(band)
 
 
 def _entry(loss: Loss) -> dict[str, object]:

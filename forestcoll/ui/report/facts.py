@@ -6,7 +6,7 @@ draws what has words, `as_json` gives what has a key; all commands tell their re
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -30,13 +30,21 @@ class Fact(NamedTuple):
     """`value` under `key` for machines, `text` beside `label` for people.
 
     Without a key it is for people alone, with text None for machines alone. `label`: None: the key.
-    Several texts stand below each other; an empty one is no line.
+    Several texts stand below each other; an empty one is no line. A function makes the text of the
+    value, where there is one.
     """
 
     key: str
     value: Any = None
-    text: str | Sequence[str] | None = None
+    text: str | Sequence[str] | Callable[[Any], str] | None = None
     label: str | None = None
+
+    @property
+    def words(self) -> str | Sequence[str]:
+        """The text, or the texts."""
+        if callable(self.text):
+            return "" if self.value is None else self.text(self.value)
+        return self.text or ""
 
     @property
     def head(self) -> str:
@@ -46,7 +54,7 @@ class Fact(NamedTuple):
     @property
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, line by line."""
-        texts = [self.text] if isinstance(self.text, str) else self.text or ()
+        texts = [self.words] if isinstance(self.words, str) else self.words
         return [("" if k else self.head, text) for k, text in enumerate(texts) if text]
 
 
@@ -69,8 +77,8 @@ class Rows:
         """Heads, texts, and which columns are right-aligned."""
         facts = [[fact for fact in row if fact.text is not None] for row in self.rows]
         columns = list(enumerate(zip(*facts, strict=True)))
-        shown = [(k, column) for k, column in columns if any(fact.text for fact in column)]
-        texts = zip(*([str(fact.text) for fact in column] for _, column in shown), strict=True)
+        shown = [(k, column) for k, column in columns if any(fact.words for fact in column)]
+        texts = zip(*([str(fact.words) for fact in column] for _, column in shown), strict=True)
         right = [i for i, (k, _) in enumerate(shown) if k in self.right]
         return [column[0].head for _, column in shown], list(map(list, texts)), right
 
@@ -126,7 +134,7 @@ def _parts(result: Result) -> Sequence[Part]:
 
 def same(key: str, value: object, label: str | None = None) -> Fact:
     """A value that is its own text; none where there is nothing."""
-    return Fact(key, value, "" if value is None else str(value), label)
+    return Fact(key, value, str, label)
 
 
 def line(label: str, text: str | Sequence[str]) -> Fact:
@@ -172,8 +180,7 @@ def seconds(timings: Mapping[str, float] | float, whole: bool = False) -> Fact:
 def model(bands: Iterable[Band]) -> Fact:
     """What all was simulated with; where protocols differ, what a hop takes of each."""
     parts = (part for band in bands for part in band.model.split(", "))
-    text = ", ".join(dict.fromkeys(parts))
-    return Fact("model", text or None, text)
+    return Fact("model", ", ".join(dict.fromkeys(parts)) or None, str)
 
 
 def describe_file(path: Path) -> str:
@@ -214,17 +221,18 @@ def bandwidth_facts(figures: Figures | None, more: str = "", simulated: str = ""
         share, of_optimal = float(100 * algbw / bound), words.percent(algbw, bound) + simulated
     return [
         Fact("algbw", algbw, words.rate(algbw) + more),
-        Fact("bound", bound, "" if bound is None else words.rate(bound)),
+        Fact("bound", bound, words.rate),
         Fact("percent", share, of_optimal, "of optimal"),
-        Fact("bottleneck", why or None, why),
+        Fact("bottleneck", why or None, str),
         switches(figures.in_switches),
     ]
 
 
 def switches(algbw: Fraction | None) -> Fact:
     """What copies and adds on the GPUs could reach in switches; no words where that is unknown."""
-    text = "" if algbw is None else f"{words.in_switches(algbw)}; here the GPUs do"
-    return Fact("in_switches", algbw, text, "switches")
+    return Fact(
+        "in_switches", algbw, lambda a: f"{words.in_switches(a)}; here the GPUs do", "switches"
+    )
 
 
 def rate_words(figures: Figures) -> str:

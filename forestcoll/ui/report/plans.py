@@ -172,7 +172,7 @@ def plan_set(
     title = f"{result.collective} on {result.name}, {_span(result.low, result.high)}"
     head = [
         Fact("index", json.loads(files["index.json"]), title, "plan set"),
-        Fact("bound", result.bound, words.rate(result.bound)),
+        Fact("bound", result.bound, words.rate),
         Fact("plain_bound", result.bound),
         switches(result.in_switches),
         line("multiple", "bytes of float32 that a plan's sizes are multiples of"),

@@ -244,9 +244,9 @@ def calendar(
     ]
     head = [
         same("simulated", title),
-        Fact("size", dates.size, words.size(dates.size)),
+        Fact("size", dates.size, words.size),
         Fact("links", dates.rule or "by link", RULE_WORDS[dates.rule] if dates.rule else "own"),
-        Fact("time_us", dates.time, words.duration(dates.time), "time"),
+        Fact("time_us", dates.time, words.duration, "time"),
         same("model", model),
     ]
     if gain is not None:
@@ -322,7 +322,7 @@ def flow_parts(report: Pinned, title: str) -> list[Part]:
     faster = mean / report.trials[0].seconds
     where = " to ".join(report.cut)
     head = [
-        Fact("lab", title, title),
+        same("lab", title),
         Fact("flows", report.flows, f"{report.flows}, each TCP over a path of its own"),
         Fact("link", report.link, f"{report.link / 1e6:.4g} Mbit/s between switches", "slowest"),
         Fact("pinned_faster", faster, f"{faster:.2f} times as fast as ECMP's mean", "pinned"),
@@ -336,7 +336,7 @@ def flow_parts(report: Pinned, title: str) -> list[Part]:
         rows.append(
             [
                 same("run", trial.name),
-                Fact("seconds", trial.seconds, words.seconds(trial.seconds), "all done in"),
+                Fact("seconds", trial.seconds, words.seconds, "all done in"),
                 Fact("share", share, f"{share:.1%}", "of predicted"),
                 Fact("least", least, f"{least:.2f}", "slowest flow, Mbit/s"),
                 Fact("sum", total, f"{total:.1f}", "all, Mbit/s"),
@@ -350,12 +350,12 @@ def _schedule(report: Report, row: Measured) -> list[Fact]:
     faster = ["" if row is report.rows[0] else f"{ratio:.2f} x" for ratio in (measured, theory)]
     return [
         same("schedule", row.name),
-        Fact("algbw", row.algbw, words.decimal(row.algbw), "GB/s"),
+        Fact("algbw", row.algbw, words.decimal, "GB/s"),
         Fact("predicted", row.predicted, f"{row.predicted / 1e6:.3f}", "predicted MB/s"),
         Fact("measured", row.measured, f"{row.measured / 1e6:.3f}", "measured MB/s"),
         Fact("of_predicted", row.share, f"{100 * row.share:.1f} %", "of predicted"),
-        Fact("size", row.size, words.size(row.size)),
-        Fact("seconds", row.seconds, words.seconds(row.seconds), "time"),
+        Fact("size", row.size, words.size),
+        Fact("seconds", row.seconds, words.seconds, "time"),
         Fact("plan_faster_measured", measured, faster[0], "plan is faster"),
         Fact("plan_faster_theory", theory, faster[1], "theory"),
         Fact("links", row.links, f"{row.links[0]:.2f}-{row.links[1]:.2f}"),

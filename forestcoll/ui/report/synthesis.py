@@ -59,7 +59,6 @@ def schedule(
         shares = f", {words.shares(bands.values(), bound.algbw)}"
     reach = bandwidth_facts(figures, _otherwise(result), shares)
     alone = bands.get("forest")
-    trees = "" if alone is None else f"{words.rates(alone)}, the trees alone"
     height = words.height(forest, result.latency, result.least_height)
     return [
         *_head("schedule", result.name, forest.graph, forest.collective, forest.root),
@@ -85,7 +84,7 @@ def schedule(
             plans={form: _figures(result, form) for form in result.needs},
         ),
         *(line(form, _plan(result, form)) for form in result.programs),
-        Fact("simulated", alone, trees),
+        Fact("simulated", alone, lambda band: f"{words.rates(band)}, the trees alone"),
         model(bands.values()),
         seconds(timings),
         *files(paths),
@@ -112,7 +111,7 @@ def optimum(
     switches = "" if other is None else _switches(other.algbw, switched)
     return [
         *_head("optimum", name, graph, collective, root),
-        Fact("algbw", best.algbw, words.rate(best.algbw)),
+        Fact("algbw", best.algbw, words.rate),
         Fact("bound", bound.algbw, share),
         Fact("rate", best.rate, each, f"per {unit or 'rank'}"),
         Fact("trees_per_root", best.trees_per_root, trees, "trees"),
@@ -274,7 +273,7 @@ def _groups_head(label: str, asked: GroupsProblem, algbw: Fraction, bound: Fract
         Fact("groups", [[names[v] for v in members] for members in asked.members]),
         Fact("algbw", algbw, f"{words.rate(algbw)} in every group"),
         Fact("algbw_decimal", float(algbw)),
-        Fact("bound", bound, words.rate(bound)),
+        Fact("bound", bound, words.rate),
         Fact("optimal", algbw == bound, words.percent(algbw, bound), "of optimal"),
     ]
 
@@ -313,9 +312,9 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
     stopped = ["the search was interrupted: this is the best so far"] if done.stopped else []
     facts = [
         Fact("topology", done.topology.name, title, "layout"),
-        Fact("step_seconds", done.seconds, _of_step(done.seconds), "time a step"),
+        Fact("step_seconds", done.seconds, _of_step, "time a step"),
         Fact("default_seconds", done.default, default, "topology's order"),
-        Fact("bound_seconds", done.bound, _of_step(done.bound), "at least"),
+        Fact("bound_seconds", done.bound, _of_step, "at least"),
         Fact("gpus", done.names, _places(done)),
         Fact("exact_programs", done.exact),
         seconds(took),
@@ -326,8 +325,8 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
         [
             same("step", number),
             same("row", result.row.traffic.name, "traffic"),
-            Fact("bytes", result.row.total, words.size(result.row.total), "a step"),
-            Fact("algbw", result.algbw, words.decimal(result.algbw)),
+            Fact("bytes", result.row.total, words.size, "a step"),
+            Fact("algbw", result.algbw, words.decimal),
             Fact(
                 "default",
                 result.default,
@@ -374,7 +373,7 @@ def pareto_front(front: FrontTable) -> list[Part]:
     facts = [
         Fact("topology", front.name, title, "front"),
         *machine(collective=front.collective, ranks=ranks, optimum_decimal=float(best)),
-        Fact("optimum", best, words.rate(best)),
+        Fact("optimum", best, words.rate),
         seconds(front.timings, whole=True),
         line("simulated", "GB/s of the trees alone at 1 GB" if bands else ""),
         model(bands),
@@ -390,7 +389,7 @@ def _point(row: Row, front: FrontTable) -> list[Fact]:
     algbw, late = row.point.algbw, row.latency
     facts = [
         same("trees_per_root", row.point.trees, "trees per root"),
-        Fact("algbw", algbw, words.decimal(algbw)),
+        Fact("algbw", algbw, words.decimal),
         Fact("algbw_decimal", float(algbw)),
         Fact(
             "percent",
@@ -401,12 +400,12 @@ def _point(row: Row, front: FrontTable) -> list[Fact]:
     ]
     if row.height is not None:
         facts += [
-            Fact("simulated", row.band, "" if row.band is None else words.span(row.band)),
+            Fact("simulated", row.band, words.span),
             Fact("height", row.height, _height(row, len(front.graph.ranks))),
             Fact("height_bound", row.least_height),
         ]
     if late is not None:
-        facts.append(Fact("latency_us", late, words.microseconds(late), "latency"))
+        facts.append(Fact("latency_us", late, words.microseconds, "latency"))
         facts.append(Fact("latency_us_decimal", float(late)))
     if row.height is not None:
         facts.append(same("different_trees_per_root", row.different, "different"))

@@ -201,7 +201,7 @@ def routes_facts(
         Fact("edges", images * len(pinned.edges), f"{images * len(pinned.edges):,} between boxes"),
         Fact("paths", ways, text),
         Fact("flows", carried.most_flows, f"{carried.most_flows:,} at most on a link of switches"),
-        Fact("algbw", reached, words.rate(reached)),
+        Fact("algbw", reached, words.rate),
         Fact("schedule", sent.algbw, words.percent(reached, sent.algbw), "of schedule"),
         Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
         Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, hashed, "by ECMP"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 from forestcoll.common.escape import escape_markup as escape
-from forestcoll.schedule.placement_file import Placement, RowModel
+from forestcoll.schedule.placement_file import Placement
 from forestcoll.ui.report import words
 
 CELL = 22
@@ -39,7 +38,28 @@ def draw(placement: Placement) -> str:
             (f"placed: {_rate(row.algbw)}", placement.gpus),
         ):
             out.append(_text(left, top + 32, head))
-            bottom = max(bottom, _panel(out, left, top + 42, boxes, _homes(row, gpus)))
+            homes: dict[str, tuple[int, int]] = {}  # per GPU its rank, and that one's first group
+            for number, group in enumerate(row.groups):
+                for rank in group.ranks:
+                    homes.setdefault(gpus[rank], (rank, number))
+            count, foot = 1 + max(unit for _, unit in homes.values()), top + 42
+            for name, own in boxes.items():
+                out.append(_text(left, foot + 15, name))
+                for place, gpu in enumerate(own):
+                    x = left + 80 + CELL * (place % ACROSS)
+                    y = foot + CELL * (place // ACROSS)
+                    rank, unit = homes.get(gpu, (-1, -1))
+                    fill = f"hsl({360 * unit // count},65%,{60 + 15 * (unit % 2)}%)"
+                    fill = "#ddd" if unit < 0 else fill
+                    out.append(
+                        f'<rect x="{x}" y="{y}" width="{CELL - 2}" height="{CELL - 2}" rx="3" '
+                        f'fill="{fill}"><title>rank {rank}, group {unit}'
+                        "</title></rect>"
+                    )
+                    if rank >= 0:
+                        out.append(_text(x + (CELL - 2) // 2, y + 14, str(rank), anchor="middle"))
+                foot += CELL * (1 + (len(own) - 1) // ACROSS) + GAP // 2
+            bottom = max(bottom, foot)
             left += width + 3 * GAP
         top = bottom + 2 * GAP
     size = 2 * width + 6 * GAP, top
@@ -52,41 +72,6 @@ def draw(placement: Placement) -> str:
 
 def _rate(algbw: str) -> str:
     return words.rate(Fraction(algbw))
-
-
-def _homes(row: RowModel, gpus: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Per GPU (rank, number of its first group)."""
-    out: dict[str, tuple[int, int]] = {}
-    for number, group in enumerate(row.groups):
-        for rank in group.ranks:
-            out.setdefault(gpus[rank], (rank, number))
-    return out
-
-
-def _panel(
-    out: list[str],
-    left: int,
-    top: int,
-    boxes: dict[str, list[str]],
-    homes: dict[str, tuple[int, int]],
-) -> int:
-    """Boxes below each other, each with its GPUs; where the panel ends."""
-    count = 1 + max(unit for _, unit in homes.values())
-    for name, gpus in boxes.items():
-        out.append(_text(left, top + 15, name))
-        for place, gpu in enumerate(gpus):
-            x = left + 80 + CELL * (place % ACROSS)
-            y = top + CELL * (place // ACROSS)
-            rank, unit = homes.get(gpu, (-1, -1))
-            fill = "#ddd" if unit < 0 else f"hsl({360 * unit // count},65%,{60 + 15 * (unit % 2)}%)"
-            out.append(
-                f'<rect x="{x}" y="{y}" width="{CELL - 2}" height="{CELL - 2}" rx="3" '
-                f'fill="{fill}"><title>rank {rank}, group {unit}</title></rect>'
-            )
-            if rank >= 0:
-                out.append(_text(x + (CELL - 2) // 2, y + 14, str(rank), anchor="middle"))
-        top += CELL * (1 + (len(gpus) - 1) // ACROSS) + GAP // 2
-    return top
 
 
 def _text(x: int, y: int, text: str, weight: str = "normal", anchor: str = "start") -> str:

@@ -12,10 +12,8 @@ from forestcoll.common.errors import PlanError
 from forestcoll.compile import alltoall_plans
 from forestcoll.compile.alltoall_plans import Plan
 from forestcoll.compile.request import ROUTES, Request
-from forestcoll.program.targets import PlanFormat, Target
 from forestcoll.solver.alltoall import demand as demands
 from forestcoll.solver.alltoall import file, flows, reference_routes, rounding, spread
-from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.study.explain.exchange import explain_exchange
 from forestcoll.topology import Topology
 from forestcoll.ui.cli import files, writing
@@ -84,13 +82,30 @@ def synthesize(job: files.Job, needed: bool) -> None:
             best = flows.solve(demand)
         progress("routes", 0.3)
         with clock.stage("routes"):
-            routes = _routes(best, request, request.files == (ROUTES,), notes)
+            if request.spread:
+                factor = spread.boxes_of(best.demand.graph).factor
+                most = f"at most {factor} times the best time, whatever the sizes"
+                notes.append(f"blocks of any size: {most}")
+                routes = spread.spread(best)
+            else:
+                share = None if request.min_percent is None else request.min_percent / 100
+                plain = share is None and request.files != (ROUTES,)
+                routes = rounding.route(best, request.units, share, plain)
         plans: list[Plan] = []
         for form, target in request.targets(topology.name).items():
             progress(form, 0.6)
             with clock.stage(form):
-                plan = _plan(routes, form, target, topology.name, request, needed, notes)
-                plans += [plan] if plan else []
+                try:
+                    plan = alltoall_plans.make(
+                        routes, form, target, topology.name, request.protocol
+                    )
+                except PlanError as error:
+                    if needed:
+                        raise
+                    notes.append(f"no {form}: {error}")
+                    continue
+                plans.append(plan)
+                notes += [plan.note] if plan.note else []
         progress("simulating", 0.8)
         bands: dict[str, simulate.Band] = {}
         if plans:  # what each reaches in simulated time, where that is not too many ranks
@@ -103,40 +118,6 @@ def synthesize(job: files.Job, needed: bool) -> None:
     paths = job.write_texts(texts, paths)
     seconds = clock.seconds
     job.tell(words.routes(routes, topology.name, plans, bands, seconds, paths, notes))
-
-
-def _routes(best: flows.Optimum, request: Request, alone: bool, notes: list[str]) -> Routes:
-    """Whole units of the optimum's flows; `alone`: no plan is made of them."""
-    if request.spread:
-        factor = spread.boxes_of(best.demand.graph).factor
-        notes.append(
-            f"blocks of any size: at most {factor} times the best time, whatever the sizes"
-        )
-        return spread.spread(best)
-    share = None if request.min_percent is None else request.min_percent / 100
-    return rounding.route(best, request.units, share, share is None and not alone)
-
-
-def _plan(
-    routes: Routes,
-    form: PlanFormat,
-    target: Target,
-    name: str,
-    request: Request,
-    needed: bool,
-    notes: list[str],
-) -> Plan | None:
-    """The plan of routes; none where it is not `needed` and cannot be, and a note says why."""
-    try:
-        plan = alltoall_plans.make(routes, form, target, name, request.protocol)
-    except PlanError as error:
-        if needed:
-            raise
-        notes.append(f"no {form}: {error}")
-        return None
-    if plan.note:
-        notes.append(plan.note)
-    return plan
 
 
 def check_matrix(kind: str, matrix: object) -> None:

@@ -100,7 +100,7 @@ def _run(options: dict[str, Any], first: bool) -> int:
     if not as_json:
         _print_tables(jobs, options)
         return wrong
-    answers = [facts.as_json(runs.run_facts(*job.told(options))) for job in jobs]
+    answers = [facts.as_json(runs.run_facts(*job.parts(options))) for job in jobs]
     if jobs[0].of_set:
         print_json([{"plan": j.plan, **told} for j, told in zip(jobs, answers, strict=True)])
     else:
@@ -154,12 +154,12 @@ class _Job:
             note(f"no simulated time: {error}")
             return None
 
-    def told(self, options: dict[str, Any]) -> tuple[Any, ...]:
+    def parts(self, options: dict[str, Any]) -> tuple[Any, ...]:
         """What a report is made of: with what the links allow, where that is known."""
         figures = self.prediction and self.prediction.figures
-        return self.program, self.results, figures, self.band, self.rounded(options)
+        return self.program, self.results, figures, self.band, self.rounding(options)
 
-    def rounded(self, options: dict[str, Any]) -> runs.Rounded | None:
+    def rounding(self, options: dict[str, Any]) -> runs.Rounded | None:
         """How often the plan rounds in this type and what that may cost; None: not told."""
         dtype, op, accumulates = (options[name] for name in ("dtype", "op", "accumulate"))
         sums = self.program.collective.reduces and op in ("sum", "avg")
@@ -207,7 +207,7 @@ def _print_tables(jobs: list[_Job], options: dict[str, Any]) -> None:
     for job in jobs:
         if job.results:
             name = f"# {escape(job.plan)}\n" if job.of_set else ""
-            tables.append(name + runs.run_table(*job.told(options)))
+            tables.append(name + runs.run_table(*job.parts(options)))
     put("\n".join(tables))
 
 
