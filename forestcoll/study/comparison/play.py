@@ -23,7 +23,7 @@ from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange
 from forestcoll.solver.baselines.alltoall import by_name as exchange_by_name
 from forestcoll.study.comparison import competitors
-from forestcoll.study.comparison.competitors import Fixed, Plan, Player, Source, bare_timing, use_of
+from forestcoll.study.comparison.competitors import Fixed, Plan, Player, Source, use_of
 from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind
 from forestcoll.study.figures import Figures, best_of
 from forestcoll.topology import Topology
@@ -276,20 +276,16 @@ class _Game:
         names = [e.name for e in self.entrants if e.kind == "baseline" and not e.why]
         total = len(names) * len(self.sizes)
         for done, size in enumerate(self.sizes):
-            least = {name: self._least(name, size) for name in names}
+            quick = self.player.quick
+            least = {name: self.sources[name].least(size) if quick else 0.0 for name in names}
             for k, name in enumerate(sorted(names, key=lambda n: least[n])):
                 if self._is_slower(least[name], size):
                     for rule in self.player.rules:
-                        self._add_cell(name, rule, self._at_least(least[name], size, rule))
+                        asked = size, rule, self.collective, len(self.graph.ranks)
+                        self._add_cell(name, rule, bare_timing(least[name], *asked))
                     self._show()
                     continue
                 self.play(name, size, (done * len(names) + k) / total)
-
-    def _at_least(self, time: float, size: int, rule: Rule) -> Timing:
-        return bare_timing(time, size, rule, self.collective, len(self.graph.ranks))
-
-    def _least(self, name: str, size: int) -> float:
-        return self.sources[name].least(size) if self.player.quick else 0.0
 
     def _is_slower(self, least: float, size: int) -> bool:
         """Whether under all rules another baseline is known to be faster."""

@@ -43,12 +43,15 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
     for box, nodes in boxes.items():
         components, refs = _components(graph, nodes)
         inner = [pair for pair in wires if pair[0] in refs and pair[1] in refs]
-        named = [[refs[u], refs[v], _name(wires[u, v], links)] for u, v in inner]
+        named = [(refs[u], refs[v], _name(wires[u, v], links)) for u, v in inner]
         content = json.dumps([bool(box), components, sorted(named)])
         if content not in devices:
-            used = {wires[pair]: links[wires[pair]] for pair in inner}
-            name = f"host{len(devices)}" if box else "network"
-            devices[content] = _device(name, components, named, used)
+            devices[content] = {
+                "name": f"host{len(devices)}" if box else "network",
+                "components": components,
+                "links": _links({wires[pair]: links[wires[pair]] for pair in inner}),
+                "edges": [_edge({"component": u}, {"component": v}, by) for u, v, by in named],
+            }
         name = devices[content]["name"]
         number = instances.get(name, 0)
         instances[name] = number + 1
@@ -140,16 +143,6 @@ def _links(wires: dict[LinkKind, str]) -> list[dict[str, Any]]:
             physical["latency"] = {"choice": "us", "us": float(latency)}
         links.append({"name": name, "physical": physical})
     return links
-
-
-def _device(
-    name: str,
-    components: list[dict[str, Any]],
-    named: list[list[str]],
-    used: dict[LinkKind, str],
-) -> dict[str, Any]:
-    edges = [_edge({"component": u}, {"component": v}, link) for u, v, link in named]
-    return {"name": name, "components": components, "links": _links(used), "edges": edges}
 
 
 def _edge(one: dict[str, str], two: dict[str, str], link: str) -> dict[str, Any]:

@@ -49,26 +49,21 @@ class _Writer:
         self.words = {name: i for i, name in enumerate(words, 1)}
         self.flow = 0
         self.tracks = 0
+        self.arrivals: dict[int, list[tuple[Span, int]]] = {}
 
     def packets(self) -> Iterator[bytes]:
         """Descriptors before the events of their tracks."""
-        yield self._intern()
-        arrivals: dict[int, list[tuple[Span, int]]] = {}
-        processes = {}
-        for rank, name in enumerate(self.names):
-            body = number(1, rank + 1) + text(6, f"rank {rank} ({name})")
-            processes[rank] = self._new_track()
-            yield self._descriptor(processes[rank], data(3, body) + number(11, EXPLICIT))
-        for row, entries in groupby(assign_rows(self.timing), key=lambda entry: entry[0]):
-            yield from self._row(row, [span for _, span in entries], processes, arrivals)
-        for rank, arrivals_of_rank in sorted(arrivals.items()):
-            yield from self._arrivals(processes[rank], arrivals_of_rank)
-        yield from self._counters()
-
-    def _intern(self) -> bytes:
         names = b"".join(data(2, number(1, i) + text(2, name)) for name, i in self.words.items())
         notes = b"".join(data(3, number(1, i) + text(2, n)) for i, n in enumerate(NOTES, 1))
-        return _packet(number(13, 1) + data(12, names + notes))
+        yield _packet(number(13, 1) + data(12, names + notes))
+        for rank, name in enumerate(self.names):  # the processes: their tracks are the first
+            body = number(1, rank + 1) + text(6, f"rank {rank} ({name})")
+            yield self._descriptor(self._new_track(), data(3, body) + number(11, EXPLICIT))
+        for row, entries in groupby(assign_rows(self.timing), key=lambda entry: entry[0]):
+            yield from self._row(row, [span for _, span in entries])
+        for rank, arrivals in sorted(self.arrivals.items()):
+            yield from self._arrivals(1 + rank, arrivals)
+        yield from self._counters()
 
     def _new_track(self) -> int:
         self.tracks += 1
@@ -81,24 +76,18 @@ class _Writer:
         event = number(9, kind) + number(11, track) + body
         return _packet(number(8, round(1000 * time)) + number(13, 2) + data(11, event))
 
-    def _row(
-        self,
-        row: Row,
-        spans: list[Span],
-        processes: dict[int, int],
-        arrivals: dict[int, list[tuple[Span, int]]],
-    ) -> Iterator[bytes]:
+    def _row(self, row: Row, spans: list[Span]) -> Iterator[bytes]:
         track = self._new_track()
         order = 2 * max(0, row.block + 1) + row.proxy
         head = text(2, name_row(row, trees=self.trees)) + number(12, order)
-        yield self._descriptor(track, number(5, processes[row.rank]) + head)
+        yield self._descriptor(track, number(5, 1 + row.rank) + head)
         for span in spans:
             body = number(10, self.words[span.what]) + self._notes(span)
             target = self.timing.links[span.links[-1]].dst if span.links else None
             if target in self.rank:
                 self.flow += 1
                 body += fixed64(47, self.flow)
-                arrivals.setdefault(self.rank[target], []).append((span, self.flow))
+                self.arrivals.setdefault(self.rank[target], []).append((span, self.flow))
             yield self._event(span.start, BEGIN, track, body)
             yield self._event(span.end, END, track)
 

@@ -41,7 +41,9 @@ def optimum(
 ) -> list[Fact]:
     """The optimum, what limits it, what usual ways reach, and where the time went."""
     demand = best.demand
-    algbw, busbw, pair, least = words.rate(best.algbw), words.rate(_busbw(best)), "", ""
+    few = min(map(len, demand.groups), default=len(demand.graph.ranks))  # of several groups
+    algbw, pair, least = words.rate(best.algbw), "", ""
+    busbw = words.rate(best.algbw * Fraction(few - 1, few))
     if demand.matrix is None:
         pair = "" if demand.groups else words.rate(best.theta)
     else:
@@ -49,6 +51,13 @@ def optimum(
         stays = sum(row[i] for i, row in enumerate(demand.matrix))
         total = sum(map(sum, demand.matrix)) - stays
         least = f"{words.in_time(1 / best.theta)} for {words.size(total)}"
+    usual = []
+    for way, reached in others.items():
+        text = f"impossible: {WORDS[way]}"
+        if reached is not None:
+            share = words.percent(reached, best.algbw)
+            text = f"{words.rate(reached)}, {share} of it: {WORDS[way]} (ECMP)"
+        usual.append(line(way, text))
     return [
         *_head("optimum", name, demand),
         Fact("groups", [len(group) for group in demand.groups]),
@@ -64,7 +73,7 @@ def optimum(
             sources=len(best.folding.sources),
             usual=others,
         ),
-        *(line(way, _usual(way, algbw, best)) for way, algbw in others.items()),
+        *usual,
         seconds(timings),
         Fact("file", path, describe_file, "written"),
     ]
@@ -125,10 +134,8 @@ def _limits(best: Optimum) -> Fact:
 
 def _plan(plan: Plan, bands: Mapping[str, Band]) -> list[str]:
     needs = plan.needs
-    blocks, steps = (
-        words.plural(needs.thread_blocks, "thread block"),
-        words.plural(needs.steps, "step"),
-    )
+    blocks = words.plural(needs.thread_blocks, "thread block")
+    steps = words.plural(needs.steps, "step")
     lines = [
         f"{blocks} per rank at most, {steps} in one, scratch {words.decimal(needs.scratch, 2)} of "
         "the input; out of place",
@@ -152,25 +159,12 @@ WORDS: dict[Reference, str] = {
 }
 
 
-def _usual(way: Reference, algbw: Fraction | None, best: Optimum) -> str:
-    if algbw is None:
-        return f"impossible: {WORDS[way]}"
-    share = words.percent(algbw, best.algbw)
-    return f"{words.rate(algbw)}, {share} of it: {WORDS[way]} (ECMP)"
-
-
 def _who(demand: Demand) -> str:
     if not demand.groups:
         return words.plural(len(demand.graph.ranks), "rank")
     sizes = sorted({len(group) for group in demand.groups})
     each = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     return f"{words.plural(len(demand.groups), 'group')} of {each} ranks at once"
-
-
-def _busbw(best: Optimum) -> Fraction:
-    """algbw (N - 1) / N; of several groups that of the smallest."""
-    least = min(map(len, best.demand.groups), default=len(best.demand.graph.ranks))
-    return best.algbw * Fraction(least - 1, least)
 
 
 def _proof(best: Optimum) -> str:
@@ -180,11 +174,8 @@ def _proof(best: Optimum) -> str:
     least = "nothing is faster"
     if best.bound != best.algbw:
         least = f"this is {words.percent(best.algbw, best.bound)} of the optimum at least"
-    return f"reached by {flows}{alike}; link lengths {_values(best)} prove that {least}"
-
-
-def _values(best: Optimum) -> str:
     values = sorted(set(best.lengths))
-    if len(values) <= 3:
-        return " and ".join(map(str, values)) if len(values) < 3 else ", ".join(map(str, values))
-    return f"from {values[0]} to {values[-1]}"
+    lengths = (", " if len(values) > 2 else " and ").join(map(str, values))
+    if len(values) > 3:
+        lengths = f"from {values[0]} to {values[-1]}"
+    return f"reached by {flows}{alike}; link lengths {lengths} prove that {least}"

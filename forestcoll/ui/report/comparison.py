@@ -26,8 +26,8 @@ from forestcoll.ui.report.facts import (
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
-    from forestcoll.study.advice import Advice, Reach, State, Timed, Way
-    from forestcoll.study.comparison import Cell, Comparison
+    from forestcoll.study.advice import Advice, State, Way
+    from forestcoll.study.comparison import Comparison
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
 USED = ["schedule", "busiest link", "GB/s", "used"]
@@ -66,6 +66,17 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
         *machine(bound_decimal=float(compared.bound)),
         *_limits(compared),
     ]
+    rows_measured = []
+    for one in result.measured:
+        below = f"below what the links allow: {one.us / one.expected:.2f} times as long"
+        rows_measured.append(
+            [
+                Fact("size", one.size, words.size, "measured"),
+                Fact("us", one.us, words.duration, "time"),
+                Fact("expected_us", one.expected, words.duration, "by the links"),
+                Fact("slow", one.slow, below if one.slow else "as the links allow", ""),
+            ]
+        )
     said = compared.collective.value, machine_words
     worth = [way for way in result.ways if way.serves]
     steps = [(way.name, text) for way in worth for text in _commands(way, *said)]
@@ -73,7 +84,7 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
         head,
         Rows("states", [_state(state) for state in result.states], range(1, 6)),
         Rows("sizes", [_gain(result, k) for k in range(len(result.gains))], (1, 2, 4, 5, 6)),
-        Rows("measured", [_call(one) for one in result.measured], range(4)),
+        Rows("measured", rows_measured, range(4)),
         Rows("ways", [_way(way, *said) for way in result.ways], ()),
         [line(name, text) for name, text in steps],
         [same("model", compared.model), *notes(compared.notes)],
@@ -111,6 +122,10 @@ def _state(state: State) -> list[Fact]:
     looked = None if hardest is None else [hardest.looked, hardest.of]
     part = "{} of {}".format(*looked) if looked and looked[0] != looked[1] else ""
     bound = "none" if state.bound is None else words.decimal(state.bound, 1)
+    library = []
+    for name in LIBRARY:
+        algbw = next((one.algbw for one in state.reached if one.name == name), None) or None
+        library.append(Fact(name, algbw, words.decimal(algbw, 1) if algbw else "-"))
     return [
         Fact(
             "failure",
@@ -119,18 +134,12 @@ def _state(state: State) -> list[Fact]:
             "by the links, GB/s",
         ),
         Fact("bound", state.bound, bound),
-        *(_reach_of(one, state.reached) for one in LIBRARY),
+        *library,
         Fact("gain", state.gain, lambda gain: f"{words.decimal(gain, 2)} x", "bound over best"),
         Fact("classes", looked, part, "worst of"),
         Fact("reason", state.reason or None),
         line("see it with", "" if hardest is None else hardest.failure.options),
     ]
-
-
-def _reach_of(name: str, reached: Sequence[Reach]) -> Fact:
-    own = next((one for one in reached if one.name == name and one.algbw), None)
-    algbw = None if own is None else own.algbw
-    return Fact(name, algbw, "-" if algbw is None else words.decimal(algbw, 1))
 
 
 def _gain(result: Advice, k: int) -> list[Fact]:
@@ -150,17 +159,6 @@ def _gain(result: Advice, k: int) -> list[Fact]:
         line("", "" if best is None else best.name),
         Fact("gain", [gain.least, gain.most], " - ".join(gains) + " x" if gain.name else ""),
         same("reason", gain.reason or None, "because"),
-    ]
-
-
-def _call(one: Timed) -> list[Fact]:
-    """A row of what was measured."""
-    below = f"below what the links allow: {one.us / one.expected:.2f} times as long"
-    return [
-        Fact("size", one.size, words.size, "measured"),
-        Fact("us", one.us, words.duration, "time"),
-        Fact("expected_us", one.expected, words.duration, "by the links"),
-        Fact("slow", one.slow, below if one.slow else "as the links allow", ""),
     ]
 
 
@@ -236,7 +234,12 @@ def rows(result: Comparison, seen: set[tuple[str, int]], names: Sequence[str]) -
     for name, size in dict.fromkeys((cell.name, cell.size) for cell in result.cells):
         if (name, size) not in seen:
             cells = [cell for r in result.rules if (cell := result.cell(name, size, r)) is not None]
-            rates = [text for cell in cells for text in _rate(cell)]
+            rates = []
+            for cell in cells:  # without a plan what its links allow at most
+                least, rate = (
+                    ("", f"{cell.algbw:.4g}") if cell.plan else ("> ", f"< {cell.algbw:.3g}")
+                )
+                rates += [f"{least}{cell.time:.1f}", rate]
             rows_made.append([name, words.size(size), *rates, cells[0].plan or "what links allow"])
     heads = ["schedule", "size"]
     wide = [max(map(len, (*names, "schedule"))), 8]
@@ -247,12 +250,6 @@ def rows(result: Comparison, seen: set[tuple[str, int]], names: Sequence[str]) -
     table = replace(table, wide=[*wide, 16], headed=not seen)
     seen.update((cell.name, cell.size) for cell in result.cells)
     return table
-
-
-def _rate(cell: Cell) -> tuple[str, str]:
-    if not cell.plan:
-        return f"> {cell.time:.1f}", f"< {cell.algbw:.3g}"
-    return f"{cell.time:.1f}", f"{cell.algbw:.4g}"
 
 
 _RULES = {

@@ -15,7 +15,7 @@ from forestcoll.ui.report.facts import Fact, line, texts
 if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.solver.alltoall.flows import Optimum
-    from forestcoll.study.explain.exchange import Cut, Exchange, Share, Static
+    from forestcoll.study.explain.exchange import Exchange, Share, Static
     from forestcoll.study.explain.trees import Explanation, Raised
 
 SHOWN = 4
@@ -104,8 +104,12 @@ def exchange(why: Exchange) -> Iterator[Fact]:
         }
         for cut in why.near
     ]
-    near = list(dict.fromkeys(_cut(best, cut) for cut in why.near)) or [NO_CUT]
-    yield Fact("nearly", cuts, _few(near, "cuts"))
+    near = dict.fromkeys(
+        f"{'out of' if cut.leaves else 'into'} {words.label(graph, cut.nodes)}: "
+        f"{_rate(cut.algbw)}, {_above(cut.algbw, best.algbw)}"
+        for cut in why.near
+    )
+    yield Fact("nearly", cuts, _few([*near] or [NO_CUT], "cuts"))
     if not why.small:
         text = "not looked at: little is alike here, and each step would be an optimum"
         yield line("raise", text)
@@ -147,12 +151,6 @@ def _share(exchange: Exchange, share: Share) -> str:
     if exchange.best.demand.matrix is not None:
         text += f", {words.in_time(share.of_all / exchange.best.theta)}{each}"
     return text
-
-
-def _cut(best: Optimum, cut: Cut) -> str:
-    way = "out of" if cut.leaves else "into"
-    nodes = words.label(best.demand.graph, cut.nodes)
-    return f"{way} {nodes}: {_rate(cut.algbw)}, {_above(cut.algbw, best.algbw)}"
 
 
 def _static(why: Exchange, static: Static) -> Iterator[Fact]:

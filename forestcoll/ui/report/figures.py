@@ -91,8 +91,32 @@ def comparison(result: Comparison, *, dark: bool = False, width: float = 10.0) -
             "size (bytes)",
             "times the best baseline",
         )
-        _bandwidths(above, result, rule, colours)
-        _speedups(below, result, rule, colours)
+        bound = float(result.bound)
+        above.axhline(bound, color=colours["text"], linestyle="-.", linewidth=1, label="bound")
+        others = [entrant.name for entrant in result.present if entrant.name != OURS]
+        for number, name in enumerate([*others, OURS]):
+            cells = [c for s in result.sizes if (c := result.cell(name, s, rule)) is not None]
+            look: dict[str, Any] = {
+                "color": COLOURS[number % len(COLOURS)],
+                "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+                "linewidth": 1.3,
+            }
+            if name == OURS:
+                look = {"color": colours["ours"], "linewidth": 2.6, "marker": "o", "markersize": 4}
+            above.plot([c.size for c in cells], [c.algbw for c in cells], label=name, **look)
+        above.set_xscale("log", base=2)
+        above.set_yscale("log")
+        below.axhline(1, color=colours["text"], linestyle="-.", linewidth=1)
+        shown = [(OURS, colours["ours"], "o")]
+        shown += [(e.name, COLOURS[0], "s") for e in result.present if e.kind == "old"]
+        for name, colour, marker in shown:
+            rates = [(s, result.speedup(s, rule, name)) for s in result.sizes]
+            measured = [pair for pair in rates if pair[1] is not None]
+            xs, ys = [size for size, _ in measured], [rate for _, rate in measured]
+            below.plot(xs, ys, color=colour, marker=marker, markersize=4, linewidth=2)
+        below.set_ylim(bottom=0)
+        for axes in (above, below):
+            _name_sizes(axes, result)
         if column:
             above.set_ylabel("")
             below.set_ylabel("")
@@ -107,42 +131,6 @@ def comparison(result: Comparison, *, dark: bool = False, width: float = 10.0) -
         fontsize=9,
     )
     return figure
-
-
-def _line(number: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-        "linewidth": 1.3,
-    }
-
-
-def _bandwidths(axes: Axes, result: Comparison, rule: str, colours: dict[str, str]) -> None:
-    bound = float(result.bound)
-    axes.axhline(bound, color=colours["text"], linestyle="-.", linewidth=1, label="bound")
-    others = [entrant.name for entrant in result.present if entrant.name != OURS]
-    for number, name in enumerate([*others, OURS]):
-        cells = [c for s in result.sizes if (c := result.cell(name, s, rule)) is not None]
-        look = _line(number)
-        if name == OURS:
-            look = {"color": colours["ours"], "linewidth": 2.6, "marker": "o", "markersize": 4}
-        axes.plot([c.size for c in cells], [c.algbw for c in cells], label=name, **look)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    _name_sizes(axes, result)
-
-
-def _speedups(axes: Axes, result: Comparison, rule: str, colours: dict[str, str]) -> None:
-    axes.axhline(1, color=colours["text"], linestyle="-.", linewidth=1)
-    shown = [(OURS, colours["ours"], "o")]
-    shown += [(e.name, COLOURS[0], "s") for e in result.present if e.kind == "old"]
-    for name, colour, marker in shown:
-        rates = [(s, result.speedup(s, rule, name)) for s in result.sizes]
-        measured = [(size, rate) for size, rate in rates if rate is not None]
-        xs, ys = [size for size, _ in measured], [rate for _, rate in measured]
-        axes.plot(xs, ys, color=colour, marker=marker, markersize=4, linewidth=2)
-    axes.set_ylim(bottom=0)
-    _name_sizes(axes, result)
 
 
 def _name_sizes(axes: Axes, result: Comparison) -> None:

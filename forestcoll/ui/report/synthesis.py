@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from forestcoll.compile.synthesize import Synthesis
     from forestcoll.compile.together import GroupsProblem, Schedules
     from forestcoll.graph.capacity_graph import CapacityGraph
-    from forestcoll.lower import Usage
     from forestcoll.program.targets import PlanFormat
     from forestcoll.schedule.forest import Bound
     from forestcoll.solver import Optimum
     from forestcoll.solver.groups.split import Split
-    from forestcoll.study.figures import Figures
     from forestcoll.study.layout import Layout
 
 ROWS = 32
@@ -53,7 +51,8 @@ def schedule(
 ) -> list[Fact]:
     """The forest against its bound, the plans, where the time went, and what was written."""
     forest, bound, bands = result.forest, result.optimum.bound, result.bands
-    figures = _links_allow(result)
+    program = next(iter(result.programs.values()), None)
+    figures = figures_of(forest, program)._replace(in_switches=result.in_switches)
     shares = ""
     if result.programs and bands:
         shares = f", {words.shares(bands.values(), bound.algbw)}"
@@ -108,7 +107,12 @@ def optimum(
         share += " is reached"
     each = "" if collective.has_root and not unit else words.rate(best.rate)
     trees = f"{best.trees_per_root} per {unit or 'root'} at the least"
-    switches = "" if other is None else _switches(other.algbw, switched)
+    switches = ""
+    if other is not None:
+        plans = "no plan does so here: --nvls needs all GPUs on one such switch"
+        if switched is not None:
+            plans = f"MSCCL++ plans of --nvls reach {words.rate(switched)}"
+        switches = f"{words.in_switches(other.algbw)}; {plans}"
     return [
         *_head("optimum", name, graph, collective, root),
         Fact("algbw", best.algbw, words.rate),
@@ -148,20 +152,6 @@ def _head(
 
 def _names(graph: CapacityGraph, bound: Bound) -> list[list[str]]:
     return [[graph.names[v] for v in sorted(part)] for part in bound.parts]
-
-
-def _switches(algbw: Fraction, switched: Fraction | None) -> str:
-    """What switches that copy and add could do, and what plans make of it."""
-    text = f"{words.in_switches(algbw)}; "
-    if switched is None:
-        return text + "no plan does so here: --nvls needs all GPUs on one such switch"
-    return text + f"MSCCL++ plans of --nvls reach {words.rate(switched)}"
-
-
-def _links_allow(result: Synthesis) -> Figures:
-    """The figures of the plans, or of the trees where there are none."""
-    program = next(iter(result.programs.values()), None)
-    return figures_of(result.forest, program)._replace(in_switches=result.in_switches)
 
 
 def _otherwise(result: Synthesis) -> str:
@@ -308,6 +298,8 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
         faster = f"placed {float(done.default / done.seconds):.3g} times as fast"
         gained = "no slower" if done.default == done.seconds else faster
         default = f"{_of_step(done.default)}; {gained}"
+    places = [f"{rank}: {name}" for rank, name in enumerate(done.names[:PLACES])]
+    places += ["..."] * (len(done.names) > PLACES)
     notes_of = [step.cost.note for step in done.steps if step.cost.note]
     stopped = ["the search was interrupted: this is the best so far"] if done.stopped else []
     facts = [
@@ -315,7 +307,7 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
         Fact("step_seconds", done.seconds, _of_step, "time a step"),
         Fact("default_seconds", done.default, default, "topology's order"),
         Fact("bound_seconds", done.bound, _of_step, "at least"),
-        Fact("gpus", done.names, _places(done)),
+        Fact("gpus", done.names, ", ".join(places)),
         Fact("exact_programs", done.exact),
         seconds(took),
         Fact("files", list(paths), _in_folder(paths), "written"),
@@ -344,12 +336,6 @@ def layout(done: Layout, took: float, more: Sequence[str], paths: Sequence[Path]
 
 def _of_step(seconds: Fraction | float) -> str:
     return words.duration(float(seconds) * 1e6)
-
-
-def _places(done: Layout) -> str:
-    """The GPU of each rank, while they are few."""
-    shown = [f"{rank}: {name}" for rank, name in enumerate(done.names)]
-    return ", ".join(shown if len(shown) <= PLACES else [*shown[:PLACES], "..."])
 
 
 def _in_folder(paths: Sequence[Path]) -> str:
@@ -399,38 +385,28 @@ def _point(row: Row, front: FrontTable) -> list[Fact]:
         ),
     ]
     if row.height is not None:
+        least = row.least_height
+        height = str(row.height)
+        if least not in (None, row.height) and len(front.graph.ranks) > words.BOUNDED_FROM:
+            height += f" (>= {least})"
         facts += [
             Fact("simulated", row.band, words.span),
-            Fact("height", row.height, _height(row, len(front.graph.ranks))),
-            Fact("height_bound", row.least_height),
+            Fact("height", row.height, height),
+            Fact("height_bound", least),
         ]
     if late is not None:
         facts.append(Fact("latency_us", late, words.microseconds, "latency"))
         facts.append(Fact("latency_us_decimal", float(late)))
     if row.height is not None:
         facts.append(same("different_trees_per_root", row.different, "different"))
-    facts += [line(target, _need(need)) for target, need in row.needs.items()]
-    if row.needs:
-        facts.append(Fact("plans", {target: _needs(need) for target, need in row.needs.items()}))
-    return facts
-
-
-def _needs(need: Usage | str) -> dict[str, object]:
-    if isinstance(need, str):
-        return {"fits": False, "reason": need}
-    keys = ("thread_blocks", "channels", "steps")
-    return {"fits": True, **{key: getattr(need, key) for key in keys}}
-
-
-def _height(row: Row, ranks: int) -> str:
-    """Hops, and behind them the lower bound where it is not met."""
-    least = row.least_height
-    is_exact = least in (None, row.height) or ranks <= words.BOUNDED_FROM
-    return str(row.height) if is_exact else f"{row.height} (>= {least})"
-
-
-def _need(need: Usage | str) -> str:
-    """`"16 / 8 / 40"`, or the figure that is too large."""
-    if isinstance(need, str):
-        return "no: " + need.partition("; ")[0].rpartition(": ")[2]
-    return f"{need.thread_blocks} / {need.channels} / {need.steps}"
+    plans: dict[str, dict[str, object]] = {}
+    for target, need in row.needs.items():
+        if isinstance(need, str):  # the figure that is too large
+            plans[target] = {"fits": False, "reason": need}
+            text = "no: " + need.partition("; ")[0].rpartition(": ")[2]
+        else:
+            own = {key: getattr(need, key) for key in ("thread_blocks", "channels", "steps")}
+            plans[target] = {"fits": True, **own}
+            text = " / ".join(map(str, own.values()))
+        facts.append(line(target, text))
+    return [*facts, *machine(plans=plans)] if plans else facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -37,7 +37,14 @@ def census(topology: Topology) -> str:
 def topology_facts(topology: Topology, about: str) -> list[Fact]:
     """Name, counts, bandwidth of the GPUs and of the links by kind."""
     nodes, sizes = topology.nodes, " or ".join(map(str, sorted({len(b) for b in topology.boxes})))
-    many, (into, out) = len(topology.boxes), _gpu_bandwidth(topology)
+    many, into = len(topology.boxes), {gpu: Fraction() for gpu in topology.gpus}
+    out = dict(into)
+    for (src, dst), bandwidth in topology.rates().items():
+        for way, end in ((out, src), (into, dst)):
+            if end in way:
+                way[end] += bandwidth
+    copying = [name for name, node in nodes.items() if node.multicast or node.aggregation]
+    copied = f"{words.join_names(copying)}: copy or add in the switch" if copying else ""
     ports = [
         {"name": port.name, "GB/s": port.bandwidth, "near": port.near} for port in topology.adapters
     ]
@@ -51,16 +58,10 @@ def topology_facts(topology: Topology, about: str) -> list[Fact]:
         Fact("gpu_out", out, _spread(out), "GPU out"),
         Fact("links", sum(link.count for link in topology.links)),
         *texts("links", _links(topology)),
-        line("in-fabric", _in_fabric(topology)),
+        line("in-fabric", copied),
         Fact("ports", ports, _ports(topology) if ports else ""),
         *notes(topology.notes),
     ]
-
-
-def _in_fabric(topology: Topology) -> str:
-    nodes = topology.nodes.items()
-    copying = [name for name, node in nodes if node.multicast or node.aggregation]
-    return f"{words.join_names(copying)}: copy or add in the switch" if copying else ""
 
 
 def _ports(topology: Topology) -> str:
@@ -72,17 +73,6 @@ def _ports(topology: Topology) -> str:
     )
     near = sorted({sum(g in p.near for p in topology.adapters) for g in topology.gpus})
     return f"{listed}; {' to '.join(map(str, dict.fromkeys((near[0], near[-1]))))} near each GPU"
-
-
-def _gpu_bandwidth(
-    topology: Topology,
-) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    into: dict[str, Fraction] = defaultdict(Fraction)
-    out: dict[str, Fraction] = defaultdict(Fraction)
-    for (src, dst), bandwidth in topology.rates().items():
-        out[src] += bandwidth
-        into[dst] += bandwidth
-    return ({g: into[g] for g in topology.gpus}, {g: out[g] for g in topology.gpus})
 
 
 def _spread(values: dict[str, Fraction]) -> str:

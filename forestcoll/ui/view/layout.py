@@ -77,17 +77,17 @@ def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
 
     Deterministic; linear in links but for sorting.
     """
-    nodes = set(range(graph.n) if among is None else among)
+    chosen = set(range(graph.n) if among is None else among)
     near: list[set[int]] = [set() for _ in range(graph.n)]
     for tail, head in graph.ends:
-        if tail in nodes and head in nodes:
+        if tail in chosen and head in chosen:
             near[tail].add(head)
             near[head].add(tail)
     rank = {node: float(number) for number, node in enumerate(graph.ranks)}
     boxes: dict[str, list[int]] = {}
-    for node in sorted(nodes, key=lambda v: (rank.get(v, math.inf), v)):
+    for node in sorted(chosen, key=lambda v: (rank.get(v, math.inf), v)):
         boxes.setdefault(graph.box(node), []).append(node)
-    for name in [n for n, nodes in boxes.items() if not any(graph.gpu[v] for v in nodes)]:
+    for name in [n for n, own in boxes.items() if not any(graph.gpu[v] for v in own)]:
         boxes.setdefault("", []).extend(boxes.pop(name) if name else [])
     loose = boxes.pop("", [])
     outer = [v for v in loose if not graph.gpu[v]]
@@ -96,7 +96,8 @@ def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
         boxes[""] = lone
     x, y = [0.0] * graph.n, [0.0] * graph.n
     layers = _layers(outer, near, graph.n)
-    above = LAYER * max((layers[v] for v in outer), default=0) + (0.3 if outer else 0.0)
+    top = max((layers[v] for v in outer), default=0)
+    above = LAYER * top + (0.3 if outer else 0.0)
     frames, width, bottom = _place_boxes(graph, boxes, near, above, x, y)
     wide = max([width, *(SWITCH * k for k in Counter(layers[v] for v in outer).values())])
     if wide > width:  # more switches than there is room for
@@ -106,7 +107,17 @@ def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
     for inner in boxes.values():
         ranks_inside = [rank[v] for v in inner if v in rank]
         rank |= {v: fmean(ranks_inside) for v in inner if ranks_inside and v not in rank}
-    _place_layers(outer, layers, near, rank, wide, x, y)
+    for layer in range(1, top + 1):  # from left to right by the mean rank below
+        nodes = [v for v in outer if layers[v] == layer]
+        below = {v: [w for w in near[v] if layers[w] < layer] for v in nodes}
+        for v in nodes:
+            rank[v] = fmean([rank[w] for w in below[v] if w in rank] or [float(graph.n)])
+        nodes.sort(key=lambda v: (round(rank[v], 6), v))
+        step = wide / len(nodes)
+        for k, v in enumerate(nodes):
+            alone = len(nodes) == 1 and below[v]
+            x[v] = fmean([x[w] for w in below[v]]) if alone else step * (k + 0.5)
+            y[v] = LAYER * (top - layer) + 0.9
     return Layout(tuple(x), tuple(y), tuple(layers), frames, wide, bottom)
 
 
@@ -220,33 +231,6 @@ def _layers(outer: Sequence[int], near: Sequence[set[int]], n: int) -> list[int]
     return layers
 
 
-def _place_layers(
-    outer: Sequence[int],
-    layers: Sequence[int],
-    near: Sequence[set[int]],
-    order: dict[int, float],
-    wide: float,
-    x: list[float],
-    y: list[float],
-) -> None:
-    """Fills in x and y of the outer switches, from left to right by the mean rank below them.
-
-    `order`: the rank of every node in a box; grows by the outer switches.
-    """
-    top = max((layers[v] for v in outer), default=0)
-    for layer in range(1, top + 1):
-        nodes = [v for v in outer if layers[v] == layer]
-        below = {v: [w for w in near[v] if layers[w] < layer] for v in nodes}
-        for v in nodes:
-            order[v] = fmean([order[w] for w in below[v] if w in order] or [float(len(x))])
-        nodes.sort(key=lambda v: (round(order[v], 6), v))
-        step = wide / len(nodes)
-        for k, v in enumerate(nodes):
-            alone = len(nodes) == 1 and below[v]
-            x[v] = fmean([x[w] for w in below[v]]) if alone else step * (k + 0.5)
-            y[v] = LAYER * (top - layer) + 0.9
-
-
 # --- likeness -------------------------------------------------------------------------------------
 
 MOST_DRAWN = 400
@@ -279,19 +263,10 @@ def find_twins(graph: CapacityGraph, kinds: Sequence[int]) -> list[int]:
             seen[of[v]][name[u], name[v], kind, colours[of[u]]] += 1
         finer = _number([(c, frozenset(s.items())) for c, s in zip(colours, seen, strict=True)])
         if max(finer) == max(colours):
-            return _pick(graph, members, of, colours)
+            break
         colours = finer
-    return list(range(graph.n))
-
-
-def _number(values: Sequence[Hashable]) -> list[int]:
-    numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(value, len(numbers)) for value in values]
-
-
-def _pick(
-    graph: CapacityGraph, members: Sequence[list[int]], of: Sequence[int], colours: Sequence[int]
-) -> list[int]:
+    else:
+        return list(range(graph.n))
     links = set(graph.ends)
     whole: set[int] = set()
     while True:
@@ -311,3 +286,8 @@ def _pick(
         if torn <= whole:
             return twin
         whole |= torn
+
+
+def _number(values: Sequence[Hashable]) -> list[int]:
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
