@@ -23,7 +23,7 @@ from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange
 from forestcoll.solver.baselines.alltoall import by_name as exchange_by_name
 from forestcoll.study.comparison import competitors
-from forestcoll.study.comparison.competitors import Fixed, Plan, Player, Source, use_of
+from forestcoll.study.comparison.competitors import Fixed, Plan, Player, Source, bare_timing, use_of
 from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind
 from forestcoll.study.figures import Figures, best_of
 from forestcoll.topology import Topology
