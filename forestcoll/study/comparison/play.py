@@ -23,7 +23,16 @@ from forestcoll.solver.alltoall.flows import Optimum, solve
 from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange
 from forestcoll.solver.baselines.alltoall import by_name as exchange_by_name
 from forestcoll.study.comparison import competitors
-from forestcoll.study.comparison.competitors import Fixed, Plan, Player, Source, bare_timing, use_of
+from forestcoll.study.comparison.competitors import (
+    Fixed,
+    Plan,
+    Player,
+    Source,
+    bare_timing,
+    of_baseline,
+    of_exchange,
+    use_of,
+)
 from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind
 from forestcoll.study.figures import Figures, best_of
 from forestcoll.topology import Topology
@@ -201,20 +210,18 @@ class _Game:
             self.report(f"trees of {name}", k / len(wanted))
             record = baselines.by_name(name) if trees else exchange_by_name(name)
             try:
-                source = self._theirs(record)
+                if isinstance(record, Exchange):
+                    best = self._best_exchange
+                    source: Source = of_exchange(record, self.graph, best, self.player)
+                else:
+                    asked = self.graph, self.collective, self.root, self.player, self.alone
+                    source = of_baseline(record, *asked)
             except ForestCollError as error:
                 self.entrants.append(Entrant(name, "baseline", record.words, str(error)))
                 continue
             self._add(name, "baseline", record.words, source)
             if not trees and isinstance(source, Fixed):
                 self.notes.append(COUNTED)
-
-    def _theirs(self, record: baselines.Baseline | Exchange) -> Source:
-        if isinstance(record, Exchange):
-            return competitors.of_exchange(record, self.graph, self._best_exchange, self.player)
-        return competitors.of_baseline(
-            record, self.graph, self.collective, self.root, self.player, self.alone
-        )
 
     @cached_property
     def _best_exchange(self) -> Optimum | None:

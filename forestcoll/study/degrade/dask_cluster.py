@@ -59,11 +59,15 @@ def spread(
         return
     with ExitStack() as stack:
         client = _connect(address, stack)
+        import distributed
+
+        # what Dask raises where the connection to the scheduler is gone
+        lost = (OSError, TimeoutError, distributed.TimeoutError, distributed.CancelledError)
         try:
             if address is not None:
                 _check_package(client, address)
             yield from _gather(client, request, failures)
-        except _losses() as error:
+        except lost as error:
             place = f"at '{address}'" if address else "of this machine's workers"
             raise ForestCollError(
                 f"lost the Dask scheduler {place} ({type(error).__name__}); {GO_ON}"
@@ -131,13 +135,6 @@ def _next(done: SimpleQueue[Any], client: Any) -> Any:
             elif time.monotonic() - seen >= WORKER_SECONDS:
                 address = client.scheduler_info().get("address", "")
                 raise UnsupportedError(f"{_no_worker(address)}; {GO_ON}") from None
-
-
-def _losses() -> tuple[type[Exception], ...]:
-    """What Dask raises where the connection to the scheduler is gone."""
-    import distributed
-
-    return (OSError, TimeoutError, distributed.TimeoutError, distributed.CancelledError)
 
 
 # Who is there

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -159,17 +158,25 @@ def report_losses(
         least: dict[int, Fraction] = {}  # by class, of what the forest in use leaves, the most
         for rate, member in zip(old, members, strict=True):
             least[member] = max(rate or Fraction(0), least.get(member, Fraction(0)))
-        say = partial(clock.report, "failures")
-        new = _of_optimum(
-            workload, failures, least, best.algbw, say, {} if solved is None else solved
-        )
+        optima: dict[int, New] = {}  # by class
+        solved = {} if solved is None else solved
+        for done, (member, kept) in enumerate(sorted(least.items())):
+            clock.report("failures", done / len(least))
+            optima[member] = New(kept)
+            if kept < best.algbw:  # else nothing to solve: no fabric gets faster by a failure
+                options = failures[member].options
+                if options not in solved:
+                    solved[options] = _solve(workload, failures[member])
+                new = solved[options]
+                algbw = None if new.algbw is None else max(kept, new.algbw)
+                optima[member] = new._replace(algbw=algbw)
         losses = tuple(
-            Loss(failure, before, new[member].algbw, member, new[member].reason, new[member].note)
+            Loss(failure, before, optima[member].algbw, member, *optima[member][1:])
             for failure, before, member in zip(failures, old, members, strict=True)
         )
     before = forest.plain_algbw
     optimum = max(best.algbw, before)  # of many ranks the latter may be nearer to the bound
-    return Report(workload, forest, before, optimum, losses, len(new), clock.seconds)
+    return Report(workload, forest, before, optimum, losses, len(optima), clock.seconds)
 
 
 def best_forest(problem: Problem, best: Optimum) -> Forest:
@@ -229,33 +236,6 @@ class New(NamedTuple):
     algbw: Fraction | None
     reason: str = ""
     note: str = ""
-
-
-def _of_optimum(
-    workload: Workload,
-    failures: Sequence[Failure],
-    least: Mapping[int, Fraction],
-    best: Fraction,
-    say: Callable[[float], None],
-    solved: MutableMapping[str, New],
-) -> dict[int, New]:
-    """First failure of each class -> what the best new forest leaves.
-
-    `least`: what the forest in use leaves of one of them. Where a GPU stays and that is `best`, the
-    whole fabric's optimum, there is nothing to solve: a fabric gets no faster by a failure.
-    """
-    optima: dict[int, New] = {}
-    for done, (member, kept) in enumerate(sorted(least.items())):
-        say(done / len(least))
-        if kept >= best:
-            optima[member] = New(kept)
-            continue
-        options = failures[member].options
-        if options not in solved:
-            solved[options] = _solve(workload, failures[member])
-        new = solved[options]
-        optima[member] = new if new.algbw is None else new._replace(algbw=max(kept, new.algbw))
-    return optima
 
 
 def _solve(workload: Workload, failure: Failure) -> New:
@@ -363,15 +343,11 @@ def _play(report: Report, loss: Loss, alike: int) -> Worst:
         old = simulate.band_of_trees(_move(report.forest, problem.graph), problem.links)
     if loss.old == loss.new:
         return Worst(loss, alike, old, old)
-    return Worst(loss, alike, old, _play_new(problem))
-
-
-def _play_new(problem: Problem) -> Band | None:
     try:
         forest = best_forest(problem, problem.optimum())
     except ForestCollError:  # an optimum without trees that are found
-        return None
-    return simulate.band_of_trees(forest, problem.links)
+        return Worst(loss, alike, old)
+    return Worst(loss, alike, old, simulate.band_of_trees(forest, problem.links))
 
 
 def _move(forest: Forest, graph: CapacityGraph) -> Forest:

@@ -89,10 +89,15 @@ def explain_exchange(best: Optimum, progress: Progress | None = None) -> Exchang
     raised: tuple[Raised[Optimum], ...] = ()
     if small:
         raised = raise_kinds(graph, limiting, lambda links: _raise(best, links), progress)
-    static, twice = None, None
+    static: Static | str | None = None
+    twice = None
     if demand.matrix is not None and small:
         even = solve(replace(demand, matrix=None))
-        static, twice = _static(demand, even), twice_uniform(even, demand.matrix)
+        twice = twice_uniform(even, demand.matrix)
+        try:
+            static = Static(boxes_of(graph), *waits(spread(even), demand.matrix))
+        except UnsupportedError as error:
+            static = str(error)
     senders, receivers = (_shares(best, into=into) for into in (False, True))
     return Exchange(best, senders, receivers, tuple(_near(best)), raised, small, static, twice)
 
@@ -198,15 +203,3 @@ def _raise(best: Optimum, links: tuple[int, ...]) -> Raised[Optimum]:
 
     raised = set(links)
     return take_over(links, best, best.algbw, at, line)
-
-
-def _static(demand: Demand, even: Optimum) -> Static | str:
-    """The static plan for the matrix, or why there is none."""
-    try:
-        boxes = boxes_of(demand.graph)
-        routes = spread(even)
-    except UnsupportedError as error:
-        return str(error)
-    assert demand.matrix is not None
-    slowest, waiting = waits(routes, demand.matrix)
-    return Static(boxes, slowest, waiting)

@@ -188,22 +188,20 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
     limiting = crossing(plain.graph, bound, into=inward(plain))
 
     def grow(links: tuple[int, ...]) -> Raised[Bound]:
-        return take_over(
-            links,
-            bound,
-            bound.algbw,
-            lambda factor: _bound(scale(plain, links, factor)),
-            lambda other: _line(plain, other, links),
-        )
+        def solve(factor: Fraction) -> tuple[Fraction, Bound]:
+            best = scale(plain, links, factor).optimum().bound
+            return best.algbw, best
+
+        def line(other: Bound) -> Line | None:
+            """What the certificate gives, by how wide the links are."""
+            one, two = (value(scale(plain, links, Fraction(x)), other) for x in (1, 2))
+            return None if one is None or two is None else (2 * one - two, two - one)
+
+        return take_over(links, bound, bound.algbw, solve, line)
 
     raised = raise_kinds(plain.graph, limiting, grow, progress)
     later = [r.then for r in raised if r.then is not None]
     return Explanation(plain, bound, tuple(_near(plain, bound, later)), raised, _one_more(plain))
-
-
-def _bound(problem: Problem) -> tuple[Fraction, Bound]:
-    bound = problem.optimum().bound
-    return bound.algbw, bound
 
 
 def value(problem: Problem, bound: Bound) -> Fraction | None:
@@ -234,12 +232,6 @@ def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[i
         if (enters and into is not False) or (leaves and into is not True):
             links.append(e)
     return links
-
-
-def _line(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Line | None:
-    """What the certificate gives, by how wide the links are."""
-    one, two = (value(scale(problem, links, Fraction(x)), bound) for x in (1, 2))
-    return None if one is None or two is None else (2 * one - two, two - one)
 
 
 def _near(problem: Problem, bound: Bound, later: Iterable[Bound]) -> Iterator[Bound]:

@@ -270,7 +270,10 @@ class State:
         served = [t for rows in self.times for times in rows for t in times.tolist() if t < NEVER]
         self.dear = UNSERVED * max(served, default=1.0)
         self.kept = [costs.job.groups(dim) for dim in costs.job.keep]
-        self.home = [_home(groups, len(placement)) for groups in self.kept]
+        self.home = [
+            {rank: number for number, group in enumerate(groups) for rank in group}
+            for groups in self.kept
+        ]
         self.torn = [
             np.array([self._tears(group) for group in groups], dtype=float) for groups in self.kept
         ]
@@ -334,7 +337,7 @@ class State:
                 old.append((own, numbers, own[numbers]))
                 own[numbers] = [self._time(row, row.units[number]) for number in numbers]
         for groups, home, torn in zip(self.kept, self.home, self.torn, strict=True):
-            numbers = [home[rank] for rank in (a, b) if home[rank] >= 0]
+            numbers = [home[rank] for rank in (a, b) if rank in home]
             old.append((torn, numbers, torn[numbers]))
             torn[numbers] = [self._tears(groups[number]) for number in numbers]
         return a, b, before, old
@@ -370,12 +373,3 @@ class State:
     def _tears(self, group: Sequence[int]) -> float:
         box = self.costs.fabric.box
         return float(len({box[g] for g in self.gpus[list(group)].tolist()}) > 1)
-
-
-def _home(groups: Sequence[Sequence[int]], count: int) -> list[int]:
-    """Per rank the number of its group; -1: it is in none."""
-    home = [-1] * count
-    for number, group in enumerate(groups):
-        for rank in group:
-            home[rank] = number
-    return home

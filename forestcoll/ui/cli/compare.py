@@ -42,7 +42,6 @@ from forestcoll.ui.cli.options import (
     machine_option,
     option,
     request_options,
-    seconds_option,
 )
 from forestcoll.ui.cli.process import guard, size_of
 from forestcoll.ui.cli.types import FiniteRange
@@ -228,7 +227,10 @@ def compare(
     finally:  # what is known of a comparison that is cut off is not lost
         told.tell()
     if picture is not None:
-        _write_plot(compared, picture, dark, force)
+        from forestcoll.ui.report.figures import save
+
+        plotted = save(compared.plot(dark=dark), picture.suffix[1:].lower())
+        writing.write_all({picture: plotted}, force)
     return 0
 
 
@@ -276,13 +278,6 @@ class _Answer:
             draw(comparison.body(outcome))
         if outcome.partial and (self.as_json or self.as_csv):
             note("partial: what was not played yet is missing")
-
-
-def _write_plot(comparison: Comparison, path: Path, dark: bool, force: bool) -> None:
-    from forestcoll.ui.report.figures import save
-
-    form = path.suffix.lower().removeprefix(".")
-    writing.write_all({path: save(comparison.plot(dark=dark), form)}, force)
 
 
 @command(
@@ -351,6 +346,7 @@ def degrade(
     picture = _picture(plot, force, click.UsageError)
 
     from forestcoll.compile.problem import parse_collective
+    from forestcoll.schedule import certificate, forest_file
     from forestcoll.study.degrade import losses
     from forestcoll.ui.report import degrade as words
     from forestcoll.ui.report.facts import Fact, line
@@ -364,7 +360,12 @@ def degrade(
         request.relays,
     )
     with show_progress("failures") as progress:
-        forest = None if in_use is None else _proven_forest(in_use)
+        forest = None
+        if in_use is not None:
+            text = files.read_text(in_use)
+            with guard(in_use, len(text)):
+                forest = forest_file.loads(text, in_use)
+                certificate.check(forest)
         solved = None if resume is None else losses.Journal(Path(resume), asked)
         lost = losses.report_losses(asked, kinds or KINDS, forest, progress, solved)  # type: ignore[arg-type]
         whole, shown = losses.play_whole(lost), losses.play_worst(lost, worst, progress)
@@ -376,17 +377,6 @@ def degrade(
         report([line("written", str(picture))])
     if index is not None and not as_json:
         report(words.bundle(index, Path(str(bundle))))
-
-
-def _proven_forest(name: str) -> Forest:
-    """The forest of the plan in use, proven."""
-    from forestcoll.schedule import certificate, forest_file
-
-    text = files.read_text(name)
-    with guard(name, len(text)):
-        forest = forest_file.loads(text, name)
-        certificate.check(forest)
-    return forest
 
 
 def _bundle(
@@ -466,8 +456,8 @@ def lab(
         None,
         "MBIT",
     ),
-    seconds: float = seconds_option(
-        0.1, 3600, "Every schedule gets the data that should take it so long.", 20.0
+    seconds: float = option(
+        FiniteRange(0.1, 3600), "Every schedule gets the data that should take it so long.", 20.0
     ),
     size: int | None = option("size", "Or: every schedule gets these bytes."),
     iterations: int = option(range(1, 1001), "Best of so many runs.", 1, names="--iterations -n"),
@@ -496,6 +486,7 @@ def lab(
     text = None if matrix is None else files.read_text(matrix)
     topology = machine.load()
 
+    from forestcoll import plans
     from forestcoll.execute.lab import lacking
     from forestcoll.graph.capacity_graph import CapacityGraph
 
@@ -509,7 +500,10 @@ def lab(
     from forestcoll.ui.report import runs
 
     graph = CapacityGraph.from_topology(topology)
-    program = _read(plan) if plan else None
+    program = None
+    if plan:
+        with guard(plan, size_of(plan)):
+            program = plans.read_plan(Path(plan))
     kind = _kind(collective, text, program)
     made_from: Forest | Routes | None = None
     with show_progress("building the fabric") as progress:
@@ -558,14 +552,6 @@ def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_jso
         )
     answer(as_json, runs.flow_parts(report, f"{sent.what} on {left.name}"))
     return 0
-
-
-def _read(plan: str) -> Program:
-    """The plan in that file."""
-    from forestcoll import plans
-
-    with guard(plan, size_of(plan)):
-        return plans.read_plan(Path(plan))
 
 
 def _kind(collective: str | None, matrix: str | None, program: Program | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from forestcoll.ui.cli.types import FiniteRange
 if TYPE_CHECKING:
     from forestcoll.execute.deploy.runtimes import Runtime
     from forestcoll.solver.routes.spread import Spread
-    from forestcoll.ui.export import Format, Order
+    from forestcoll.ui.export import Order
     from forestcoll.ui.view import Subject
 
 ROUTE_FORMATS = ("json", "sonic", "frr", "ip", "evs")
@@ -96,10 +95,17 @@ def export(
     Messages are those of the plan (or of the forest's trees), proven right first. What each format
     holds, and how its tool reads it: docs/check.md.
     """
+    from forestcoll.ui.report import words
+
     wanted, where = exports.FORMATS[form], Path(output)
     folder = wanted.folder or output.endswith("/") or where.is_dir()
     if output == "-":
-        _check_stdout(wanted)
+        if wanted.folder:
+            raise click.UsageError(
+                f"{wanted.name} is several files: name a directory with --output"
+            )
+        if wanted.binary and sys.stdout.isatty():
+            raise OutputError(f"{wanted.name} is no text; name a file with --output")
     elif not folder:
         writing.prepare([where], force)
     with show_progress(f"reading {source.file}"):
@@ -114,22 +120,18 @@ def export(
     texts = {where / name: data for name, data in files.items()} if folder else {}
     texts = texts or {where: next(iter(files.values()))}
     writing.write_all(texts, force)
-    _tell(wanted, subject, where, texts)
-
-
-def _check_stdout(wanted: Format) -> None:
-    if wanted.folder:
-        raise click.UsageError(f"{wanted.name} is several files: name a directory with --output")
-    if wanted.binary and sys.stdout.isatty():
-        raise OutputError(f"{wanted.name} is no text; name a file with --output")
-
-
-def _tell(wanted: Format, subject: Subject, where: Path, texts: Mapping[Path, bytes]) -> None:
-    from forestcoll.ui.report import words
-
     what = words.plural(len(texts), "file") + f" in {where}"
-    size = words.size(sum(len(data) for data in texts.values()))
-    _tell_subject(subject, f"{what if len(texts) > 1 else next(iter(texts))} ({size})", wanted.what)
+    size_of_all = words.size(sum(map(len, texts.values())))
+    told = f"{what if len(texts) > 1 else next(iter(texts))} ({size_of_all})"
+    _tell_subject(subject, told, wanted.what)
+
+
+def _folder(output: str | None) -> Path | None:
+    """The folder that is written into; OutputError where that is a file."""
+    folder = None if output is None else Path(output)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is no directory")
+    return folder
 
 
 def _tell_subject(subject: Subject, written: str, form: str = "") -> None:
@@ -190,9 +192,7 @@ def routes(
 
     if output in ("", "-"):
         raise click.UsageError("routes are several files: name a directory with --output")
-    folder = None if output is None else Path(output)
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is no directory")
+    folder = _folder(output)
     sent, whole, left = read_sent(file, machine, by == "group")
     with show_progress("routes"):
         pinned = pin(sent, whole, left, by, seed, spares)
@@ -317,9 +317,7 @@ def deploy(
     from forestcoll.execute import deploy as deployment
     from forestcoll.ui.report import plans as words
 
-    folder = None if output is None else Path(output)
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is no directory")
+    folder = _folder(output)
     size = size_of(*plans, *(file for folder in plans for file in Path(folder).glob("*")))
     with show_progress("reading plans"), guard("the plans", size):
         deployed = deployment.deploy([Path(p) for p in plans], runtime)

@@ -206,8 +206,16 @@ class Source(NamedTuple):
         if source != "-" and not Path(source).is_file():
             return self._topology()
         text = read_text(source)
-        _refuse_others(text, source)
-        plan = _is_plan(text)
+        if '"forestcoll.groups/' in text[:4096]:
+            raise ForestCollError(f"{source}: several forests at once; name one of the files in it")
+        form = re.search(r'"format":\s*"forestcoll\.(\w+)/', text[:4096])
+        if form is not None and form[1] not in ("alltoall", "forest", "topology"):
+            raise ForestCollError(
+                f"{source}: a file of format forestcoll.{form[1]}; give a plan, a forest or a "
+                "topology"
+            )
+        head = text[:SAMPLE].lstrip("\ufeff \t\r\n")
+        plan = re.search(r"<algo\b", head) or (head[:1] == "{" and '"gpus"' in text)
         if machine.changed and not machine.topology and (plan or not verdict.is_plan(text)):
             raise click.UsageError(f"{machine.changed} is for a topology")
         if exchanges.looks_like_one(text):
@@ -286,17 +294,6 @@ def _figures(source: Any, program: Program | None = None) -> tuple[tuple[str, st
     return tuple(line for fact in figures for line in fact.lines)
 
 
-def _refuse_others(text: str, source: str) -> None:
-    """ForestCollError for a file of ours that is neither forest nor topology."""
-    if '"forestcoll.groups/' in text[:4096]:
-        raise ForestCollError(f"{source}: several forests at once; name one of the files in it")
-    form = re.search(r'"format":\s*"forestcoll\.(\w+)/', text[:4096])
-    if form is not None and form[1] not in ("alltoall", "forest", "topology"):
-        raise ForestCollError(
-            f"{source}: a file of format forestcoll.{form[1]}; give a plan, a forest or a topology"
-        )
-
-
 def _exchange(exchange: Optimum | Routes, name: str) -> Subject:
     """Flows or routes of an all-to-all."""
     from forestcoll.solver.alltoall.file import word
@@ -308,11 +305,6 @@ def _exchange(exchange: Optimum | Routes, name: str) -> Subject:
     facts = [("paths", paths_of(exchange))] if isinstance(exchange, Routes) else []
     shown = Exchange(word(exchange.demand), exchange.demand.graph, link_loads(exchange))
     return Subject(name, "exchange", exchange=shown, said=(*_figures(exchange), *facts))
-
-
-def _is_plan(text: str) -> bool:
-    head = text[:SAMPLE].lstrip("\ufeff \t\r\n")
-    return re.search(r"<algo\b", head) is not None or (head[:1] == "{" and '"gpus"' in text)
 
 
 def _plan(program: Program, source: str, topology: Topology | None) -> Subject:

@@ -227,16 +227,6 @@ def output_option(
     return Option("file", text, default, metavar, "--output -o")
 
 
-def sizes_option(default: str) -> Any:
-    """`--size`, given as often as wanted; `default` is what the command takes without."""
-    return each("size", f"{BYTES} Repeatable. Default: {default}.")
-
-
-def seconds_option(low: float, high: float, text: str, default: float, *metavar: str) -> Any:
-    """A number of seconds."""
-    return option(FiniteRange(low, high), text, default, *metavar)
-
-
 CONFLICTS: Final = (
     Conflict("explain", "groups", "--explain is for one group: leave --groups away"),
     *requests.CONFLICTS,

@@ -12,19 +12,20 @@ from forestcoll.common.errors import ExecutionError
 from forestcoll.ui.cli.files import Sink
 from forestcoll.ui.cli.messages import report, show_progress
 from forestcoll.ui.cli.options import (
+    BYTES,
     FORCE,
     HOLDS,
     JSON,
     Machine,
     command,
+    each,
     flag,
     machine_option,
     option,
     output_option,
     place,
-    seconds_option,
-    sizes_option,
 )
+from forestcoll.ui.cli.types import FiniteRange
 
 MOST_BYTES = 2**34
 """Bytes of a message of `measure`."""
@@ -44,7 +45,7 @@ LAUNCHES = 1_000_000
 )
 def run(
     plan: str = place("file", "PLAN|DIR"),
-    size: tuple[int, ...] = sizes_option("64M"),
+    size: tuple[int, ...] = each("size", f"{BYTES} Repeatable. Default: 64M."),
     low: int | None = option("size", "Sizes from this one ...", names="--minbytes -b"),
     high: int | None = option("size", "... to this one ...", names="--maxbytes -e"),
     factor: int | None = option(
@@ -130,8 +131,8 @@ def run(
         range(1, 4097),
         "Messages that a fifo connection holds. Default: as much as the plan's runtime holds.",
     ),
-    timeout: float = seconds_option(
-        0.1, 86_400, "Seconds without any progress before the run is given up.", 60.0
+    timeout: float = option(
+        FiniteRange(0.1, 86_400), "Seconds without any progress before the run is given up.", 60.0
     ),
     machine: Machine = machine_option(
         "What the plan is for: adds what its links allow the plan (without its forest file beside "
@@ -169,8 +170,8 @@ def measure(
     size: int = option("size", "Bytes of a message.", "64M"),
     repeat: int = option(range(1, 1001), "Timings of each pair; the median counts.", 5, "N"),
     pairs: str = option(("all", "ring"), "All ordered pairs, or of each rank the next one.", "all"),
-    timeout: float = seconds_option(
-        1, 86_400, "A transfer that takes longer fails.", 300.0, "SECONDS"
+    timeout: float = option(
+        FiniteRange(1, 86_400), "A transfer that takes longer fails.", 300.0, "SECONDS"
     ),
     output: str = output_option(),
     force: bool = FORCE,

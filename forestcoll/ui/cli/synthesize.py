@@ -76,14 +76,21 @@ def optimum(
         return
     topology = machine.load()
     began = time.perf_counter()
-    if request.groups:
-        _optimum_of_groups(topology, request, began, as_json)
-        return
 
     from forestcoll.compile.in_switches import nvls_algbw
     from forestcoll.compile.optimum import optimum_of
     from forestcoll.ui.report import explanation, synthesis
 
+    if request.groups:
+        from forestcoll.compile import together
+
+        groups = _groups_of(topology, request)
+        with show_progress("optimum"):
+            common = together.optimum(groups)
+            alone = together.alone(groups, common.algbw)
+        took = time.perf_counter() - began
+        answer(as_json, synthesis.groups_optimum(groups, common, alone, took))
+        return
     with show_progress("optimum") as progress:
         asked = request.problem(topology)
         best = optimum_of(asked)
@@ -96,18 +103,6 @@ def optimum(
     took = time.perf_counter() - began
     result = synthesis.optimum(topology.name, asked, best, took, switched)
     answer(as_json, result, explanation=[*explanation.trees(why)] if why else None)
-
-
-def _optimum_of_groups(topology: Topology, request: Request, began: float, as_json: bool) -> None:
-    """The largest algbw that all groups reach at the same time."""
-    from forestcoll.compile import together
-    from forestcoll.ui.report import synthesis
-
-    asked = _groups_of(topology, request)
-    with show_progress("optimum"):
-        best = together.optimum(asked)
-        alone = together.alone(asked, best.algbw)
-    answer(as_json, synthesis.groups_optimum(asked, best, alone, time.perf_counter() - began))
 
 
 @command(
@@ -170,7 +165,12 @@ def synthesize(
     began = time.perf_counter()
     if request.nvls and request.target == "any":  # no other knows switches that copy and add
         request = restate(request, target="mscclpp")
-    where = _destination(output, request)
+    suffixes: dict[Any, str] = {**FORMATS}
+    if request.is_alltoall:
+        from forestcoll.solver.alltoall.file import ROUTES_SUFFIX
+
+        suffixes[ROUTES] = ROUTES_SUFFIX
+    where = files.destination(output, request.formats or (), request.files, suffixes)
     named = request.target != "any" or request.formats or where.formats != request.files
     plans = tuple(form for form in where.formats if form in HOLDS.values())
     request = restate(request, formats=plans if request.sizes else where.formats)
@@ -186,16 +186,6 @@ def synthesize(
         (_make_groups if request.groups else _make_one)(job)
     if output is None:
         note("nothing is written; --output DIR writes the files")
-
-
-def _destination(output: str | None, request: Request) -> files.Destination:
-    """`--output` and `--format` together; what contradicts itself is a usage error."""
-    suffixes: dict[Any, str] = {**FORMATS}
-    if request.is_alltoall:
-        from forestcoll.solver.alltoall.file import ROUTES_SUFFIX
-
-        suffixes[ROUTES] = ROUTES_SUFFIX
-    return files.destination(output, request.formats or (), request.files, suffixes)
 
 
 def _make_one(job: files.Job) -> None:

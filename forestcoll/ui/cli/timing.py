@@ -22,11 +22,11 @@ from forestcoll.ui.cli.options import (
     TILES,
     Machine,
     command,
+    each,
     machine_option,
     option,
     output_option,
     place,
-    sizes_option,
 )
 from forestcoll.ui.cli.process import guard, size_of
 
@@ -51,7 +51,7 @@ def time(
         "latencies where they are its, else without any.",
         required=False,
     ),
-    size: tuple[int, ...] = sizes_option("1G"),
+    size: tuple[int, ...] = each("size", f"{BYTES} Repeatable. Default: 1G."),
     rule: Rule | None = option(
         "rule",
         "How transfers meet on all links: share them evenly, one after the other, or in "
@@ -226,7 +226,12 @@ def predict(program: Program, source: str, topology: Topology | None) -> Predict
     with guard(source, size_of(*([beside] if beside else []))):
         prediction, why = predictions.beside(program, Path(source))
     if prediction is None:
-        raise ForestCollError(why or _no_links(program, source))
+        kind = "forest" if program.collective.phases else "routes"
+        raise ForestCollError(
+            why
+            or f"{source}: no {kind} file beside it, so "
+            "its links are unknown; give the topology with --topology NAME or FILE"
+        )
     return prediction
 
 
@@ -235,11 +240,3 @@ def rules_of(rules: tuple[Rule | None, ...]) -> list[Rule]:
     from forestcoll.verify.simulate import BOTH
 
     return [rule for rule in (BOTH[::-1] if None in rules else rules) if rule is not None]
-
-
-def _no_links(program: Program, source: str) -> str:
-    kind = "forest" if program.collective.phases else "routes"
-    return (
-        f"{source}: no {kind} file beside it, so "
-        "its links are unknown; give the topology with --topology NAME or FILE"
-    )

@@ -259,26 +259,19 @@ def chakra(subject: Subject, settings: Settings) -> Files:
             call += _attribute("comm_size", INT64, settings.size)
             files[f"workload.{rank}.et"] = _file([call])
     if name is not None:
-        files["system.json"] = _system(name, stem)
+        used = [other for _, other in CALLS.values() if other]
+        usual = {other: ["direct" if other == "all-to-all" else "ring"] for other in used}
+        system = {
+            "scheduling-policy": "FIFO",
+            "endpoint-delay": 0,
+            "active-chunks-per-dimension": 1,
+            "preferred-dataset-splits": 1,
+            "local-mem-bw": 50,
+            **{f"{other}-implementation": ways for other, ways in usual.items()},
+            f"{name}-implementation-custom": [stem],
+        }
+        files["system.json"] = (json.dumps(system, indent=2) + "\n").encode()
     return files
-
-
-def _system(name: str, stem: str) -> bytes:
-    every = {
-        f"{other}-implementation": ["direct" if other == "all-to-all" else "ring"]
-        for _, other in CALLS.values()
-        if other
-    }
-    system = {
-        "scheduling-policy": "FIFO",
-        "endpoint-delay": 0,
-        "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 1,
-        "local-mem-bw": 50,
-        **every,
-        f"{name}-implementation-custom": [stem],
-    }
-    return (json.dumps(system, indent=2) + "\n").encode()
 
 
 def _file(nodes: Iterable[bytes]) -> bytes:

@@ -173,9 +173,10 @@ class Book:
         return dump_block(Block(format=REPAIR, topology=name, changes=rows)) + "\n"
 
     def _edge(self, edge: Edge, spares: Iterator[str]) -> str:
+        sep = '", "'
         ways = [
             f'{{"planes": {_quote(way.planes)}, "nodes": [{", ".join(map(_quote, way.nodes))}], '
-            f'"segments": {_hex(way.segments)}, '
+            f'"segments": ["{tail(way.segments).rstrip(":").replace(":", sep)}"], '
             f'"address": "{address(PLANE, way.segments)}", "weight": {way.weight}, '
             f'"evs": {count}{next(spares, "")}}}'
             for way, count in zip(edge.ways, slots(edge.ways), strict=True)
@@ -376,10 +377,6 @@ def _indent(value: Any, pad: str) -> str:
 _quote = lru_cache(maxsize=1 << 20)(json.dumps)
 
 
-def _hex(segments: tuple[int, ...]) -> str:
-    return '["' + tail(segments).rstrip(":").replace(":", '", "') + '"]'
-
-
 @lru_cache(maxsize=1 << 20)
 def host_of(node: str) -> str:
     """The host that a node is in, as a file is called."""
@@ -474,7 +471,13 @@ def _compare(
 
     `rows`: address, planes, nodes.
     """
-    scripts = {n: _read_script(n, text) for n, text in files.items() if n.endswith(".sh")}
+    scripts: dict[str, dict[str, str]] = {}  # per destination the address that packets carry
+    for name, text in files.items():
+        for to, carried_there in _SET.findall(text) if name.endswith(".sh") else ():
+            routes = scripts.setdefault(name, {})
+            if to in routes:
+                raise PlanError(f"{name}: {to} has two routes, and the latter replaces the former")
+            routes[to] = carried_there
     lists = [json.loads(text) for name, text in files.items() if name.endswith(".evs.json")]
     carried = {text for routes in scripts.values() for text in routes.values() if text}
     listed = {
@@ -499,13 +502,3 @@ def _compare(
         prefix = f"{off.replace(PLANE, f'{plane:02x}')}/48"
         if prefix not in scripts.get(name, ()):
             raise PlanError(f"{name}: nothing takes headers off at {prefix}")
-
-
-def _read_script(name: str, text: str) -> dict[str, str]:
-    """Per destination the address that packets to it carry, if any."""
-    routes: dict[str, str] = {}
-    for to, carried in _SET.findall(text):
-        if to in routes:
-            raise PlanError(f"{name}: {to} has two routes, and the latter replaces the former")
-        routes[to] = carried
-    return routes

@@ -15,7 +15,7 @@ from forestcoll.ui.report.facts import Fact, line, texts
 if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.solver.alltoall.flows import Optimum
-    from forestcoll.study.explain.exchange import Exchange, Share, Static
+    from forestcoll.study.explain.exchange import Exchange, Static
     from forestcoll.study.explain.trees import Explanation, Raised
 
 SHOWN = 4
@@ -93,7 +93,14 @@ def exchange(why: Exchange) -> Iterator[Fact]:
         return list(words.limiting(replace(then, demand=best.demand)))
 
     for key, shares in (("senders", why.senders), ("receivers", why.receivers)):
-        told = [_share(why, share) for share in shares if share.of_all]
+        told = []
+        for share in shares:
+            each = " each" * (len(share.ranks) > 1)
+            text = f"{_ranks(why, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
+            text += " of what the limiting links carry"
+            if best.demand.matrix is not None:
+                text += f", {words.in_time(share.of_all / best.theta)}{each}"
+            told += [text] if share.of_all else []
         values = [{"ranks": share.ranks, "share": share.of_all} for share in shares]
         yield Fact(key, values, _few(told, "groups"))
     cuts = [
@@ -141,16 +148,6 @@ def _ranks(exchange: Exchange, ranks: Sequence[int]) -> str:
     if len(ranks) == len(graph.ranks):
         return f"all {len(ranks)} ranks"
     return words.join_names(graph.names[graph.ranks[number]] for number in ranks)
-
-
-def _share(exchange: Exchange, share: Share) -> str:
-    """`"box0/gpu0-7: 6.25 % each of what limits, 1.4 us"`."""
-    each = " each" * (len(share.ranks) > 1)
-    text = f"{_ranks(exchange, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
-    text += " of what the limiting links carry"
-    if exchange.best.demand.matrix is not None:
-        text += f", {words.in_time(share.of_all / exchange.best.theta)}{each}"
-    return text
 
 
 def _static(why: Exchange, static: Static) -> Iterator[Fact]:

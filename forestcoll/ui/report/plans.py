@@ -155,18 +155,12 @@ class Row(NamedTuple):
     ends: Ends | None
 
 
-def set_rows(result: PlanSet) -> list[Row]:
-    return [
-        Row(form, entry.low, entry.high, entry.program, entry.origin, entry.ends)
-        for form, entry in ((plans.format, e) for plans in result.plans for e in plans.entries)
-    ]
-
-
 def plan_set(
     result: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path | None
 ) -> list[Part]:
     """A line a plan; what no plan serves; what was written. `files`: their texts by name."""
-    rows = set_rows(result)
+    entries = [(plans.format, e) for plans in result.plans for e in plans.entries]
+    rows = [Row(form, e.low, e.high, e.program, e.origin, e.ends) for form, e in entries]
     played = any(row.ends for row in rows)
     where = f"{words.plural(len(files), 'file')} in {directory}" if directory else ""
     title = f"{result.collective} on {result.name}, {_span(result.low, result.high)}"
@@ -228,7 +222,11 @@ def _cells(row: Row) -> list[object]:
     from forestcoll.lower import usage
     from forestcoll.solver.alltoall.routes import Routes
 
-    source = row.made_from
+    source, ends = row.made_from, ("", "")
+    if row.ends is not None:  # the time of the first size and the bandwidth of the last
+        first, last = row.ends
+        times = "-".join(f"{time:.1f}" for time in sorted((first.fifo, first.fair)))
+        ends = times, words.span(last).replace(" ", "")
     shape: tuple[object, object, str] = "", "", ""
     if isinstance(source, Routes):
         shape = source.hops, source.units, words.decimal(source.algbw, 1)
@@ -240,19 +238,10 @@ def _cells(row: Row) -> list[object]:
         words.size(row.high),
         row.program.protocol,
         *shape,
-        *_ends(row),
+        *ends,
         usage(row.program).thread_blocks,
         f"{Sizes.of(row.program).multiple()} bytes",
     ]
-
-
-def _ends(row: Row) -> tuple[str, str]:
-    """The time of the first size and the bandwidth of the last."""
-    if row.ends is None:
-        return "", ""
-    first, last = row.ends
-    time = "-".join(f"{time:.1f}" for time in sorted((first.fifo, first.fair)))
-    return time, words.span(last).replace(" ", "")
 
 
 def _span(low: int, high: int | None) -> str:

@@ -176,13 +176,10 @@ def _line(rows: Iterable[Row], predicted: bool) -> str:
             rates = f"{row.algbw:.3f}", f"{row.busbw:.3f}"
             text += _RIGHT.format(f"{row.time_us:.2f}", *rates, wrong)
     if predicted:
-        text += _PERCENT.format("  ".join(f"{_share(by_mode.get(mode)):>7}" for mode in MODES))
+        shares = [row.prediction_percent if row else None for row in map(by_mode.get, MODES)]
+        said = ["-" if x is None else f"{x:.3g}" if x >= 0.001 else "0.000" for x in shares]
+        text += _PERCENT.format("  ".join(f"{share:>7}" for share in said))
     return text
-
-
-def _share(row: Row | None) -> str:
-    share = row.prediction_percent if row else None
-    return "-" if share is None else f"{share:.3g}" if share >= 0.001 else "0.000"
 
 
 def _details(results: Iterable[RunResult]) -> list[str]:

@@ -56,7 +56,14 @@ def schedule(
     shares = ""
     if result.programs and bands:
         shares = f", {words.shares(bands.values(), bound.algbw)}"
-    reach = bandwidth_facts(figures, _otherwise(result), shares)
+    # what the trees reach in switches beside their plan, or plans of GPUs beside the trees
+    other = ""
+    if forest.graph.copies:
+        other = f" in the switches; {words.rate(result.plan_algbw)} of plans that copy and add on"
+        other += " the GPUs"
+        if result.programs:
+            other = f"; {words.rate(forest.algbw)} of its trees, in the switches"
+    reach = bandwidth_facts(figures, other, shares)
     alone = bands.get("forest")
     height = words.height(forest, result.latency, result.least_height)
     return [
@@ -152,16 +159,6 @@ def _head(
 
 def _names(graph: CapacityGraph, bound: Bound) -> list[list[str]]:
     return [[graph.names[v] for v in sorted(part)] for part in bound.parts]
-
-
-def _otherwise(result: Synthesis) -> str:
-    """What the trees reach in switches beside their plan, or plans of GPUs beside the trees."""
-    if not result.forest.graph.copies:
-        return ""
-    if result.programs:
-        return f"; {words.rate(result.forest.algbw)} of its trees, in the switches"
-    plans = f"{words.rate(result.plan_algbw)} of plans that copy and add on the GPUs"
-    return f" in the switches; {plans}"
 
 
 def _trees(result: Synthesis) -> str:

@@ -121,18 +121,14 @@ def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     lines: list[str] = []
     for paragraph in text.split("\n"):
         line, blank = "", ""
-        for word in _words(paragraph):
+        # the words with the spaces behind them; those in front of the first stand with it
+        for word in re.findall(r"^ *[^ ]* *|[^ ]+ *", paragraph):
             if line.strip() and cells(line) + cells(blank) + cells(word) > width:
                 lines.append(line)
                 line, blank = " " * indent, ""
             line, blank = line + blank + word.rstrip(" "), " " * (len(word) - len(word.rstrip(" ")))
         lines.append(line)
     return lines
-
-
-def _words(text: str) -> list[str]:
-    """The words with the spaces behind them; those in front of the first stand with it."""
-    return re.findall(r"^ *[^ ]* *|[^ ]+ *", text)
 
 
 def _longest(text: str) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -70,7 +70,7 @@ class Block:
     meta: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
-    def put(self, name: str, values: Iterable[float], kind: str) -> None:
+    def put(self, name: str, values: Iterable[float], kind: str = "u") -> None:
         """An array of type u1, u2, u4, i4 or f4; u: the narrowest that holds the values."""
         array = np.asarray(list(values))
         if kind == "u":
@@ -185,8 +185,8 @@ def _put_fabric(block: Block, graph: CapacityGraph, layout: Layout) -> None:
     block.put("y", layout.y, "f4")
     block.put("gpu", graph.gpu, "u1")
     block.put("rank", (rank.get(v, -1) for v in range(graph.n)), "i4")
-    block.put("tail", graph.tail, "u")
-    block.put("head", graph.head, "u")
+    block.put("tail", graph.tail)
+    block.put("head", graph.head)
 
 
 def _frames(layout: Layout) -> list[list[str | float]]:
@@ -212,7 +212,7 @@ def _put_small(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> None
         "boxes": [[name, *f[1:]] for name, f in zip(names, _frames(layout), strict=True)],
         "note": f"{len(counts):,} of {graph.n:,} nodes, one of each that are alike; g shows all",
     }
-    block.put("twin", twins, "u")
+    block.put("twin", twins)
     block.put("foldedX", layout.x, "f4")
     block.put("foldedY", layout.y, "f4")
 
@@ -236,7 +236,7 @@ def _put_loads(
     kinds[-1] += " or less" * (len(rates) > MOST_KINDS)
     kind = {str(rate): min(k, MOST_KINDS - 1) for k, rate in enumerate(rates)}
     block.meta |= {"classes": list(classes), "kinds": kinds}
-    block.put("linkClass", numbers, "u")
+    block.put("linkClass", numbers)
     block.put("classKind", (kind[figures[0]] for figures in classes), "u1")
     if timing is not None:
         block.put("linkBytes", (use.bytes for use in timing.links), "f4")
@@ -261,8 +261,8 @@ def _put_cuts(block: Block, graph: CapacityGraph, bound: Bound | None, limit: st
         }
         for number, part in enumerate(parts, 1)
     ]
-    block.put("cutSizes", (len(part) for part in parts), "u")
-    block.put("cutNodes", (v for part in parts for v in sorted(part)), "u")
+    block.put("cutSizes", (len(part) for part in parts))
+    block.put("cutNodes", (v for part in parts for v in sorted(part)))
 
 
 def _gpus(graph: CapacityGraph, nodes: frozenset[int]) -> int:
@@ -293,10 +293,10 @@ def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
         [number, tree.root, tree.phase, str(forest.share(tree))] for number, tree in chosen
     ]
     edges = [path for _, tree in chosen for path in tree.edges]
-    block.put("treeEdges", (len(tree.edges) for _, tree in chosen), "u")
-    block.put("pathSizes", map(len, edges), "u")
-    block.put("pathNodes", (v for path in edges for v in path), "u")
-    block.put("treeHops", (hop for _, tree in chosen for hop in hops(tree)), "u")
+    block.put("treeEdges", (len(tree.edges) for _, tree in chosen))
+    block.put("pathSizes", map(len, edges))
+    block.put("pathNodes", (v for path in edges for v in path))
+    block.put("treeHops", (hop for _, tree in chosen for hop in hops(tree)))
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -309,7 +309,10 @@ def _put_run(block: Block, subject: Subject, timing: Timing, beside: Overlap | N
         for row, entries_of_row in groupby(entries, key=lambda e: e[0])
     ]
     ranks = len(subject.graph().ranks)
-    shown = _first_ranks([(row, len(spans)) for row, spans in rows])
+    counted = list(accumulate(len(spans) for _, spans in rows))
+    over = (row.rank for (row, _), bars in zip(rows, counted, strict=True) if bars > MOST_BARS)
+    last = max((row.rank for row, _ in rows), default=0)
+    shown = next((rank for rank in over if rank), last + 1)  # the rank before which MOST_BARS end
     kept = [(row, entries_of_row) for row, entries_of_row in rows if row.rank < shown]
     names = [name_row(row, trees=subject.program is None) for row, _ in kept]
     note = f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else ""
@@ -348,19 +351,17 @@ def _put_run(block: Block, subject: Subject, timing: Timing, beside: Overlap | N
             gaps.append(max(0, start - before))
             lengths.append(max(0, end - max(start, before)))
             before = max(before, end)
-    block.put("rowRank", (row.rank for row, _ in kept), "u")
-    block.put("rowBars", (len(entries_of_row) for _, entries_of_row in kept), "u")
-    block.put("gap", gaps, "u")
-    block.put("length", lengths, "u")
-    block.put(
-        "phase", (phases[span.what if span.what in WORK else phase(span)] for span in spans), "u"
-    )
-    block.put("what", (words[span.what] for span in spans), "u")
-    block.put("step", (max(0, span.step) for span in spans), "u")
-    block.put("amount", (amounts[span.bytes] for span in spans), "u")
-    block.put("way", (ways[span.links] for span in spans), "u")
-    block.put("waySizes", map(len, ways), "u")
-    block.put("wayLinks", (link for way in ways for link in way), "u")
+    block.put("rowRank", (row.rank for row, _ in kept))
+    block.put("rowBars", (len(entries_of_row) for _, entries_of_row in kept))
+    block.put("gap", gaps)
+    block.put("length", lengths)
+    block.put("phase", (phases[span.what if span.what in WORK else phase(span)] for span in spans))
+    block.put("what", (words[span.what] for span in spans))
+    block.put("step", (max(0, span.step) for span in spans))
+    block.put("amount", (amounts[span.bytes] for span in spans))
+    block.put("way", (ways[span.links] for span in spans))
+    block.put("waySizes", map(len, ways))
+    block.put("wayLinks", (link for way in ways for link in way))
     _put_link_rows(block, subject.graph())
 
 
@@ -376,22 +377,12 @@ def _put_link_rows(block: Block, graph: CapacityGraph) -> None:
         rows.append((rank.get(owner, len(rank)), not out, e, name))
     rows.sort()
     block.meta["linkNames"] = [name for *_, name in rows]
-    block.put("linkOrder", (e for _, _, e, _ in rows), "u")
+    block.put("linkOrder", (e for _, _, e, _ in rows))
     block.put("linkOwner", (r if r < len(rank) else -1 for r, *_ in rows), "i4")
 
 
 def _number(values: Iterable[H]) -> dict[H, int]:
     return {value: number for number, value in enumerate(dict.fromkeys(values))}
-
-
-def _first_ranks(rows: Sequence[tuple[Row, int]]) -> int:
-    """The rank before which MOST_BARS end: those below it are shown."""
-    bars = 0
-    for row, count in rows:
-        bars += count
-        if bars > MOST_BARS and row.rank > 0:
-            return row.rank
-    return max((row.rank for row, _ in rows), default=0) + 1
 
 
 # --- the fabric in words --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ One file for light and dark pages: its colours follow the reader's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 from forestcoll.common.arguments import whole
@@ -72,21 +72,18 @@ def draw(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(title)}">'
     )
-    return "\n".join([head, f"<style>{STYLE}</style>", _arrows(), *body, "</svg>", ""])
+    arrows = "".join(
+        f'<marker id="a{k}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5" markerHeight="5" '
+        f'orient="auto"><path d="M0 0L8 4L0 8z" fill="{colour}"/></marker>'
+        for k, colour in enumerate(DEPTH)
+    )
+    defined = f"<style>{STYLE}</style>\n<defs>{arrows}</defs>"
+    return "\n".join([head, defined, *body, "</svg>", ""])
 
 
 def heat(percent: float) -> str:
     """The colour of a link that is busy for so much of the time."""
     return HEAT[max(0, min(len(HEAT) - 1, math.floor(percent / 100 * len(HEAT) - 1e-9)))]
-
-
-def _arrows() -> str:
-    heads = "".join(
-        f'<marker id="a{k}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5" markerHeight="5" '
-        f'orient="auto"><path d="M0 0L8 4L0 8z" fill="{colour}"/></marker>'
-        for k, colour in enumerate(DEPTH)
-    )
-    return f"<defs>{heads}</defs>"
 
 
 def _boxes(layout: Layout) -> Iterator[str]:
@@ -202,16 +199,11 @@ def _legend(
         yield f'<text class="small" x="16" y="{y + 24:.1f}">{escape(text)}</text>'
         return
     rates = sorted({float(graph.bandwidth(e)) for e in range(len(graph.tail))}, reverse=True)
-    listed = _rates(rates)
+    listed = ", ".join(f"{rate:g}" for rate in rates[:6])
+    listed += f" and {len(rates) - 6} more" if len(rates) > 6 else ""
     if busy:
         for k, colour in enumerate(HEAT):
             at = f'x="{268 + 26 * k}" y="{y - 8:.1f}" width="26" height="10"'
             yield f'<rect {at} fill="{colour}"/>'
         yield f'<text x="{276 + 26 * len(HEAT)}" y="{y + 2:.1f}">0 to 100 % of the time busy</text>'
     yield f'<text class="small" x="16" y="{y + 24:.1f}">links of {listed} GB/s each way</text>'
-
-
-def _rates(rates: Sequence[float]) -> str:
-    shown = [f"{rate:g}" for rate in rates[:6]]
-    more = f" and {len(rates) - 6} more" if len(rates) > 6 else ""
-    return ", ".join(shown) + more
