@@ -381,13 +381,13 @@ def test_rows_of_a_comparison_come_as_they_are_known(
 ) -> None:
     """Ours first, before any baseline is made."""
     said = []
-    add = play._Maker.add_baselines
+    add = play._Game.add_baselines
 
-    def watch(self: play._Maker, names: Sequence[str] | None) -> None:
+    def watch(self: play._Game, names: Sequence[str] | None) -> None:
         said.append(capsys.readouterr().out)
         add(self, names)
 
-    monkeypatch.setattr(play._Maker, "add_baselines", watch)
+    monkeypatch.setattr(play._Game, "add_baselines", watch)
     rest = fine(call(*COMPARE, "rings"))
     lines = said[0].splitlines()
     assert lines[0] == "compare     allgather on ring-4, 4 ranks"
@@ -404,10 +404,10 @@ def test_rows_of_a_comparison_come_as_they_are_known(
 def test_an_interrupted_comparison_keeps_what_is_known(
     more: list[str], call: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(self: play._Maker, names: Sequence[str] | None) -> None:
+    def stop(self: play._Game, names: Sequence[str] | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(play._Maker, "add_baselines", stop)
+    monkeypatch.setattr(play._Game, "add_baselines", stop)
     code, out, err = call(*COMPARE, "rings", *more)
     assert code == 130
     assert err.splitlines()[-1] == "forestcoll: interrupted"

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,7 @@ def test_records_that_are_none_are_refused(text: str, folder: Path) -> None:
 
 
 def test_a_bundle_refuses_what_it_did_not_make(folder: Path) -> None:
-    other_formats = replace(REQUEST, formats=("forest", "msccl-xml"))
+    other_formats = REQUEST._replace(formats=("forest", "msccl-xml"))
     with pytest.raises(ForestCollError, match="made for another problem or other formats"):
         make_bundle(other_formats, FAILURES, folder, write)
     one = folder / folder_of(FAILURES[1])

@@ -203,7 +203,7 @@ def compare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`compare --with` the plan alone, and what the machine allows at best."""
-    monkeypatch.setattr(play._Maker, "add_ours", lambda *_: None)
+    monkeypatch.setattr(play._Game, "add_ours", lambda *_: None)
     options = ("-c", case[2], "--against", "none", "--with", plan, "--sizes", str(SIZE))
     found = call("compare", *machine, *options)
     best = call("optimum", *machine, "-c", case[2])

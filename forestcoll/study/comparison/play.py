@@ -286,21 +286,17 @@ class _Game:
             quick = self.player.quick
             least = {name: self.sources[name].least(size) if quick else 0.0 for name in names}
             for k, name in enumerate(sorted(names, key=lambda n: least[n])):
-                if self._is_slower(least[name], size):
+                outcome = self.outcome() if quick else None
+                rules = self.player.rules
+                best = [outcome.best_baseline(size, r) if outcome else None for r in rules]
+                # whether under all rules another baseline is known to be faster
+                if all(cell is not None and cell.time <= least[name] for cell in best):
                     for rule in self.player.rules:
                         asked = size, rule, self.collective, len(self.graph.ranks)
                         self._add_cell(name, rule, bare_timing(least[name], *asked))
                     self._show()
                     continue
                 self.play(name, size, (done * len(names) + k) / total)
-
-    def _is_slower(self, least: float, size: int) -> bool:
-        """Whether under all rules another baseline is known to be faster."""
-        if not self.player.quick:
-            return False
-        outcome = self.outcome()
-        best = [outcome.best_baseline(size, rule) for rule in self.player.rules]
-        return all(cell is not None and cell.time <= least for cell in best)
 
     def _add_cell(self, name: str, rule: Rule, timing: Timing, plan: Plan | None = None) -> None:
         kind = next(e.kind for e in self.entrants if e.name == name)

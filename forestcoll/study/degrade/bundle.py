@@ -20,6 +20,7 @@ from forestcoll.common.text_file import digest as file_digest
 from forestcoll.common.text_file import dump_record, seal
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.schedule import forest_file
 from forestcoll.study.degrade.failures import Failure
 from forestcoll.study.degrade.losses import Workload, read_sealed
 from forestcoll.topology import slug
@@ -144,26 +145,23 @@ def check_bundle(folder: Path) -> list[str]:
     index = read_sealed(folder / INDEX, FORMAT)
     try:
         for entry in index["failures"]:
-            _check_entry(folder / Path(entry["folder"]).name, index["problem"], entry)
+            here = folder / Path(entry["folder"]).name
+            note = read_note(here, index["problem"]) or {}
+            if entry != {"folder": here.name, **note}:
+                raise ForestCollError(f"{here}: {NOTE} is not what {INDEX} says of it")
+            for name in entry["files"]:
+                if not name.endswith(FORMATS["forest"]):
+                    continue
+                algbw = str(forest_file.load(here / Path(name).name).plain_algbw)
+                if algbw != entry["algbw"]:
+                    raise ForestCollError(
+                        f"{here / name}: its algbw is {algbw}; {NOTE} says {entry['algbw']}"
+                    )
         with_files = sum(bool(entry["files"]) for entry in index["failures"])
         title = f"{index['collective']} on {index['topology']}"
         return [f"{title}: {len(index['failures'])} failures, files for {with_files} of them"]
     except (TypeError, KeyError, AttributeError) as error:
         raise ForestCollError(f"{folder / INDEX}: is no index of a bundle ({error})") from None
-
-
-def _check_entry(here: Path, digest: str, entry: dict[str, Any]) -> None:
-    from forestcoll.schedule import forest_file
-
-    if entry != {"folder": here.name, **(read_note(here, digest) or {})}:
-        raise ForestCollError(f"{here}: {NOTE} is not what {INDEX} says of it")
-    for name in entry["files"]:
-        if name.endswith(FORMATS["forest"]):
-            algbw = str(forest_file.load(here / Path(name).name).plain_algbw)
-            if algbw != entry["algbw"]:
-                raise ForestCollError(
-                    f"{here / name}: its algbw is {algbw}; {NOTE} says {entry['algbw']}"
-                )
 
 
 def make_bundle(

@@ -93,7 +93,13 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
             failures[node.kind].append(failure)
     if "plane" in wanted:
         failures["plane"] = [*_planes(topology, bandwidth)]
-    return [failure for kind in KINDS for failure in _merge(failures[kind])]
+    merged: dict[object, Failure] = {}  # those that leave the same links are one that counts them
+    for failure in (failure for kind in KINDS for failure in failures[kind]):
+        key = failure.kind, frozenset(failure.left), failure.node
+        if key in merged:
+            failure = merged[key]._replace(copies=merged[key].copies + failure.copies)
+        merged[key] = failure
+    return list(merged.values())
 
 
 def _planes(topology: Topology, bandwidth: Mapping[Arc, Fraction]) -> Iterator[Failure]:
@@ -160,18 +166,6 @@ def _cable(link: Link, bandwidth: dict[Arc, Fraction], first: Mapping[str, str])
         tuple(Scale(pattern, part) for pattern, part in patterns.items() if part),
         copies=link.count,
     )
-
-
-def _merge(failures: Iterable[Failure]) -> list[Failure]:
-    """Failures that leave the same links behind, as one that counts them."""
-    merged: dict[object, Failure] = {}
-    for failure in failures:
-        key = frozenset(failure.left), failure.node
-        first = merged.get(key)
-        if first is not None:
-            failure = first._replace(copies=first.copies + failure.copies)
-        merged[key] = failure
-    return list(merged.values())
 
 
 def classes(

@@ -112,7 +112,11 @@ def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
     cost = {}
     for node in best.folding.sources:
         far = distances(near, node, demand.nodes_to_avoid(node))
-        amounts = _amounts_to(demand, node) if into else demand.amounts(node).tolist()
+        amounts = demand.amounts(node).tolist()
+        if into and demand.matrix is not None:  # else it is the same both ways
+            column = graph.ranks.index(node)
+            for v, row in zip(graph.ranks, demand.matrix, strict=True):
+                amounts[v] = 0 if v == node else row[column]
         cost[node] = sum(amount * far[v] for v, amount in enumerate(amounts) if amount)
     home = {best.folding.node[node]: node for node in best.folding.sources}
     groups: dict[int, list[int]] = defaultdict(list)
@@ -123,19 +127,6 @@ def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
         Share(tuple(groups[worth]), Fraction(worth, total))
         for worth in sorted(groups, reverse=True)
     )
-
-
-def _amounts_to(demand: Demand, node: int) -> list[int]:
-    """Per node what it sends to the rank at `node`."""
-    if demand.matrix is None:  # the same both ways
-        amounts: list[int] = demand.amounts(node).tolist()
-        return amounts
-    ranks = demand.graph.ranks
-    sent = [0] * demand.graph.n
-    column = ranks.index(node)
-    for number, v in enumerate(ranks):
-        sent[v] = 0 if v == node else demand.matrix[number][column]
-    return sent
 
 
 def _near(best: Optimum) -> Iterator[Cut]:

@@ -139,8 +139,17 @@ def boxes_of(graph: CapacityGraph) -> list[frozenset[int]]:
 
 def levels_of(graph: CapacityGraph) -> list[list[frozenset[int]]]:
     """What links of each width and above join: boxes, packages, what is below a switch."""
-    widths = sorted(set(graph.capacity), reverse=True)[:WIDTHS]
-    return [_join(graph, width) for width in widths]
+    levels, ranks = [], set(graph.ranks)
+    for width in sorted(set(graph.capacity), reverse=True)[:WIDTHS]:
+        sets = DisjointSets(graph.n)
+        for u, v, units in graph.arcs:
+            if units >= width:
+                sets.join(u, v)
+        members: dict[int, set[int]] = defaultdict(set)
+        for node, root in enumerate(sets.roots()):
+            members[root].add(node)
+        levels.append([frozenset(nodes) for nodes in members.values() if nodes & ranks])
+    return levels
 
 
 def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
@@ -148,19 +157,6 @@ def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
     levels = [part for level in levels_of(graph) for part in level]
     singles = [frozenset([rank]) for rank in graph.ranks]
     yield from dict.fromkeys([*boxes_of(graph), *levels, *singles])
-
-
-def _join(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
-    """The nodes that links of at least so many units join, where ranks are among them."""
-    sets = DisjointSets(graph.n)
-    for u, v, units in graph.arcs:
-        if units >= width:
-            sets.join(u, v)
-    members: dict[int, set[int]] = defaultdict(set)
-    for node, root in enumerate(sets.roots()):
-        members[root].add(node)
-    ranks = set(graph.ranks)
-    return [frozenset(nodes) for nodes in members.values() if nodes & ranks]
 
 
 class OneMore(NamedTuple):

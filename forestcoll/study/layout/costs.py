@@ -159,20 +159,20 @@ class Costs:
 
     def solve(self, number: int, placement: Placement) -> StepCost:
         """The same for these very GPUs, not for a placement that is alike; or InfeasibleError."""
-        if (number, placement) not in self._solved:
-            self._solved[number, placement] = self._solve(number, placement)
-        return self._solved[number, placement]
-
-    def _solve(self, number: int, placement: Placement) -> StepCost:
+        if (number, placement) in self._solved:
+            return self._solved[number, placement]
         most = max(row.total for row in self.steps[number])
         if self.steps[number][0].traffic.collective is Collective.ALLTOALL:
             best = solve(self.demand(number, placement))
-            return StepCost(best.algbw, best.bound, most / (best.algbw * GIGA), (), exchange=best)
+            seconds = most / (best.algbw * GIGA)
+            cost = StepCost(best.algbw, best.bound, seconds, (), exchange=best)
+            return self._solved.setdefault((number, placement), cost)
         shares = split_apart(self.fabric.graph, self.views(number, placement), LINKS)
         cuts = sorted(shares.bound.cuts, key=lambda cut: -cut.weight)
         sides = tuple(dict.fromkeys(cut.side for cut in cuts))
         seconds = most / (shares.algbw * GIGA)
-        return StepCost(shares.algbw, shares.bound.algbw, seconds, sides, shares, shares.note)
+        cost = StepCost(shares.algbw, shares.bound.algbw, seconds, sides, shares, shares.note)
+        return self._solved.setdefault((number, placement), cost)
 
     def demand(self, number: int, placement: Placement) -> Demand:
         """The all-to-all of a step."""

@@ -75,10 +75,17 @@ def survey(graph: CapacityGraph) -> Fabric:
         )
     count, levels = len(graph.ranks), _levels(graph)
     boxes = {name: i for i, name in enumerate(dict.fromkeys(map(graph.box, graph.ranks)))}
+    place: list[list[int]] = [[] for _ in range(graph.n)]
+    for level in levels:
+        home = {v: i for i, part in enumerate(level) for v in part}
+        for v in range(graph.n):
+            place[v].append(home.get(v, -1))
+    # those together that are together at ever finer levels
+    order = sorted(range(count), key=lambda i: (place[graph.ranks[i]], i))
     fabric = Fabric(
         graph,
         _compare(graph),
-        _sort(graph, levels),
+        order,
         [boxes[graph.box(v)] for v in graph.ranks],
         [],
         np.zeros((0, count)),
@@ -120,16 +127,6 @@ def _levels(graph: CapacityGraph) -> list[list[frozenset[int]]]:
                 parts.setdefault(label, set()).add(v)
         levels.append([frozenset(part) for part in parts.values()])
     return sorted(levels, key=len)
-
-
-def _sort(graph: CapacityGraph, levels: list[list[frozenset[int]]]) -> list[int]:
-    """Rank numbers, those together that are together at ever finer levels."""
-    place: list[list[int]] = [[] for _ in range(graph.n)]
-    for level in levels:
-        home = {v: i for i, part in enumerate(level) for v in part}
-        for v in range(graph.n):
-            place[v].append(home.get(v, -1))
-    return sorted(range(len(graph.ranks)), key=lambda i: (place[graph.ranks[i]], i))
 
 
 def mix(values: Array) -> Array:

@@ -116,22 +116,14 @@ class _Search:
         grid = self.costs.job.parallel.grids[0]
         dims = [i for i, size in enumerate(grid.sizes) if size > 1]
         seen = set[Placement]()
-        orders = [self.costs.fabric.order, list(range(grid.world))]
+        orders = np.array([self.costs.fabric.order, range(grid.world)])
         for nest in islice(permutations(dims), STARTS):
-            for order in orders:
-                placement = [0] * grid.world
-                for rank in range(grid.world):
-                    digits, rest = [], rank
-                    for size in grid.sizes:
-                        digits.append(rest % size)
-                        rest //= size
-                    place, stride = 0, 1
-                    for i in nest:
-                        place += digits[i] * stride
-                        stride *= grid.sizes[i]
-                    placement[rank] = order[place]
-                if tuple(placement) not in seen:
-                    seen.add(tuple(placement))
+            outer = nest[::-1]  # the last one varies the slowest
+            places = np.arange(grid.world).reshape([grid.sizes[i] for i in outer])
+            places = places.transpose([outer.index(i) for i in dims[::-1]]).ravel()
+            for placement in map(tuple, orders[:, places].tolist()):
+                if placement not in seen:
+                    seen.add(placement)
                     yield State(self.costs, placement)
 
     def packs(self) -> Iterator[State]:

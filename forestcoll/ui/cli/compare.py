@@ -487,6 +487,7 @@ def lab(
     topology = machine.load()
 
     from forestcoll import plans
+    from forestcoll.compile.alltoall_plans import routes_beside
     from forestcoll.execute.lab import lacking
     from forestcoll.graph.capacity_graph import CapacityGraph
 
@@ -496,7 +497,10 @@ def lab(
     if importlib.util.find_spec("torch") is None:
         import forestcoll.execute.torch  # noqa: F401 (which says so; else only the ranks import it)
     from forestcoll.execute.lab.measurement import Wishes, compare, make_plan
+    from forestcoll.schedule import forest_file
     from forestcoll.solver.alltoall import demand
+    from forestcoll.study.predict import forest_beside
+    from forestcoll.ui.cli.work.alltoall import check_matrix
     from forestcoll.ui.report import runs
 
     graph = CapacityGraph.from_topology(topology)
@@ -504,7 +508,12 @@ def lab(
     if plan:
         with guard(plan, size_of(plan)):
             program = plans.read_plan(Path(plan))
-    kind = _kind(collective, text, program)
+    kind = collective or (program.collective.value if program is not None else "allreduce")
+    if text is not None and kind == "alltoall" and collective is None:
+        kind = "alltoallv"
+    check_matrix(kind, text)
+    if program is not None and program.collective.value != kind.removesuffix("v"):
+        raise click.UsageError(f"the plan is for {program.collective}, not for -c {kind}")
     made_from: Forest | Routes | None = None
     with show_progress("building the fabric") as progress:
 
@@ -516,7 +525,11 @@ def lab(
         if text is not None:
             blocks = demand.check_matrix(demand.parse(text, "--matrix"), len(graph.ranks))
         if plan is not None:
-            made_from = _beside(Path(plan), kind)
+            beside = forest_beside(Path(plan))
+            if kind in ALLTOALL:
+                made_from = routes_beside(Path(plan))
+            elif beside is not None:
+                made_from = forest_file.load(beside)
         elif kind in ALLTOALL:
             program, made_from = make_plan(topology, ragged=blocks is not None)
         else:
@@ -552,31 +565,6 @@ def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_jso
         )
     answer(as_json, runs.flow_parts(report, f"{sent.what} on {left.name}"))
     return 0
-
-
-def _kind(collective: str | None, matrix: str | None, program: Program | None) -> str:
-    """The collective that is meant; a usage error where the options contradict each other."""
-    from forestcoll.ui.cli.work.alltoall import check_matrix
-
-    kind = collective or (program.collective.value if program is not None else "allreduce")
-    if matrix is not None and kind == "alltoall" and collective is None:
-        kind = "alltoallv"
-    check_matrix(kind, matrix)
-    if program is not None and program.collective.value != kind.removesuffix("v"):
-        raise click.UsageError(f"the plan is for {program.collective}, not for -c {kind}")
-    return kind
-
-
-def _beside(plan: Path, kind: str) -> Forest | Routes | None:
-    """What the plan was made from, in the file beside it."""
-    from forestcoll.compile.alltoall_plans import routes_beside
-    from forestcoll.schedule import forest_file
-    from forestcoll.study.predict import forest_beside
-
-    if kind in ALLTOALL:
-        return routes_beside(plan)
-    path = forest_beside(plan)
-    return None if path is None else forest_file.load(path)
 
 
 def plan_for_lab(topology: Topology) -> tuple[Program, Forest]:

@@ -195,20 +195,17 @@ def goal(subject: Subject, settings: Settings) -> Files:
     done = actions(subject, settings)
     lines = [f"num_ranks {len(done.ranks)}", ""]
     for rank, own in enumerate(done.ranks):
-        lines += [f"rank {rank} {{", *_lines(own, settings), "}", ""]
+        lines.append(f"rank {rank} {{")
+        for index, action in enumerate(own):
+            way = "to" if action.kind == "send" else "from"
+            what = f"{action.kind} {action.bytes}b {way} {action.peer} tag {action.tag}"
+            if action.kind == "sum":
+                what = f"calc {round(sum_time(action, settings))}"
+            lines.append(f"l{index + 1}: {what}")
+            needed = (k for k in (*action.after, action.follows) if k >= 0)
+            lines += [f"l{index + 1} requires l{k + 1}" for k in needed]
+        lines += ["}", ""]
     return {f"{file_name(f'{subject.name}.{done.collective}')}.goal": "\n".join(lines).encode()}
-
-
-def _lines(own: Sequence[Action], settings: Settings) -> Iterator[str]:
-    for index, action in enumerate(own):
-        way = "to" if action.kind == "send" else "from"
-        what = f"{action.kind} {action.bytes}b {way} {action.peer} tag {action.tag}"
-        if action.kind == "sum":
-            what = f"calc {round(sum_time(action, settings))}"
-        yield f"l{index + 1}: {what}"
-        for needed in (*action.after, action.follows):
-            if needed >= 0:
-                yield f"l{index + 1} requires l{needed + 1}"
 
 
 # --- Chakra ---------------------------------------------------------------------------------------

@@ -5,15 +5,11 @@ In the graph boxes are clusters. Language: https://graphviz.org/doc/info/lang.ht
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from forestcoll.common.arguments import whole
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.escape import escape
-from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.link_table import LinkTable
-from forestcoll.schedule.forest import Forest
 from forestcoll.ui.export import Files, Settings
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.svg import draw
@@ -43,61 +39,42 @@ def dot(subject: Subject, settings: Settings) -> Files:
     graph, forest = subject.graph(), subject.forest
     lines = [f"digraph {_quote(subject.title)} {{"]
     lines += [f"  graph [label={_quote(subject.title)}, labelloc=t, rankdir=TB];"]
-    lines += ["  node [style=filled, fillcolor=white];", *_nodes(graph)]
-    if forest is None or settings.tree is None:
-        lines += _links(graph, subject.links)
-    else:
-        lines += _tree(forest, settings.tree)
+    lines += ["  node [style=filled, fillcolor=white];"]
+    rank, names, boxes = graph.rank_of, graph.names, dict[str, list[int]]()
+    for node in range(graph.n):
+        boxes.setdefault(graph.box(node), []).append(node)
+    for number, (box, nodes) in enumerate(boxes.items()):
+        if box:
+            lines += [f"  subgraph cluster_{number} {{", f"    label={_quote(box)};"]
+        for node in nodes:
+            label = _quote(names[node].rpartition("/")[2])[:-1]
+            label += f'\\nrank {rank[node]}"' if node in rank else '"'
+            shape = "box" if graph.gpu[node] else "ellipse"
+            text = f"{_quote(names[node])} [shape={shape}, label={label}];"
+            lines.append(f"{'    ' if box else '  '}{text}")
+        lines += ["  }"] * bool(box)
+    if forest is not None and settings.tree is not None:  # its links in the direction of its data
+        tree = forest.trees[whole("tree", settings.tree, 0, len(forest.trees) - 1)]
+        steps = dict.fromkeys(step for path in tree.edges for step in pairwise(path))
+        lines += [f"  {_quote(names[u])} -> {_quote(names[v])};" for u, v in steps]
+        return _file(subject, lines)
+    looks = {}
+    for e, ends in enumerate(graph.ends):
+        looks[ends] = f"{float(graph.bandwidth(e)):g} GB/s"
+        if subject.links is not None:
+            looks[ends] += f"\\n{float(subject.links[e].percent):.4g} %"
+    for (u, v), label in looks.items():  # both directions as one edge where they are alike
+        alike = looks.get((v, u)) == label
+        if not alike or u < v:
+            about = f'[label="{label}"{", dir=both" * alike}]'
+            lines.append(f"  {_quote(names[u])} -> {_quote(names[v])} {about};")
+    return _file(subject, lines)
+
+
+def _file(subject: Subject, lines: list[str]) -> Files:
     lines += ["}", ""]
     return {f"{subject.stem}.dot": "\n".join(lines).encode()}
 
 
 def _quote(text: str) -> str:
     return '"' + escape(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _nodes(graph: CapacityGraph) -> Iterator[str]:
-    rank = graph.rank_of
-    boxes: dict[str, list[int]] = {}
-    for node in range(graph.n):
-        boxes.setdefault(graph.box(node), []).append(node)
-    for number, (box, nodes) in enumerate(boxes.items()):
-        indent = "    " if box else "  "
-        if box:
-            yield f"  subgraph cluster_{number} {{"
-            yield f"    label={_quote(box)};"
-        for node in nodes:
-            name = graph.names[node]
-            label = _quote(name.rpartition("/")[2])[:-1]
-            label += f'\\nrank {rank[node]}"' if node in rank else '"'
-            shape = "box" if graph.gpu[node] else "ellipse"
-            yield f"{indent}{_quote(name)} [shape={shape}, label={label}];"
-        if box:
-            yield "  }"
-
-
-def _links(graph: CapacityGraph, rows: LinkTable | None) -> Iterator[str]:
-    """Each direction of a link, both as one edge where they are alike."""
-    shares = [None] * len(graph.tail) if rows is None else [row.percent for row in rows]
-    looks = {}
-    for e, ends in enumerate(graph.ends):
-        label = f"{float(graph.bandwidth(e)):g} GB/s"
-        share = shares[e]
-        looks[ends] = label if share is None else f"{label}\\n{float(share):.4g} %"
-    for (u, v), label in looks.items():
-        alike = looks.get((v, u)) == label
-        if alike and u > v:
-            continue
-        both = ", dir=both" * alike
-        yield f'  {_quote(graph.names[u])} -> {_quote(graph.names[v])} [label="{label}"{both}];'
-
-
-def _tree(forest: Forest, number: int) -> Iterator[str]:
-    """The links of one tree, in the direction of its data; numbers are the hops before."""
-    tree = forest.trees[whole("tree", number, 0, len(forest.trees) - 1)]
-    names, drawn = forest.graph.names, set()
-    for path in tree.edges:
-        for u, v in pairwise(path):
-            if (u, v) not in drawn:
-                drawn.add((u, v))
-                yield f"  {_quote(names[u])} -> {_quote(names[v])};"

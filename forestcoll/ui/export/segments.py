@@ -144,7 +144,23 @@ class Book:
 
     def json(self) -> str:
         """Every edge on a line; `{plane}` stands for two digits in addresses, a number in names."""
-        spares = iter(self.spares)
+        spares, sep = iter(self.spares), '", "'
+
+        def edges() -> Iterator[str]:
+            for edge in self.edges:
+                ways = [
+                    f'{{"planes": {_quote(way.planes)}, '
+                    f'"nodes": [{", ".join(map(_quote, way.nodes))}], '
+                    f'"segments": ["{tail(way.segments).rstrip(":").replace(":", sep)}"], '
+                    f'"address": "{address(PLANE, way.segments)}", "weight": {way.weight}, '
+                    f'"evs": {count}{next(spares, "")}}}'
+                    for way, count in zip(edge.ways, slots(edge.ways), strict=True)
+                ]
+                yield (
+                    f'{{"src": {_quote(edge.src)}, "dst": {_quote(edge.dst)}, '
+                    f'"weight": {edge.weight}, "paths": [{", ".join(ways)}]}}'
+                )
+
         routes = Block(
             format=TEMPLATES if self.images else FORMAT,
             **self.facts,
@@ -152,7 +168,7 @@ class Book:
             block=f"{block(0)}::/32",
             decapsulation=DECAPSULATION,
             **self.images,
-            edges=Rows((self._edge(edge, spares) for edge in self.edges), 2),
+            edges=Rows(edges(), 2),
         )
         return dump_block(routes) + "\n"
 
@@ -171,20 +187,6 @@ class Book:
             lines.append(json.dumps(line))
         name, rows = self.fabric.left.name, Rows(lines, 2)
         return dump_block(Block(format=REPAIR, topology=name, changes=rows)) + "\n"
-
-    def _edge(self, edge: Edge, spares: Iterator[str]) -> str:
-        sep = '", "'
-        ways = [
-            f'{{"planes": {_quote(way.planes)}, "nodes": [{", ".join(map(_quote, way.nodes))}], '
-            f'"segments": ["{tail(way.segments).rstrip(":").replace(":", sep)}"], '
-            f'"address": "{address(PLANE, way.segments)}", "weight": {way.weight}, '
-            f'"evs": {count}{next(spares, "")}}}'
-            for way, count in zip(edge.ways, slots(edge.ways), strict=True)
-        ]
-        return (
-            f'{{"src": {_quote(edge.src)}, "dst": {_quote(edge.dst)}, "weight": {edge.weight}, '
-            f'"paths": [{", ".join(ways)}]}}'
-        )
 
     def ports(self, node: str, values: dict[str, int]) -> Iterator[Port]:
         """The ports of one of the switches that a node stands for."""

@@ -78,15 +78,27 @@ def advice(result: Advice, machine_words: str) -> list[Part]:
             ]
         )
     said = compared.collective.value, machine_words
-    worth = [way for way in result.ways if way.serves]
-    steps = [(way.name, text) for way in worth for text in _commands(way, *said)]
+    rows_ways, steps = [], []
+    for way in result.ways:
+        commands = _commands(way, *said) if way.serves else []
+        steps += [line(way.name, text) for text in commands]
+        rows_ways.append(
+            [
+                same("name", way.name, "way"),
+                Fact("serves", way.serves, "yes" if way.serves else "no", "here"),
+                Fact(
+                    "what", way.why, way.why.partition(";")[0].partition(": take")[0], "what it is"
+                ),
+                *machine(commands=commands),
+            ]
+        )
     return [
         head,
         Rows("states", [_state(state) for state in result.states], range(1, 6)),
         Rows("sizes", [_gain(result, k) for k in range(len(result.gains))], (1, 2, 4, 5, 6)),
         Rows("measured", rows_measured, range(4)),
-        Rows("ways", [_way(way, *said) for way in result.ways], ()),
-        [line(name, text) for name, text in steps],
+        Rows("ways", rows_ways, ()),
+        steps,
         [same("model", compared.model), *notes(compared.notes)],
     ]
 
@@ -159,15 +171,6 @@ def _gain(result: Advice, k: int) -> list[Fact]:
         line("", "" if best is None else best.name),
         Fact("gain", [gain.least, gain.most], " - ".join(gains) + " x" if gain.name else ""),
         same("reason", gain.reason or None, "because"),
-    ]
-
-
-def _way(way: Way, collective: str, machine_words: str) -> list[Fact]:
-    return [
-        same("name", way.name, "way"),
-        Fact("serves", way.serves, "yes" if way.serves else "no", "here"),
-        Fact("what", way.why, way.why.partition(";")[0].partition(": take")[0], "what it is"),
-        *machine(commands=_commands(way, collective, machine_words) if way.serves else []),
     ]
 
 

@@ -54,7 +54,13 @@ def losses(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[P
     ]
     lost = [w.loss for w in worst if w.loss.reason][:REASONS]
     none = [f"{loss.failure.name}: {_clause(loss.reason)}" for loss in lost]
-    kinds = [_kind(report, kind) for kind in dict.fromkeys(x.failure.kind for x in report.losses)]
+    kinds = []
+    for kind in dict.fromkeys(x.failure.kind for x in report.losses):
+        of_kind = [x for x in report.losses if x.failure.kind == kind]
+        rates = sorted(x.new or Fraction(0) for x in of_kind for _ in range(x.failure.copies))
+        stopped = sum(x.failure.copies for x in of_kind if x.old is None)
+        least, median = (_rate(rates[k], before) for k in (0, len(rates) // 2))
+        kinds.append([kind, len(rates), stopped, least, median])
     rows = [_worst(entry, before) for entry in worst]
     return [
         head,
@@ -94,17 +100,6 @@ def _entry(loss: Loss) -> dict[str, object]:
     }
     more = {"reason": loss.reason, "note": loss.note}
     return entry | {key: text for key, text in more.items() if text}
-
-
-def _kind(report: Report, kind: str) -> list[object]:
-    """What all failures of a kind cost."""
-    losses = [loss for loss in report.losses if loss.failure.kind == kind]
-    rates = sorted(
-        rate for loss in losses for rate in [loss.new or Fraction(0)] * loss.failure.copies
-    )
-    stopped = sum(loss.failure.copies for loss in losses if loss.old is None)
-    worst, median = (_rate(rates[k], report.before) for k in (0, len(rates) // 2))
-    return [kind, len(rates), stopped, worst, median]
 
 
 def _rate(rate: Fraction | None, whole: Fraction, unit: str = " GB/s") -> str:

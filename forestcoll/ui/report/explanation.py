@@ -179,7 +179,8 @@ def links_in_words(graph: CapacityGraph, links: Iterable[int]) -> str:
     """`"16 links of 25 GB/s between box0/gpu0-7, box1/gpu0-7 and fabric"`, both ways once."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for e in links:
-        groups[graph.capacity[e], _kind(graph, e)].append(e)
+        looks = sorted((graph.names[graph.tail[e]], graph.names[graph.head[e]]))
+        groups[graph.capacity[e], re.sub(r"\d+", "*", " ".join(looks))].append(e)
     parts = []
     for (capacity, _), members in groups.items():
         pairs = {frozenset((graph.tail[e], graph.head[e])) for e in members}
@@ -194,11 +195,6 @@ def links_in_words(graph: CapacityGraph, links: Iterable[int]) -> str:
         parts.append(f"{count} of {rate} GB/s {whose}")
     more = f"; {len(parts) - 3} kinds more" if len(parts) > 3 else ""
     return "; ".join(parts[:3]) + more
-
-
-def _kind(graph: CapacityGraph, link: int) -> str:
-    ends = sorted((graph.names[graph.tail[link]], graph.names[graph.head[link]]))
-    return re.sub(r"\d+", "*", " ".join(ends))
 
 
 def _hub(graph: CapacityGraph, link: int) -> int:

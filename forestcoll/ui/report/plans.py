@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from forestcoll.plans.lint import Finding, Report, Severity
+from forestcoll.plans.lint import Report, Severity
 from forestcoll.plans.rule_catalogue import SEVERITIES
 from forestcoll.program.sizes import Sizes
 from forestcoll.study.predict import figures_of_file
@@ -103,7 +103,13 @@ def namesakes(one: Plan, other: Plan) -> str:
 
 
 def findings(report: Report) -> list[Part]:
-    """What was looked at, how much is wrong with it, and what."""
+    """What was looked at, how much is wrong with it, and what; places not known are null."""
+    rows = []
+    for one in report.findings:
+        at = {"rank": one.rank, "thread_block": one.block, "step": one.step, "line": one.line}
+        places = {name: None if number < 0 else number for name, number in at.items()}
+        words = {"text": one.text, "cure": one.cure}
+        rows.append(machine(rule=one.rule, severity=one.severity, **places, **words))
     return [
         machine(
             file=report.source,
@@ -113,18 +119,9 @@ def findings(report: Report) -> list[Part]:
             launches=report.launches,
             counts=report.counts,
         ),
-        Rows("findings", [_finding(finding) for finding in report.findings]),
+        Rows("findings", rows),
         machine(not_listed=report.more),
     ]
-
-
-def _finding(finding: Finding) -> list[Fact]:
-    """A breach of a rule; places that are not known are null."""
-    at = {"rank": finding.rank, "thread_block": finding.block, "step": finding.step}
-    at["line"] = finding.line
-    places = {name: None if number < 0 else number for name, number in at.items()}
-    words = {"text": finding.text, "cure": finding.cure}
-    return machine(rule=finding.rule, severity=finding.severity, **places, **words)
 
 
 def _target(report: Report) -> str:

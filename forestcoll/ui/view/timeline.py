@@ -112,7 +112,11 @@ def find_phases(subject: Subject) -> Callable[[Span], str]:
 
 def _sums(program: Program) -> Iterator[_Place]:
     """What sends or fetches data that is added where it lands."""
-    added = set(_scratch_sums(program))
+    added: _Chunks = set()  # of scratch, that somebody adds to something
+    for rank, _, _, i in program.instructions():
+        if i.op in ADDS:
+            for ref in (*i.src, *i.dst) if i.op is Op.REDUCE else i.src:
+                added.update(_chunks(rank, ref))
     receivers: dict[tuple[int, int, int], list[bool]] = defaultdict(list)
     for rank, number, _, i in program.instructions():
         block = program.ranks[rank].thread_blocks[number]
@@ -134,14 +138,6 @@ def _sums(program: Program) -> Iterator[_Place]:
             owners = [rank] * first + peers if first >= 0 else [rank] * len(i.dst)
             if any(_lands(o, (ref,), added) for o, ref in zip(owners, i.dst, strict=True)):
                 yield rank, number, step, i.op.value
-
-
-def _scratch_sums(program: Program) -> Iterator[tuple[int, int]]:
-    """The chunks of scratch that somebody adds to something."""
-    for rank, _, _, i in program.instructions():
-        if i.op in ADDS:
-            for ref in (*i.src, *i.dst) if i.op is Op.REDUCE else i.src:
-                yield from _chunks(rank, ref)
 
 
 def _lands(rank: int, refs: tuple[Ref, ...], added: _Chunks) -> bool:

@@ -49,7 +49,12 @@ def run(options: dict[str, Any]) -> int:
     if options["hosts"]:
         from forestcoll.execute.cluster import hosts
 
-        return hosts.run(hosts.parse(options["hosts"]), _without_hosts(sys.argv[1:]))
+        line, skip = [], False  # the command line for each of them
+        for word in sys.argv[1:]:
+            if not skip and not word.startswith("--hosts"):
+                line.append(word)
+            skip = not skip and word == "--hosts"
+        return hosts.run(hosts.parse(options["hosts"]), line)
     from forestcoll.execute.cluster.launchers import find
 
     place, timeout = find(), options["timeout"]
@@ -59,16 +64,6 @@ def run(options: dict[str, Any]) -> int:
         wrong = _run(options | {"group": group}, group.process == 0)
         group.gather(None)  # process 0 may fail to write what it prints
     return wrong
-
-
-def _without_hosts(words: list[str]) -> list[str]:
-    """The command line for each of the hosts."""
-    kept, skip = [], False
-    for word in words:
-        if not skip and not word.startswith("--hosts"):
-            kept.append(word)
-        skip = not skip and word == "--hosts"
-    return kept
 
 
 def _run(options: dict[str, Any], first: bool) -> int:
@@ -231,7 +226,16 @@ def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
     """What runs a plan at one size."""
     depth, timeout = options["depth"], options["timeout"]
     if options["engine"] == "torch":
-        yield _torch_engine(program, options["device"])
+        import torch.distributed as dist
+
+        from forestcoll.execute.torch import Plan, measure
+
+        if dist.get_world_size() != program.n:
+            raise PlanError(
+                f"the plan is for {program.n} ranks, but torchrun started {dist.get_world_size()} "
+                f"processes: --nproc-per-node times --nnodes must be {program.n}"
+            )
+        yield partial(measure.measure, Plan(program), device=options["device"])
     elif options["engine"] == "gpu":
         from forestcoll.execute import gpu
 
@@ -256,20 +260,6 @@ def _join(options: dict[str, Any]) -> bool:
     options["device"] = measure.join(options["timeout"])
     click.get_current_context().call_on_close(dist.destroy_process_group)
     return bool(dist.get_rank() == 0)
-
-
-def _torch_engine(program: Program, device: Any) -> Engine:
-    """What runs the plan at one size, with the same result at every process."""
-    import torch.distributed as dist
-
-    from forestcoll.execute.torch import Plan, measure
-
-    if dist.get_world_size() != program.n:
-        raise PlanError(
-            f"the plan is for {program.n} ranks, but torchrun started {dist.get_world_size()} "
-            f"processes: --nproc-per-node times --nnodes must be {program.n}"
-        )
-    return partial(measure.measure, Plan(program), device=device)
 
 
 def _sizes(options: dict[str, Any]) -> list[int]:
