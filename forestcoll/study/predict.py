@@ -155,18 +155,6 @@ def figures_of_file(
     return Site(topology, topology), prediction.figures if prediction and fits else None, ""
 
 
-def forest_band_of(
-    forest: Forest, topology: Topology | None = None
-) -> tuple[simulate.Band | None, str]:
-    """The same of the trees of a forest alone."""
-    if forest.n > simulate.RANKS:
-        return None, ""
-    machine = topology or machine_of(forest.graph, forest.name)
-    links = None if machine is None else machine.latencies()
-    band = simulate.band_of_trees(forest, links)
-    return band, NO_LATENCIES if band and machine is None else ""
-
-
 def site_with(
     program: Program, made_from: Forest | Routes | CapacityGraph, topology: Topology | None = None
 ) -> Site:

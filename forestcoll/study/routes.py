@@ -73,10 +73,6 @@ def read(text: str, source: str, topology: Topology, compact: bool = False) -> S
         _check(exchange.graph, topology, source)
         word = exchanges.word(exchange.demand)
         return Sent(f"{name}.{word}", word, edges_of_exchange(exchange), algbw)
-    return _read_plan(text, source, topology)
-
-
-def _read_plan(text: str, source: str, topology: Topology) -> Sent:
     from forestcoll import plans
     from forestcoll.compile.alltoall_plans import routes_beside
     from forestcoll.lower.alltoall.lowering import edges_of
@@ -87,8 +83,8 @@ def _read_plan(text: str, source: str, topology: Topology) -> Sent:
     program = plans.loads(text, source)
     if program.collective.phases:
         file, kind = predict.forest_beside(Path(source)), "forest file"
-        forest = None if file is None else predict.forest_of(program, file)
-        ways = None if forest is None else routes(forest.graph, forest)
+        own = None if file is None else predict.forest_of(program, file)
+        ways = None if own is None else routes(own.graph, own)
     else:
         paths, kind = routes_beside(Path(source)), "file of routes"
         ways = None if paths is None else routes(paths.graph, edges=edges_of(paths))
@@ -96,8 +92,8 @@ def _read_plan(text: str, source: str, topology: Topology) -> Sent:
         raise ForestError(f"{source}: no {kind} beside the plan, which tells its paths")
     _check(ways.graph, topology, source)
     shares = dataflow(program).verified.loads
-    word = str(program.collective)
-    return Sent(f"{topology.name}.{word}", word, edges_of_loads(ways, shares), ways.algbw(shares))
+    what = str(program.collective)
+    return Sent(f"{topology.name}.{what}", what, edges_of_loads(ways, shares), ways.algbw(shares))
 
 
 def _check(graph: CapacityGraph, topology: Topology, source: str) -> None:

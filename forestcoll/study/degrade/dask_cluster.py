@@ -66,7 +66,35 @@ def spread(
         try:
             if address is not None:
                 _check_package(client, address)
-            yield from _gather(client, request, failures)
+            done: SimpleQueue[Any] = SimpleQueue()
+            waiting: dict[Any, Failure] = {}
+            for failure in failures:
+                names = {"packed": _pack(request, failure), "version": forestcoll.__version__}
+                waiting[client.submit(eval, TASK, names, pure=False)] = failure
+            for future in waiting:
+                future.add_done_callback(done.put)
+            killed: list[Failure] = []
+            while waiting:
+                future = _next(done, client)
+                failure = waiting.pop(future)
+                try:
+                    result = future.result()
+                except (distributed.KilledWorker, MemoryError):
+                    killed.append(failure)
+                    continue
+                except ImportError as error:
+                    raise UnsupportedError(
+                        _other_package([_describe("a worker", error)])
+                    ) from error
+                future.release()
+                yield failure, result
+            if killed:
+                raise ForestCollError(
+                    f"{len(killed)} of {len(failures)} failures were not made, as each of them "
+                    f"ended several workers (too little memory?): {killed[0].name}"
+                    f"{' and others' if len(killed) > 1 else ''}; {GO_ON}, for instance with "
+                    "larger workers or with --dask none"
+                )
         except lost as error:
             place = f"at '{address}'" if address else "of this machine's workers"
             raise ForestCollError(
@@ -86,41 +114,6 @@ def unpack_and_make(packed: bytes, version: str) -> Made:
 def _pack(request: Request, failure: Failure) -> bytes:
     # A few kB: each task has its own, so a worker that dies takes nothing along that others need.
     return zlib.compress(pickle.dumps((request, failure)))
-
-
-def _gather(
-    client: Any, request: Request, failures: Sequence[Failure]
-) -> Iterator[tuple[Failure, Made]]:
-    """Results as they come; what killed its workers is told of at the end."""
-    import distributed
-
-    done: SimpleQueue[Any] = SimpleQueue()
-    waiting: dict[Any, Failure] = {}
-    for failure in failures:
-        names = {"packed": _pack(request, failure), "version": forestcoll.__version__}
-        waiting[client.submit(eval, TASK, names, pure=False)] = failure
-    for future in waiting:
-        future.add_done_callback(done.put)
-    killed: list[Failure] = []
-    while waiting:
-        future = _next(done, client)
-        failure = waiting.pop(future)
-        try:
-            result = future.result()
-        except (distributed.KilledWorker, MemoryError):
-            killed.append(failure)
-            continue
-        except ImportError as error:
-            raise UnsupportedError(_other_package([_describe("a worker", error)])) from error
-        future.release()
-        yield failure, result
-    if killed:
-        raise ForestCollError(
-            f"{len(killed)} of {len(failures)} failures were not made, as each of them ended "
-            f"several workers (too little memory?): {killed[0].name}"
-            f"{' and others' if len(killed) > 1 else ''}; {GO_ON}, for instance with larger "
-            "workers or with --dask none"
-        )
 
 
 def _next(done: SimpleQueue[Any], client: Any) -> Any:

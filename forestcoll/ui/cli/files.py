@@ -84,18 +84,17 @@ def destination(
     if not output:
         raise _contradiction("the name is empty")
     path = Path(output)
-    if output.endswith("/") or path.is_dir():
-        return Destination(formats or tuple(default), directory=path, suffixes=suffixes)
     told = format_of(path.name, suffixes)
-    if told is None and len(formats) != 1:
-        if path.suffix in (".json", ".xml"):
+    folder = output.endswith("/") or path.is_dir()
+    if not folder and told is None:
+        if len(formats) != 1 and path.suffix in (".json", ".xml"):
             raise _contradiction(
                 f"'{output}' does not say which format it is to hold: name one with --format, "
                 f"or end it in {', '.join(suffixes.values())}"
             )
+        folder = len(formats) != 1 or not path.suffix
+    if folder:
         return Destination(formats or tuple(default), directory=path, suffixes=suffixes)
-    if told is None and not path.suffix:
-        return Destination(formats, directory=path, suffixes=suffixes)
     if len(formats) > 1:
         raise _contradiction(f"'{output}' is one file, but {len(formats)} formats are asked for")
     if told is not None and formats and formats[0] != told:

@@ -33,16 +33,23 @@ MOST_RANKS = 1_000
 
 Context = click.Context | None
 Parameter = click.Parameter | None
-Offer = Callable[[click.Context, str], list[CompletionItem]]
+Offer = Callable[[click.Context, str], Iterable[str]]
 
 
 class TextType(ParamType):
-    """What a function makes of the text, which raises ValueError with what is wrong."""
+    """What a function makes of the text, which raises ValueError with what is wrong.
+
+    `offer`: the words that a shell completes it to; `files`: or files, by the shell's own way.
+    """
 
     def __init__(
-        self, name: str, read: Callable[[str], Any] = str, offer: Offer | None = None
+        self,
+        name: str,
+        read: Callable[[str], Any] = str,
+        offer: Offer = lambda _, incomplete: (),
+        files: bool = False,
     ) -> None:
-        self.name, self.read, self.offer = name, read, offer
+        self.name, self.read, self.offer, self.files = name, read, offer, files
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
         """The value, or a usage error."""
@@ -56,8 +63,10 @@ class TextType(ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """What may follow."""
-        return [] if self.offer is None else self.offer(ctx, incomplete)
+        """What may follow; files come first: bash forgets what came before them."""
+        files = [CompletionItem(incomplete, type="file")] if self.files else []
+        words = (word for word in self.offer(ctx, incomplete) if word.startswith(incomplete))
+        return [*files, *map(CompletionItem, words)]
 
 
 class WordType(_Choice):
@@ -176,22 +185,6 @@ def parse_setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _matches(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
-
-
-def _offer_files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Files, by the shell's own way."""
-    return [CompletionItem(incomplete, type="file")]
-
-
-def _offer_topologies(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The catalogue's names, and files, which come first: bash forgets what came before them."""
-    from forestcoll.topology import catalog
-
-    return [*_offer_files(ctx, incomplete), *_matches(catalog.names(), incomplete)]
-
-
 def _name_of(ctx: click.Context) -> str:
     """The topology's name that stands on the line, or the empty string."""
     return str(ctx.params.get("topology") or ctx.params.get("name") or "")
@@ -208,29 +201,35 @@ def _topology_of(ctx: click.Context) -> Topology | None:
         return None
 
 
-def _offer_ranks(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+def _offer_topologies(_: click.Context, incomplete: str) -> Iterable[str]:
+    """The catalogue's names."""
+    from forestcoll.topology import catalog
+
+    return catalog.names()
+
+
+def _offer_ranks(ctx: click.Context, incomplete: str) -> Iterable[str]:
     """Ids of the topology that is named earlier on the line, separated by commas."""
     topology = _topology_of(ctx)
     before, comma, _ = incomplete.rpartition(",")
     given = set(before.split(","))
     gpus = () if topology is None else topology.gpus[:MOST_RANKS]
-    return _matches([f"{before}{comma}{g}" for g in gpus if g not in given], incomplete)
+    return [f"{before}{comma}{g}" for g in gpus if g not in given]
 
 
-def _offer_settings(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+def _offer_settings(ctx: click.Context, incomplete: str) -> Iterable[str]:
     """Parameters of the topology that is named earlier on the line."""
     from forestcoll.topology import catalog
 
     try:
-        parameters = catalog.heading(_name_of(ctx)).parameters
+        return [f"{p.name}={p.default}" for p in catalog.heading(_name_of(ctx)).parameters]
     except ForestCollError:
-        return []
-    return _matches([f"{p.name}={p.default}" for p in parameters], incomplete)
+        return ()
 
 
 NAMED: dict[str, click.ParamType[Any]] = {
-    "file": TextType("file", offer=_offer_files),
-    "topology": TextType("NAME|FILE", offer=_offer_topologies),
+    "file": TextType("file", files=True),
+    "topology": TextType("NAME|FILE", offer=_offer_topologies, files=True),
     "ranks": TextType("ID,...", offer=_offer_ranks),
     "setting": TextType("name=value", parse_setting, _offer_settings),
     "size": TextType("size", parse_size),

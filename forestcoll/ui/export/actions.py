@@ -75,14 +75,6 @@ def actions(subject: Subject, settings: Settings) -> Actions:
             f"{subject.name}: of {settings.size} bytes, messages would have less than one; take "
             f"--size {least} or more" + ", or fewer --pieces" * (settings.pieces > 1)
         )
-    ranks, messages = _act(values, units, n, settings)
-    return Actions(collective, ranks, messages)
-
-
-def _act(
-    values: Sequence[Value], units: int, n: int, settings: Settings
-) -> tuple[list[list[Action]], int]:
-    """What each of n ranks does to make the values; how many messages that takes."""
     ranks: list[list[Action]] = [[] for _ in range(n)]
     last: dict[tuple[int, int], int] = {}  # the last send from one rank to another
     tag = 0
@@ -112,7 +104,8 @@ def _act(
                 tag += 1
             elif value.made_from:
                 maker[k] = add(value.rank, Action("sum", high - low, after=after))
-    return ranks, tag
+
+    return Actions(collective, ranks, tag)
 
 
 # --- forests --------------------------------------------------------------------------------------

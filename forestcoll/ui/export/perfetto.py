@@ -62,7 +62,12 @@ class _Writer:
         for row, entries in groupby(assign_rows(self.timing), key=lambda entry: entry[0]):
             yield from self._row(row, [span for _, span in entries])
         for rank, arrivals in sorted(self.arrivals.items()):
-            yield from self._arrivals(1 + rank, arrivals)
+            track = self._new_track()
+            yield self._descriptor(track, number(5, 1 + rank) + text(2, "arrivals") + number(12, 0))
+            for span, flow in sorted(arrivals, key=lambda entry: (entry[0].end, entry[1])):
+                source = self.timing.links[span.links[0]].src
+                body = text(23, f"from {source}") + fixed64(48, flow)
+                yield self._event(span.end, INSTANT, track, body)
         yield from self._counters()
 
     def _new_track(self) -> int:
@@ -99,14 +104,6 @@ class _Writer:
             notes += data(4, number(1, 3) + text(6, source.src))
             notes += data(4, number(1, 4) + text(6, target.dst))
         return notes
-
-    def _arrivals(self, process: int, arrivals: list[tuple[Span, int]]) -> Iterator[bytes]:
-        track = self._new_track()
-        yield self._descriptor(track, number(5, process) + text(2, "arrivals") + number(12, 0))
-        for span, flow in sorted(arrivals, key=lambda entry: (entry[0].end, entry[1])):
-            source = self.timing.links[span.links[0]].src
-            body = text(23, f"from {source}") + fixed64(48, flow)
-            yield self._event(span.end, INSTANT, track, body)
 
     def _counters(self) -> Iterator[bytes]:
         uses = self.timing.links

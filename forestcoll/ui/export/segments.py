@@ -438,32 +438,26 @@ def check_loads(walked: Walked, parts: int, loads: Loads | Repair) -> None:
     if isinstance(loads, Repair):
         meant = {hop: weight * parts for hop, weight in loads.hops.items()}
     else:
-        meant = _hops(loads, parts)
+        fabric, names = loads.spreading.fabric, loads.spreading.edges.graph.names
+        chosen = {name: column.tolist() for name, column in loads.chosen.items()}
+        meant = {}  # what each link carries in each plane, by ids
+        rows = zip(loads.ends.tolist(), loads.weight.tolist(), loads.planes.tolist(), strict=True)
+        for row, (ends, weight, planes) in enumerate(rows):
+            own = {name: column[row] for name, column in chosen.items()}
+            switch = next(names[v] for v in ends if names[v] in fabric.form)
+            for values in fabric.values(switch, own):
+                both = own | values
+                here, there = (
+                    fabric.form[names[v]][0].format(**both) if names[v] in fabric.form else names[v]
+                    for v in ends
+                )
+                meant[here, there] = weight * parts // planes
     if meant != walked.hops:
         odd = min(k for k in {*meant, *walked.hops} if meant.get(k) != walked.hops.get(k))
         raise PlanError(
             f"{' to '.join(odd)}: addresses load it with {walked.hops.get(odd, 0)}, not "
             f"{meant.get(odd, 0)}"
         )
-
-
-def _hops(loads: Loads, parts: int) -> dict[tuple[str, str], int]:
-    """What each link carries in each plane, by ids."""
-    fabric, names = loads.spreading.fabric, loads.spreading.edges.graph.names
-    chosen = {name: column.tolist() for name, column in loads.chosen.items()}
-    meant: dict[tuple[str, str], int] = {}
-    rows = zip(loads.ends.tolist(), loads.weight.tolist(), loads.planes.tolist(), strict=True)
-    for row, (ends, weight, planes) in enumerate(rows):
-        own = {name: column[row] for name, column in chosen.items()}
-        switch = next(names[v] for v in ends if names[v] in fabric.form)
-        for values in fabric.values(switch, own):
-            both = own | values
-            here, there = (
-                fabric.form[names[v]][0].format(**both) if names[v] in fabric.form else names[v]
-                for v in ends
-            )
-            meant[here, there] = weight * parts // planes
-    return meant
 
 
 def _compare(

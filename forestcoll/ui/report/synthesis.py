@@ -64,6 +64,21 @@ def schedule(
         if result.programs:
             other = f"; {words.rate(forest.algbw)} of its trees, in the switches"
     reach = bandwidth_facts(figures, other, shares)
+    plans: dict[str, dict[str, object]] = {}
+    for form, needs in result.needs.items():
+        sizes = Sizes.of(result.programs[form])
+        plans[form] = {
+            "thread_blocks": needs.thread_blocks,
+            "busy_thread_blocks": needs.busy,
+            "steps": needs.steps,
+            "channels": needs.channels,
+            "operations": needs.operations,
+            "scratch": needs.scratch,
+            "instances": needs.instances,
+            "multiple_bytes": sizes.multiple(),
+            "powers_of_two": sizes.powers,
+            "simulated": bands.get(form),
+        }
     alone = bands.get("forest")
     height = words.height(forest, result.latency, result.least_height)
     return [
@@ -87,7 +102,7 @@ def schedule(
             latency_us_decimal=float(result.latency),
             cut=_names(forest.graph, bound),
             plan_algbw=result.plan_algbw,
-            plans={form: _figures(result, form) for form in result.needs},
+            plans=plans,
         ),
         *(line(form, _plan(result, form)) for form in result.programs),
         Fact("simulated", alone, lambda band: f"{words.rates(band)}, the trees alone"),
@@ -190,22 +205,6 @@ def _plan(result: Synthesis, form: PlanFormat) -> list[str]:
     if form in result.bands:
         lines.append(f"simulated {words.band(result.bands[form])}")
     return [*lines, str(program.extra.get("halves", ""))]
-
-
-def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
-    needs, sizes = result.needs[form], Sizes.of(result.programs[form])
-    return {
-        "thread_blocks": needs.thread_blocks,
-        "busy_thread_blocks": needs.busy,
-        "steps": needs.steps,
-        "channels": needs.channels,
-        "operations": needs.operations,
-        "scratch": needs.scratch,
-        "instances": needs.instances,
-        "multiple_bytes": sizes.multiple(),
-        "powers_of_two": sizes.powers,
-        "simulated": result.bands.get(form),
-    }
 
 
 # --- groups ---------------------------------------------------------------------------------------

@@ -185,6 +185,19 @@ def routes_facts(
     proof = "at their targets, loads as meant"
     if images > 1:
         proof = f"at their targets: of {len(pinned.edges):,} templates in a plane, and their images"
+    after = []
+    if repaired is not None:  # what a failure took away, with other paths in its place
+        retired, algbw = repaired.changes, min(reached, repaired.algbw)
+        new = sum(change.replaced is not None for change in retired)
+        lost = (
+            f"{len(retired):,} paths: {new:,} over other switches, {len(retired) - new:,} by others"
+        )
+        left = f"{words.rate(algbw)}, {words.percent(algbw, reached)}"
+        after = [
+            Fact("retired", len(retired), lost),
+            Fact("replaced", new),
+            Fact("algbw_after", algbw, left, "after that"),
+        ]
     text = f"{ways:,} on {words.plural(planes, 'plane')}; of equal switches an edge {how}"
     return [
         Fact("routes", sent.what, f"{sent.what} on {fabric.left.name}"),
@@ -196,7 +209,7 @@ def routes_facts(
         Fact("slowest", [here, there], f"{here} to {there}: {words.rate(rate)}"),
         Fact("ecmp", {str(k): v for k, v in pinned.hashed.items()}, hashed, "by ECMP"),
         Fact("spares", spares, "; ".join(lasts) or None),
-        *_repair_facts(repaired, reached),
+        *after,
         Fact(
             "walked",
             walked.addresses,
@@ -204,19 +217,4 @@ def routes_facts(
             f"switch{'es' * (walked.switches > 1)}: all come off {proof}",
         ),
         Fact("written", sorted(files) if folder else [], where),
-    ]
-
-
-def _repair_facts(repaired: Repair | None, before: Fraction) -> list[Fact]:
-    """What a failure took away, and what is left with other paths in their place."""
-    if repaired is None:
-        return []
-    changes, algbw = repaired.changes, min(before, repaired.algbw)
-    new = sum(change.replaced is not None for change in changes)
-    text = f"{len(changes):,} paths: {new:,} over other switches, {len(changes) - new:,} by others"
-    left = f"{words.rate(algbw)}, {words.percent(algbw, before)}"
-    return [
-        Fact("retired", len(changes), text),
-        Fact("replaced", new),
-        Fact("algbw_after", algbw, left, "after that"),
     ]

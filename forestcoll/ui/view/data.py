@@ -65,8 +65,9 @@ TICKS = 2**24
 
 @dataclass(slots=True)
 class Block:
-    """The arrays so far."""
+    """What is known of a graph: texts and arrays so far."""
 
+    graph: CapacityGraph
     meta: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
@@ -88,6 +89,202 @@ class Block:
             offset += len(parts[-1])
         text = json.dumps({**_escape(self.meta), "arrays": places}, separators=(",", ":")).encode()
         return zlib.compress(len(text).to_bytes(4, "little") + text + b"".join(parts), 9)
+
+    def put_fabric(self, layout: Layout) -> None:
+        graph = self.graph
+        rank = graph.rank_of
+        self.meta |= {
+            "nodes": graph.names,
+            "short": [short(name) for name in graph.names],
+            "size": [layout.width, layout.height],
+            "boxes": _frames(layout),
+        }
+        self.put("x", layout.x, "f4")
+        self.put("y", layout.y, "f4")
+        self.put("gpu", graph.gpu, "u1")
+        self.put("rank", (rank.get(v, -1) for v in range(graph.n)), "i4")
+        self.put("tail", graph.tail)
+        self.put("head", graph.head)
+
+    def put_small(self, kinds: Sequence[int]) -> None:
+        """The same fabric with one box of each kind, where that is much less to look at."""
+        graph = self.graph
+        twins = find_twins(graph, kinds)
+        counts = Counter(twins)
+        if 2 * len(counts) > graph.n:
+            return
+        layout = lay_out(graph, counts)
+        names = []
+        for box in layout.boxes:
+            more = counts[box.nodes[0]] - 1
+            names.append(f"{box.name} and {more:,} alike" if more else box.name)
+        self.meta["folded"] = {
+            "size": [layout.width, layout.height],
+            "boxes": [[name, *f[1:]] for name, f in zip(names, _frames(layout), strict=True)],
+            "note": f"{len(counts):,} of {graph.n:,} nodes, one of each that are alike; "
+            "g shows all",
+        }
+        self.put("twin", twins)
+        self.put("foldedX", layout.x, "f4")
+        self.put("foldedY", layout.y, "f4")
+
+    def put_loads(self, loads: LinkTable | None, timing: Timing | None) -> list[int]:
+        """Links in classes of the same figures: bandwidth, and where known load and percent, exact.
+
+        The class of each link.
+        """
+        graph = self.graph
+        classes: dict[tuple[str, ...], int] = {}
+        numbers = []
+        for e in range(len(graph.tail)):
+            figures: tuple[str, ...] = (str(graph.bandwidth(e)),)
+            if loads is not None:
+                figures += (str(loads[e].load), str(loads[e].percent))
+            numbers.append(classes.setdefault(figures, len(classes)))
+        rates = sorted({graph.bandwidth(e) for e in range(len(graph.tail))}, reverse=True)
+        kinds = [f"links of {float(f'{float(rate):.4g}'):g} GB/s" for rate in rates[:MOST_KINDS]]
+        kinds[-1] += " or less" * (len(rates) > MOST_KINDS)
+        kind = {str(rate): min(k, MOST_KINDS - 1) for k, rate in enumerate(rates)}
+        self.meta |= {"classes": list(classes), "kinds": kinds}
+        self.put("linkClass", numbers)
+        self.put("classKind", (kind[figures[0]] for figures in classes), "u1")
+        if timing is not None:
+            self.put("linkBytes", (use.bytes for use in timing.links), "f4")
+            self.put("linkUse", (100 * use.utilisation for use in timing.links), "f4")
+        return numbers
+
+    def put_cuts(self, bound: Bound | None, limit: str) -> None:
+        """Of a cut the side with fewer GPUs, of a partition or a linear program its first parts."""
+        graph = self.graph
+        everything = frozenset(range(graph.n))
+        parts = [] if bound is None else list(bound.parts[:MOST_CUTS])
+        if bound is not None and bound.method == "cut":
+            parts = [
+                min((side, everything - side), key=lambda v: _gpus(graph, v)) for side in parts
+            ]
+        self.meta["limit"] = limit
+        several = bound is not None and len(bound.parts) > 1
+        self.meta["cuts"] = [
+            {
+                "name": f"part {number} of {len(bound.parts)}" if bound and several else "one side",
+                "text": f"{_gpus(graph, part)} of {sum(graph.gpu)} GPUs, {len(part)} of {graph.n} "
+                f"nodes: {float(graph.leaving(everything - part)):.6g} GB/s in, "
+                f"{float(graph.leaving(part)):.6g} GB/s out",
+            }
+            for number, part in enumerate(parts, 1)
+        ]
+        self.put("cutSizes", (len(part) for part in parts))
+        self.put("cutNodes", (v for part in parts for v in sorted(part)))
+
+    def put_trees(self, forest: Forest, wanted: Sequence[int]) -> None:
+        numbers = list(wanted) or list(range(len(forest.trees)))
+        chosen: list[tuple[int, Tree]] = []
+        room = MOST_PATH_NODES
+        for number in numbers:
+            tree = forest.trees[whole("tree", number, 0, len(forest.trees) - 1)]
+            room -= sum(map(len, tree.edges))
+            if room < 0 and chosen:
+                break
+            chosen.append((number, tree))
+        many = forest.images > 1
+        notes = []
+        if len(chosen) < len(forest.trees):
+            notes.append(f"{len(chosen)} of {len(forest.trees)} trees are in this page (--tree N)")
+        if many:
+            notes.append(
+                f"each stands for {forest.images} images, one for each symmetry of the fabric"
+            )
+        self.meta["treesNote"] = "; ".join(notes)
+        self.meta["trees"] = [
+            [number, tree.root, tree.phase, str(forest.share(tree))] for number, tree in chosen
+        ]
+        edges = [path for _, tree in chosen for path in tree.edges]
+        self.put("treeEdges", (len(tree.edges) for _, tree in chosen))
+        self.put("pathSizes", map(len, edges))
+        self.put("pathNodes", (v for path in edges for v in path))
+        self.put("treeHops", (hop for _, tree in chosen for hop in hops(tree)))
+
+    def put_run(self, subject: Subject, timing: Timing, beside: Overlap | None = None) -> None:
+        entries = assign_rows(timing)
+        rows = [
+            (row, [s for _, s in entries_of_row])
+            for row, entries_of_row in groupby(entries, key=lambda e: e[0])
+        ]
+        ranks = len(self.graph.ranks)
+        counted = list(accumulate(len(spans) for _, spans in rows))
+        over = (row.rank for (row, _), bars in zip(rows, counted, strict=True) if bars > MOST_BARS)
+        last = max((row.rank for row, _ in rows), default=0)
+        shown = next(
+            (rank for rank in over if rank), last + 1
+        )  # the rank before which MOST_BARS end
+        kept = [(row, entries_of_row) for row, entries_of_row in rows if row.rank < shown]
+        names = [name_row(row, trees=subject.program is None) for row, _ in kept]
+        note = f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else ""
+        notes, blocks, end = [note, note], len(kept), timing.time
+        if beside is not None:  # their rows come last
+            if len(beside.bars) <= AIMED_BARS:
+                shown, notes[1] = ranks, ""
+            end, bars = beside.end, groupby(beside.bars, key=lambda bar: (bar.rank, bar.block))
+            kept += [(Row(*k, 0, 0), [*g]) for k, g in bars if k[0] < shown]
+            names += [f"tile {spans[0].block}" for _, spans in kept[blocks:]]
+        spans = [span for _, entries_of_row in kept for span in entries_of_row]
+        ways = _number(span.links for span in spans)
+        words = _number(span.what for span in spans)
+        amounts = _number(span.bytes for span in spans)
+        phase = find_phases(subject)
+        phases = _number((*PHASES, LOCAL, *WORK))
+        forest = subject.forest
+        self.meta["run"] = {
+            "time": end,
+            "size": timing.size,
+            "ticks": TICKS,
+            "words": list(words),
+            "phases": list(phases),
+            "trees": subject.program is None and forest is not None and forest.images == 1,
+            "amounts": list(amounts),
+            "names": names,
+            "blocks": blocks,
+            "notes": notes,
+        }
+        tick = TICKS / end if end else 0.0
+        gaps, lengths = [], []
+        for _, entries_of_row in kept:
+            before = 0
+            for span in entries_of_row:
+                start, end = round(span.start * tick), round(span.end * tick)
+                gaps.append(max(0, start - before))
+                lengths.append(max(0, end - max(start, before)))
+                before = max(before, end)
+        self.put("rowRank", (row.rank for row, _ in kept))
+        self.put("rowBars", (len(entries_of_row) for _, entries_of_row in kept))
+        self.put("gap", gaps)
+        self.put("length", lengths)
+        self.put(
+            "phase", (phases[span.what if span.what in WORK else phase(span)] for span in spans)
+        )
+        self.put("what", (words[span.what] for span in spans))
+        self.put("step", (max(0, span.step) for span in spans))
+        self.put("amount", (amounts[span.bytes] for span in spans))
+        self.put("way", (ways[span.links] for span in spans))
+        self.put("waySizes", map(len, ways))
+        self.put("wayLinks", (link for way in ways for link in way))
+        self.put_link_rows()
+
+    def put_link_rows(self) -> None:
+        """A row for each direction of a link: a rank's together, out before in; switches' last."""
+        graph = self.graph
+        rank = graph.rank_of
+        rows = []
+        for e, (tail, head) in enumerate(graph.ends):
+            out, names = tail in rank, [short(graph.names[v]) for v in (tail, head)]
+            owner, far = (tail, head) if out else (head, tail)
+            other = f"rank {rank[far]}" if far in rank else names[out]
+            name = f"{'to' if out else 'from'} {other}" if owner in rank else " > ".join(names)
+            rows.append((rank.get(owner, len(rank)), not out, e, name))
+        rows.sort()
+        self.meta["linkNames"] = [name for *_, name in rows]
+        self.put("linkOrder", (e for _, _, e, _ in rows))
+        self.put("linkOwner", (r if r < len(rank) else -1 for r, *_ in rows), "i4")
 
 
 def _escape(value: Any) -> Any:
@@ -111,82 +308,53 @@ def collect(
     `trees`: their numbers; none: all, as far as they fit. `work`: what goes on beside a plan, tile
     by tile. Raises what `Subject.simulate` and `tiles.overlap` do.
     """
-    block, graph, forest = Block(), subject.graph(), subject.forest
-    beside = None if work is None else overlap(subject, size, work)
-    timing, why = _simulate(subject, size) if beside is None else (beside.timing, "")
-    subject = subject if beside is None else beside.subject
-    block.meta |= {"title": subject.title, "facts": _facts(subject, timing, beside)}
-    layout = lay_out(graph)
-    _put_fabric(block, graph, layout)
-    if subject.kind == "topology":
-        block.meta["facts"] += _parts(graph, layout)
-    kinds = _put_loads(block, graph, subject.links, timing)
-    if graph.n > MOST_DRAWN:
-        _put_small(block, graph, kinds)
-    if forest is not None:
-        _put_trees(block, forest, trees)
-        _put_cuts(block, graph, forest.bound, limit)
-    if timing is not None:
-        _put_run(block, subject, timing, beside)
-    block.meta["whyNoRun"] = why
-    return block.pack()
-
-
-def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
-    """The simulated run, or why there is none."""
-    if subject.kind == "topology":
-        return None, ""
-    if subject.kind == "exchange":
-        return None, f"No time line: {NO_ORDER}."
-    pieces = 1
-    if subject.program is None:
-        assert subject.forest is not None
-        forest = subject.forest
-        edges = forest.images * sum(len(tree.edges) for tree in forest.trees)
-        if edges > MOST_BARS:
-            return None, (
-                f"No time line: the forest's trees have {edges:,} edges, more than the "
-                f"{MOST_BARS:,} bars that a page holds. View a plan, or fewer GPUs."
-            )
-        pieces = max(1, min(MOST_PIECES, AIMED_BARS // max(1, edges)))
-    return subject.simulate(size, pieces=pieces), ""
-
-
-def _facts(subject: Subject, timing: Timing | None, beside: Overlap | None) -> list[list[str]]:
     graph, forest = subject.graph(), subject.forest
-    switches = graph.n - sum(graph.gpu)
+    block, layout = Block(graph), lay_out(graph)
+    beside = None if work is None else overlap(subject, size, work)
+    timing, why, pieces = None, "", 1
+    edges = 0 if forest is None else forest.images * sum(len(tree.edges) for tree in forest.trees)
+    if subject.program is None:
+        pieces = max(1, min(MOST_PIECES, AIMED_BARS // max(1, edges)))
+    if beside is not None:
+        timing, subject = beside.timing, beside.subject
+    elif subject.kind == "exchange":
+        why = f"No time line: {NO_ORDER}."
+    elif subject.program is None and edges > MOST_BARS:
+        why = (
+            f"No time line: the forest's trees have {edges:,} edges, more than the "
+            f"{MOST_BARS:,} bars that a page holds. View a plan, or fewer GPUs."
+        )
+    elif subject.kind != "topology":
+        timing = subject.simulate(size, pieces=pieces)
+    switches = plural(graph.n - sum(graph.gpu), "switch")
     links = plural(len(graph.tail), "link")
-    nodes = f"{len(graph.ranks)} ranks, {plural(switches, 'switch')}"
-    facts = [["fabric", f"{nodes}, {links}"]]
+    facts = [["fabric", f"{len(graph.ranks)} ranks, {switches}, {links}"]]
     facts += map(list, subject.said)
     if forest is not None:
-        trees = forest.count
-        facts.append(["trees", f"{trees}, {plural(forest.height, 'hop')} high at most"])
+        high = plural(forest.height, "hop")
+        facts.append(["trees", f"{forest.count}, {high} high at most"])
     if beside is not None:
         facts.append(["overlap", f"{beside.timing.size:,} bytes in {beside.said}"])
     elif timing is not None:
         run = f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"
         facts.append(["shown run", f"{run}, each link by its own rule"])
-    return facts
+    block.meta |= {"title": subject.title, "facts": facts}
+    block.put_fabric(layout)
+    if subject.kind == "topology":
+        facts += _parts(graph, layout)
+    kinds = block.put_loads(subject.links, timing)
+    if graph.n > MOST_DRAWN:
+        block.put_small(kinds)
+    if forest is not None:
+        block.put_trees(forest, trees)
+        block.put_cuts(forest.bound, limit)
+    if timing is not None:
+        block.put_run(subject, timing, beside)
+    block.meta["whyNoRun"] = why
+    return block.pack()
 
 
 # --- the fabric -----------------------------------------------------------------------------------
-
-
-def _put_fabric(block: Block, graph: CapacityGraph, layout: Layout) -> None:
-    rank = graph.rank_of
-    block.meta |= {
-        "nodes": graph.names,
-        "short": [short(name) for name in graph.names],
-        "size": [layout.width, layout.height],
-        "boxes": _frames(layout),
-    }
-    block.put("x", layout.x, "f4")
-    block.put("y", layout.y, "f4")
-    block.put("gpu", graph.gpu, "u1")
-    block.put("rank", (rank.get(v, -1) for v in range(graph.n)), "i4")
-    block.put("tail", graph.tail)
-    block.put("head", graph.head)
 
 
 def _frames(layout: Layout) -> list[list[str | float]]:
@@ -196,75 +364,6 @@ def _frames(layout: Layout) -> list[list[str | float]]:
     ]
 
 
-def _put_small(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> None:
-    """The same fabric with one box of each kind, where that is much less to look at."""
-    twins = find_twins(graph, kinds)
-    counts = Counter(twins)
-    if 2 * len(counts) > graph.n:
-        return
-    layout = lay_out(graph, counts)
-    names = []
-    for box in layout.boxes:
-        more = counts[box.nodes[0]] - 1
-        names.append(f"{box.name} and {more:,} alike" if more else box.name)
-    block.meta["folded"] = {
-        "size": [layout.width, layout.height],
-        "boxes": [[name, *f[1:]] for name, f in zip(names, _frames(layout), strict=True)],
-        "note": f"{len(counts):,} of {graph.n:,} nodes, one of each that are alike; g shows all",
-    }
-    block.put("twin", twins)
-    block.put("foldedX", layout.x, "f4")
-    block.put("foldedY", layout.y, "f4")
-
-
-def _put_loads(
-    block: Block, graph: CapacityGraph, loads: LinkTable | None, timing: Timing | None
-) -> list[int]:
-    """Links in classes of the same figures: bandwidth, and where known load and percent, exact.
-
-    The class of each link.
-    """
-    classes: dict[tuple[str, ...], int] = {}
-    numbers = []
-    for e in range(len(graph.tail)):
-        figures: tuple[str, ...] = (str(graph.bandwidth(e)),)
-        if loads is not None:
-            figures += (str(loads[e].load), str(loads[e].percent))
-        numbers.append(classes.setdefault(figures, len(classes)))
-    rates = sorted({graph.bandwidth(e) for e in range(len(graph.tail))}, reverse=True)
-    kinds = [f"links of {float(f'{float(rate):.4g}'):g} GB/s" for rate in rates[:MOST_KINDS]]
-    kinds[-1] += " or less" * (len(rates) > MOST_KINDS)
-    kind = {str(rate): min(k, MOST_KINDS - 1) for k, rate in enumerate(rates)}
-    block.meta |= {"classes": list(classes), "kinds": kinds}
-    block.put("linkClass", numbers)
-    block.put("classKind", (kind[figures[0]] for figures in classes), "u1")
-    if timing is not None:
-        block.put("linkBytes", (use.bytes for use in timing.links), "f4")
-        block.put("linkUse", (100 * use.utilisation for use in timing.links), "f4")
-    return numbers
-
-
-def _put_cuts(block: Block, graph: CapacityGraph, bound: Bound | None, limit: str) -> None:
-    """Of a cut the side with fewer GPUs, of a partition or a linear program its first parts."""
-    everything = frozenset(range(graph.n))
-    parts = [] if bound is None else list(bound.parts[:MOST_CUTS])
-    if bound is not None and bound.method == "cut":
-        parts = [min((side, everything - side), key=lambda v: _gpus(graph, v)) for side in parts]
-    block.meta["limit"] = limit
-    several = bound is not None and len(bound.parts) > 1
-    block.meta["cuts"] = [
-        {
-            "name": f"part {number} of {len(bound.parts)}" if bound and several else "one side",
-            "text": f"{_gpus(graph, part)} of {sum(graph.gpu)} GPUs, {len(part)} of {graph.n} "
-            f"nodes: {float(graph.leaving(everything - part)):.6g} GB/s in, "
-            f"{float(graph.leaving(part)):.6g} GB/s out",
-        }
-        for number, part in enumerate(parts, 1)
-    ]
-    block.put("cutSizes", (len(part) for part in parts))
-    block.put("cutNodes", (v for part in parts for v in sorted(part)))
-
-
 def _gpus(graph: CapacityGraph, nodes: frozenset[int]) -> int:
     return sum(graph.gpu[v] for v in nodes)
 
@@ -272,113 +371,7 @@ def _gpus(graph: CapacityGraph, nodes: frozenset[int]) -> int:
 # --- trees ----------------------------------------------------------------------------------------
 
 
-def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
-    numbers = list(wanted) or list(range(len(forest.trees)))
-    chosen: list[tuple[int, Tree]] = []
-    room = MOST_PATH_NODES
-    for number in numbers:
-        tree = forest.trees[whole("tree", number, 0, len(forest.trees) - 1)]
-        room -= sum(map(len, tree.edges))
-        if room < 0 and chosen:
-            break
-        chosen.append((number, tree))
-    many = forest.images > 1
-    notes = []
-    if len(chosen) < len(forest.trees):
-        notes.append(f"{len(chosen)} of {len(forest.trees)} trees are in this page (--tree N)")
-    if many:
-        notes.append(f"each stands for {forest.images} images, one for each symmetry of the fabric")
-    block.meta["treesNote"] = "; ".join(notes)
-    block.meta["trees"] = [
-        [number, tree.root, tree.phase, str(forest.share(tree))] for number, tree in chosen
-    ]
-    edges = [path for _, tree in chosen for path in tree.edges]
-    block.put("treeEdges", (len(tree.edges) for _, tree in chosen))
-    block.put("pathSizes", map(len, edges))
-    block.put("pathNodes", (v for path in edges for v in path))
-    block.put("treeHops", (hop for _, tree in chosen for hop in hops(tree)))
-
-
 # --- the run --------------------------------------------------------------------------------------
-
-
-def _put_run(block: Block, subject: Subject, timing: Timing, beside: Overlap | None = None) -> None:
-    entries = assign_rows(timing)
-    rows = [
-        (row, [s for _, s in entries_of_row])
-        for row, entries_of_row in groupby(entries, key=lambda e: e[0])
-    ]
-    ranks = len(subject.graph().ranks)
-    counted = list(accumulate(len(spans) for _, spans in rows))
-    over = (row.rank for (row, _), bars in zip(rows, counted, strict=True) if bars > MOST_BARS)
-    last = max((row.rank for row, _ in rows), default=0)
-    shown = next((rank for rank in over if rank), last + 1)  # the rank before which MOST_BARS end
-    kept = [(row, entries_of_row) for row, entries_of_row in rows if row.rank < shown]
-    names = [name_row(row, trees=subject.program is None) for row, _ in kept]
-    note = f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else ""
-    notes, blocks, end = [note, note], len(kept), timing.time
-    if beside is not None:  # their rows come last
-        if len(beside.bars) <= AIMED_BARS:
-            shown, notes[1] = ranks, ""
-        end, bars = beside.end, groupby(beside.bars, key=lambda bar: (bar.rank, bar.block))
-        kept += [(Row(*k, 0, 0), [*g]) for k, g in bars if k[0] < shown]
-        names += [f"tile {spans[0].block}" for _, spans in kept[blocks:]]
-    spans = [span for _, entries_of_row in kept for span in entries_of_row]
-    ways = _number(span.links for span in spans)
-    words = _number(span.what for span in spans)
-    amounts = _number(span.bytes for span in spans)
-    phase = find_phases(subject)
-    phases = _number((*PHASES, LOCAL, *WORK))
-    forest = subject.forest
-    block.meta["run"] = {
-        "time": end,
-        "size": timing.size,
-        "ticks": TICKS,
-        "words": list(words),
-        "phases": list(phases),
-        "trees": subject.program is None and forest is not None and forest.images == 1,
-        "amounts": list(amounts),
-        "names": names,
-        "blocks": blocks,
-        "notes": notes,
-    }
-    tick = TICKS / end if end else 0.0
-    gaps, lengths = [], []
-    for _, entries_of_row in kept:
-        before = 0
-        for span in entries_of_row:
-            start, end = round(span.start * tick), round(span.end * tick)
-            gaps.append(max(0, start - before))
-            lengths.append(max(0, end - max(start, before)))
-            before = max(before, end)
-    block.put("rowRank", (row.rank for row, _ in kept))
-    block.put("rowBars", (len(entries_of_row) for _, entries_of_row in kept))
-    block.put("gap", gaps)
-    block.put("length", lengths)
-    block.put("phase", (phases[span.what if span.what in WORK else phase(span)] for span in spans))
-    block.put("what", (words[span.what] for span in spans))
-    block.put("step", (max(0, span.step) for span in spans))
-    block.put("amount", (amounts[span.bytes] for span in spans))
-    block.put("way", (ways[span.links] for span in spans))
-    block.put("waySizes", map(len, ways))
-    block.put("wayLinks", (link for way in ways for link in way))
-    _put_link_rows(block, subject.graph())
-
-
-def _put_link_rows(block: Block, graph: CapacityGraph) -> None:
-    """A row for each direction of a link: a rank's together, out before in; switches' last."""
-    rank = graph.rank_of
-    rows = []
-    for e, (tail, head) in enumerate(graph.ends):
-        out, names = tail in rank, [short(graph.names[v]) for v in (tail, head)]
-        owner, far = (tail, head) if out else (head, tail)
-        other = f"rank {rank[far]}" if far in rank else names[out]
-        name = f"{'to' if out else 'from'} {other}" if owner in rank else " > ".join(names)
-        rows.append((rank.get(owner, len(rank)), not out, e, name))
-    rows.sort()
-    block.meta["linkNames"] = [name for *_, name in rows]
-    block.put("linkOrder", (e for _, _, e, _ in rows))
-    block.put("linkOwner", (r if r < len(rank) else -1 for r, *_ in rows), "i4")
 
 
 def _number(values: Iterable[H]) -> dict[H, int]:

@@ -113,20 +113,17 @@ class Verifier:
             if not is_plan and (self.target is not None or self.told != Told()):
                 what = "a forest" if kind is None else stock.WORDS[kind]
                 raise ForestCollError(f"{source}: {what}; --target and the like are for plans")
-            if kind is not None:
-                return self._stock(text, source, kind)
+            if kind is not None:  # of a stock library: with what its links allow it
+                topology = self.topology
+                ranks = None if topology is None else len(topology.gpus)
+                report, proven, trees, _ = stock.lint(text, source, kind, ranks)
+                self.given[source] = text
+                if topology is not None and trees and report.ok:
+                    algbw = algbw_of(CapacityGraph.from_topology(topology), trees)
+                    over = f"algbw {words.rate(algbw)} over the links of {topology.name}"
+                    proven = [*proven, over]
+                return self._say_report(report, kind, proven)
         return self._say_plan(report) if is_plan else self._say_forest(source, verdict, forest)
-
-    def _stock(self, text: str, source: str, kind: stock.Kind) -> Entry:
-        """A file for a stock library: what is wrong with it, and what its links allow it."""
-        topology = self.topology
-        ranks = None if topology is None else len(topology.gpus)
-        report, proven, trees, _ = stock.lint(text, source, kind, ranks)
-        self.given[source] = text
-        if topology is not None and trees and report.ok:
-            algbw = algbw_of(CapacityGraph.from_topology(topology), trees)
-            proven = [*proven, f"algbw {words.rate(algbw)} over the links of {topology.name}"]
-        return self._say_report(report, kind, proven)
 
     def _compare_log(self, log: str) -> Entry:
         """Whether a library's log shows what the files gave it."""
@@ -297,8 +294,10 @@ class Verifier:
             with show_progress(f"simulating {source}"), guard(source, size):
                 if not isinstance(what, Program):
                     figures = figures_of(what)
-                    if self.simulated:
-                        band, text = predict.forest_band_of(what, self.topology)
+                    if self.simulated and what.n <= simulate.RANKS:
+                        where = self.topology or verdicts.machine_of(what.graph, what.name)
+                        band = simulate.band_of_trees(what, where.latencies() if where else None)
+                        text = predict.NO_LATENCIES if band and where is None else ""
                 else:
                     path = Path(source)
                     site, figures, text = predict.figures_of_file(what, path, self.topology)
