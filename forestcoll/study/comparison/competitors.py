@@ -60,7 +60,7 @@ TRANSFERS = 100_000
 """... and what they may come to in all."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Plan:
     """Something that can be played. `forest`: whose ways its transfers take, or `where`: what else
     it runs on than the topology; `label`: for people.
@@ -98,7 +98,7 @@ class Plan:
             self.proven = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Player:
     """Plays plans on a machine under the rules of links; `quick`: fewer plans of baselines.
 
@@ -187,7 +187,7 @@ class Fixed(NamedTuple):
         return 0.0
 
 
-@dataclass(slots=True)
+@dataclass
 class Theirs:
     """A baseline's plans, made when they may win. `names`: of its forests, a candidate each."""
 

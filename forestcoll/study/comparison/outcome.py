@@ -27,7 +27,7 @@ class Entrant(NamedTuple):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cell:
     """One competitor at one size: microseconds, GB/s as nccl-tests counts them, and its plan.
 

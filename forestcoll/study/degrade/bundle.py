@@ -48,7 +48,7 @@ class Request(NamedTuple):
         return file_digest("\n".join(facts))[:16]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Made:
     """What a failure leaves: files by name, or the reason why there are none."""
 

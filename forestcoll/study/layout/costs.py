@@ -106,7 +106,7 @@ def seconds_of(costs: Iterable[StepCost | None]) -> Fraction | None:
     return total
 
 
-@dataclass(slots=True)
+@dataclass
 class Costs:
     """Costs of placements of a job on a fabric.
 

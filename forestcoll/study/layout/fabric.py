@@ -29,7 +29,7 @@ PRIME = 1_000_003
 """Walks are counted modulo this: sums of products stay exact in floating point."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Fabric:
     """`pairs[i, j]`: a number of GPUs i and j, the same for pairs that symmetries make alike.
 

@@ -34,7 +34,7 @@ Files = dict[str, list[str]]
 """Of a group, by format: those of a plan set from the least bytes to the most."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Plans:
     """`texts` by file, as far as they were made; `stopped`: Ctrl-C came, nothing more is made."""
 

@@ -42,7 +42,7 @@ ALL_PAIRS = 64
 CLOSE = 1e-9
 
 
-@dataclass(slots=True)
+@dataclass
 class Best:
     """The best placement so far, and its exact seconds (None: it cannot be served)."""
 

@@ -265,7 +265,7 @@ def view(
 
     if output == "-" and sys.stdout.isatty():
         raise OutputError("a page is nothing for a terminal; name a file with --output")
-    sink = Sink.of(output, force)
+    sink = Sink(output, force).prepare()
     with show_progress(f"reading {source.file}"):
         placement = source.load_placement()
         if placement is not None and not (order or tiles or trees or source.machine.topology):

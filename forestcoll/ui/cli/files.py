@@ -18,7 +18,7 @@ from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.request import Request
 from forestcoll.ui.cli import messages, writing
-from forestcoll.ui.cli.options import EDITS, SET, Machine, Several, place
+from forestcoll.ui.cli.options import EDITS, FORCE, SET, Machine, Several, output_option, place
 from forestcoll.ui.cli.process import guard, size_of
 
 if TYPE_CHECKING:
@@ -164,18 +164,21 @@ class Job(NamedTuple):
 
 
 class Sink(NamedTuple):
-    """Where the one text of a command goes: a file, or standard output (None)."""
+    """Where the one text of a command goes: a file, or standard output (None, "-")."""
 
-    path: Path | None
+    output: str | None
     force: bool
 
-    @staticmethod
-    def of(output: str | None, force: bool) -> Sink:
-        """Where `--output` sends it. Raises OutputError before anything is computed in vain."""
-        path = None if output in (None, "-") else Path(str(output))
-        if path is not None:
-            writing.prepare([path], force)
-        return Sink(path, force)
+    @property
+    def path(self) -> Path | None:
+        """The file."""
+        return None if self.output in (None, "-") else Path(str(self.output))
+
+    def prepare(self) -> Sink:
+        """Raises OutputError before anything is computed in vain."""
+        if self.path is not None:
+            writing.prepare([self.path], self.force)
+        return self
 
     def write(self, text: str | bytes, said: Callable[[], str] | None = None) -> None:
         """Writes the text; of a file, what `said` returns is said behind its name."""
@@ -185,6 +188,11 @@ class Sink(NamedTuple):
         writing.write_all({self.path: text}, self.force)
         if said is not None:
             messages.say(f"{self.path}: {said()}")
+
+
+def sink_option(*about: Any) -> Any:
+    """`--output` and `--force`: a `Sink`."""
+    return Several({"output": output_option(*about), "force": FORCE}, Sink)
 
 
 class Source(NamedTuple):

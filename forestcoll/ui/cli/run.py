@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from forestcoll.common.errors import ExecutionError
-from forestcoll.ui.cli.files import Sink
+from forestcoll.ui.cli.files import Sink, sink_option
 from forestcoll.ui.cli.messages import report, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
-    FORCE,
     HOLDS,
     JSON,
     Machine,
@@ -22,7 +21,6 @@ from forestcoll.ui.cli.options import (
     flag,
     machine_option,
     option,
-    output_option,
     place,
 )
 from forestcoll.ui.cli.types import FiniteRange
@@ -173,8 +171,7 @@ def measure(
     timeout: float = option(
         FiniteRange(1, 86_400), "A transfer that takes longer fails.", 300.0, "SECONDS"
     ),
-    output: str = output_option(),
-    force: bool = FORCE,
+    sink: Sink = sink_option(),
 ) -> None:
     """Bandwidth and latency of each pair of ranks by itself, over torch.distributed.
 
@@ -189,7 +186,7 @@ def measure(
     import torch.distributed as dist  # isort: skip
 
     speaks = os.environ.get("RANK", "0") == "0"
-    sink = Sink.of(output if speaks else None, force)  # before minutes of measuring
+    sink = (sink if speaks else Sink(None, False)).prepare()  # before minutes of measuring
     device = torch.join(timeout, "measure")
     click.get_current_context().call_on_close(dist.destroy_process_group)
     first, ranks = dist.get_rank() == 0, dist.get_world_size()

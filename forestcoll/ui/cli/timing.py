@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.ui.cli import files
-from forestcoll.ui.cli.files import Sink
+from forestcoll.ui.cli.files import Sink, sink_option
 from forestcoll.ui.cli.messages import answer, note, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
-    FORCE,
     JSON,
     ORDER,
     PRODUCER,
@@ -25,7 +24,6 @@ from forestcoll.ui.cli.options import (
     each,
     machine_option,
     option,
-    output_option,
     place,
 )
 from forestcoll.ui.cli.process import guard, size_of
@@ -169,10 +167,9 @@ def calendar(
     order: str | None = ORDER,
     tiles: int | None = TILES,
     producer: float | None = PRODUCER,
-    output: str | None = output_option(
+    sink: Sink = sink_option(
         "FILE|-", "Where the plan with tiles goes, in the format of PLAN.", None
     ),
-    force: bool = FORCE,
     as_json: bool = JSON,
 ) -> int:
     """List which bytes of a plan are ready when, and which are needed when, by rank.
@@ -186,7 +183,7 @@ def calendar(
     from forestcoll.ui.report import runs
     from forestcoll.verify import simulate, verify
 
-    topology, sink = machine.load_if_any(), Sink.of(output, force)
+    topology, output = machine.load_if_any(), sink.prepare().output
     text = files.read_text(plan)
     program = plans.loads(text, plan)
     taken = read_order(files.read_text(order), order) if order else range(tiles or 0)

@@ -11,7 +11,7 @@ import click
 from forestcoll.common.errors import ArgumentError
 from forestcoll.topology import readers
 from forestcoll.ui.cli import writing
-from forestcoll.ui.cli.files import Sink
+from forestcoll.ui.cli.files import Sink, sink_option
 from forestcoll.ui.cli.hints import examples
 from forestcoll.ui.cli.messages import (
     answer,
@@ -24,7 +24,6 @@ from forestcoll.ui.cli.messages import (
 )
 from forestcoll.ui.cli.options import (
     EDITED_MACHINE,
-    FORCE,
     JSON,
     NAMED_MACHINE,
     SET,
@@ -35,7 +34,6 @@ from forestcoll.ui.cli.options import (
     flag,
     load,
     option,
-    output_option,
     place,
     usage,
 )
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 FORMATS = tuple(form.name for form in readers.FORMATS if form.command)
+SINK: Any = sink_option()
 HOSTS: Any = option(
     None, "Hosts of the fabric that take part: names or globs. Default: all.", None, "NAME,..."
 )
@@ -128,13 +127,11 @@ def check(machine: Machine = NAMED_MACHINE) -> None:
     "forestcoll topology expand dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
     into=topology,
 )
-def expand(
-    machine: Machine = EDITED_MACHINE, output: str = output_option(), force: bool = FORCE
-) -> None:
+def expand(machine: Machine = EDITED_MACHINE, sink: Sink = SINK) -> None:
     """Write the explicit form: every node and link by itself."""
     from forestcoll.topology import dumps_topology
 
-    sink = Sink.of(output, force)
+    sink.prepare()
     sink.write(dumps_topology(machine.load()))
 
 
@@ -160,8 +157,7 @@ def import_(
     hosts: str | None = HOSTS,
     port: tuple[str, ...] = PORT,
     ports: str | None = PORTS,
-    output: str = output_option(),
-    force: bool = FORCE,
+    sink: Sink = SINK,
 ) -> None:
     """A topology file from what other tools write of a machine, a fabric, or one of each.
 
@@ -170,7 +166,7 @@ def import_(
     """
     from forestcoll.topology import import_topology
 
-    sink = Sink.of(output, force)
+    sink.prepare()
     given = usage(_with_options, settings, machine=machine, hosts=hosts, ports=ports)
     with guard(sources[0], size_of(*sources)):
         imported = import_topology.import_files(sources, given, form or "", port)
@@ -196,8 +192,7 @@ def compose(
     hosts: str | None = HOSTS,
     port: tuple[str, ...] = PORT,
     ports: str | None = PORTS,
-    output: str = output_option(),
-    force: bool = FORCE,
+    sink: Sink = SINK,
 ) -> None:
     """A cluster: one machine (a dump, or a name of the catalogue) many times on a network.
 
@@ -206,7 +201,7 @@ def compose(
     """
     from forestcoll.topology import import_topology
 
-    sink = Sink.of(output, force)
+    sink.prepare()
     number = None if boxes is None else str(boxes)
     given = usage(_with_options, settings, boxes=number, hosts=hosts, ports=ports)
     with guard(machine, size_of(machine, fabric)):
@@ -251,8 +246,7 @@ def detect(
     settings: dict[str, str] = SET,
     keep: str | None = option("file", "Keep what the tools wrote, a file each.", None, "FOLDER"),
     alone: bool = flag("This machine, even if ibnetdiscover shows its cluster."),
-    output: str = output_option(),
-    force: bool = FORCE,
+    sink: Sink = SINK,
 ) -> None:
     """The topology of this machine and its cluster, from the tools that it has.
 
@@ -266,13 +260,13 @@ def detect(
 
     kept_as = {form.tool_name: form.kept for form in readers.FORMATS if form.kept}
     files = {tool: Path(keep) / name for tool, name in kept_as.items()} if keep else {}
-    writing.prepare([*files.values(), *([Path(output)] if output != "-" else [])], force)
+    writing.prepare([*files.values(), *([sink.path] if sink.path else [])], sink.force)
     with show_progress("detecting") as progress:
         seen = detecting.detect(settings, lambda name: progress(name, 0.0), alone)
     draw([line(step.tool, step.said) for step in seen.steps], err=True)
     kept = {files[s.tool]: s.text for s in seen.steps if s.text and s.tool in files}
-    writing.write_all(kept, force)
-    _finish(detecting.need(seen), "forestcoll topology detect", Sink.of(output, force))
+    writing.write_all(kept, sink.force)
+    _finish(detecting.need(seen), "forestcoll topology detect", sink.prepare())
     note(f"taken from {seen.source}")
     if seen.advice:
         note(seen.advice)
@@ -298,8 +292,7 @@ def calibrate(
         5.0,
         "PERCENT",
     ),
-    output: str = output_option(),
-    force: bool = FORCE,
+    sink: Sink = SINK,
 ) -> None:
     """The topology with its links at what was measured, nominal beside measured.
 
@@ -311,11 +304,11 @@ def calibrate(
     from forestcoll.topology.calibrate import load_measurement
     from forestcoll.ui.report import topologies
 
-    sink = Sink.of(output, force)
+    sink.prepare()
     nominal = load(name, settings)
     with guard(measured, size_of(measured)):
         fitted = fit(nominal, load_measurement(read_text(measured), measured), tolerance / 100)
-    report(topologies.calibration(fitted), err=output == "-")
+    report(topologies.calibration(fitted), err=sink.path is None)
     notes = (*fitted.notes, *topologies.odd_pairs(fitted))
     command = f"forestcoll topology calibrate {name} --measured {measured}"
     _finish(fitted.topology, command, sink, notes)

@@ -44,7 +44,7 @@ Earlier = Callable[[], Mapping[Path, str]]
 """Files that the new ones replace -> their SHA-256. May raise OutputError."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Change:
     """Of one path below the home folder: the staged files that it gets and that it had."""
 
@@ -54,7 +54,7 @@ class Change:
     old: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Journal:
     """What is being done; folders that it makes, outermost first."""
 

@@ -36,7 +36,7 @@ Files = Mapping[str, bytes]
 Order = Literal["connection", "data"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """`size`: bytes as nccl-tests counts them. Every message is sent in so many `pieces`.
 

@@ -58,7 +58,7 @@ class Fact(NamedTuple):
         return [("" if k else self.head, text) for k, text in enumerate(texts) if text]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Facts of several things of a kind: a row each, with a head line; for machines under `key`.
 

@@ -63,7 +63,7 @@ TICKS = 2**24
 """Steps of the clock, from the start to the end of the run."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Block:
     """What is known of a graph: texts and arrays so far."""
 

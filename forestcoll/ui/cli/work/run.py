@@ -43,7 +43,7 @@ def run(options: dict[str, Any]) -> int:
     # At every process, before it waits for others: one that is refused would leave them waiting.
     options["sizes"] = _sizes(options)
     engine, csv = options["engine"], options["csv"]
-    options["csv"] = csv and Sink.of(csv, options["force"])
+    options["csv"] = csv and Sink(csv, options["force"]).prepare()
     if engine != "cpu":
         return _run(options, engine != "torch" or _join(options))
     if options["hosts"]:

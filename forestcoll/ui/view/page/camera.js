@@ -6,10 +6,12 @@ function clamp(value, least, most) {
 
 /* A picture on a canvas that is as sharp as the screen. What stays the same while trees and the run go on
    is drawn once, by `drawBase`, into a picture of its own. */
+const SOLID = { alpha: false, willReadFrequently: true }; // of a canvas
+
 class Picture {
   constructor(canvas, app, on) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
+    this.context = canvas.getContext("2d", SOLID);
     this.base = document.createElement("canvas");
     Object.assign(this, { app, width: 0, height: 0, stale: true, moved: false });
     listenToPointer(canvas, {
@@ -49,7 +51,7 @@ class Picture {
   beginBase() {
     const { base, canvas, ratio } = this;
     Object.assign(base, { width: canvas.width, height: canvas.height });
-    const context = base.getContext("2d", { alpha: false, willReadFrequently: true });
+    const context = base.getContext("2d", SOLID);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = this.app.palette.page;
     context.fillRect(0, 0, this.width, this.height);

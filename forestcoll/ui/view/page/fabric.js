@@ -349,8 +349,7 @@ class Fabric extends Picture {
     const turn = Math.atan2(ey - my, ex - mx);
     context.beginPath();
     context.moveTo(ex, ey);
-    context.lineTo(ex - tip * Math.cos(turn - 0.45), ey - tip * Math.sin(turn - 0.45));
-    context.lineTo(ex - tip * Math.cos(turn + 0.45), ey - tip * Math.sin(turn + 0.45));
+    for (const at of [turn - 0.45, turn + 0.45]) context.lineTo(ex - tip * Math.cos(at), ey - tip * Math.sin(at));
     context.fill();
   }
 

@@ -7,8 +7,6 @@ class Panel {
   constructor(data, app) {
     this.data = data;
     this.app = app;
-    this.rank = new Map();
-    data.rank.forEach((rank, v) => { if (rank >= 0) this.rank.set(rank, v); });
     fill(byId("facts"), data.facts);
     this.listClasses();
     const search = byId("search");
@@ -108,10 +106,8 @@ class Panel {
       return list.children.length >= MOST_FOUND;
     };
     const rank = /^(rank\s*)?(\d+)$/.exec(text.trim().toLowerCase());
-    if (rank && this.rank.has(Number(rank[2]))) {
-      const v = this.rank.get(Number(rank[2]));
-      offer(`rank ${rank[2]}: ${this.data.nodes[v]}`, { kind: "node", index: v });
-    }
+    const ranked = rank ? this.data.rank.indexOf(Number(rank[2])) : -1;
+    if (ranked >= 0) offer(`rank ${rank[2]}: ${this.data.nodes[ranked]}`, { kind: "node", index: ranked });
     const matches = (name, word) => name.toLowerCase().includes(word);
     if (words.length === 1) {
       const whole = (v) => this.data.nodes[v].toLowerCase() === words[0] || this.data.nodes[v].toLowerCase().endsWith(`/${words[0]}`);
