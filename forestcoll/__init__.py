@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forestcoll.plans import read_plan
     from forestcoll.program import Collective, Program
     from forestcoll.schedule.forest import Forest
-    from forestcoll.study.comparison import compare
+    from forestcoll.study.comparison.play import compare
     from forestcoll.topology import Topology
     from forestcoll.topology.catalog import load as load_topology
 
@@ -30,7 +30,7 @@ _HOMES = {"synthesize": "compile.synthesize", "Synthesis": "compile.synthesize",
           "verify_text": "compile.verdict", "optimum": "compile.optimum", "front": "compile.front",
           "ForestCollError": "common.errors", "Budget": "compile.budget", "run": "execute.cpu",
           "load_topology": "topology.catalog", "Topology": "topology", "read_plan": "plans",
-          "Collective": "program", "Program": "program", "compare": "study.comparison",
+          "Collective": "program", "Program": "program", "compare": "study.comparison.play",
           "Forest": "schedule.forest", "Request": "compile.request"}
 # fmt: on
 import_module("forestcoll.common.native")  # finds compiled modules, and `forestcoll.torch`

@@ -15,7 +15,7 @@ import forestcoll
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.study import advice
-from forestcoll.study.comparison import compare
+from forestcoll.study.comparison.play import compare
 from forestcoll.study.degrade import losses
 from forestcoll.topology.calibrate.calls import Run
 from forestcoll.ui.report import comparison as report

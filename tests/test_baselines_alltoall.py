@@ -17,7 +17,7 @@ from forestcoll.program.targets import MSCCLPP, RCCL, Target
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.baselines.alltoall import EXCHANGES, bruck
-from forestcoll.study.comparison import compare
+from forestcoll.study.comparison.play import compare
 from forestcoll.ui.cli.compare import BASELINES
 from forestcoll.ui.cli.compare import EXCHANGES as OFFERED
 from forestcoll.verify import verify

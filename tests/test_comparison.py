@@ -23,8 +23,9 @@ from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCL, RCCL
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import baselines
-from forestcoll.study import comparison
-from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes
+from forestcoll.study.comparison import competitors, outcome
+from forestcoll.study.comparison.outcome import Comparison
+from forestcoll.study.comparison.play import DEFAULT_RULES, compare, parse_sizes
 from forestcoll.topology import Topology
 from forestcoll.ui.report import comparison as report
 from forestcoll.ui.report import facts
@@ -40,7 +41,7 @@ def small() -> Comparison:
 
 
 def player(topology: Topology) -> competitors.Player:
-    return competitors.Player(topology, comparison.DEFAULT_RULES, Options(), False)
+    return competitors.Player(topology, DEFAULT_RULES, Options(), False)
 
 
 def baseline(name: str, topology: Topology, collective: Collective) -> competitors.Theirs:
@@ -100,18 +101,18 @@ def test_speed_up_is_against_the_best_baseline() -> None:
             assert found.speedup(size, rule, best.name) == 1
 
 
-def at(found: Comparison, *asked: Any) -> comparison.Cell:
+def at(found: Comparison, *asked: Any) -> outcome.Cell:
     """A cell that is there."""
     cell = found.cell(*asked)
     assert cell is not None
     return cell
 
 
-def cell(name: str, size: int, time: float) -> comparison.Cell:
-    return comparison.Cell(name, "fair", size, time, size / time / 1000, 1.0, 1.0, "a plan")
+def cell(name: str, size: int, time: float) -> outcome.Cell:
+    return outcome.Cell(name, "fair", size, time, size / time / 1000, 1.0, 1.0, "a plan")
 
 
-def made(*cells: comparison.Cell) -> Comparison:
+def made(*cells: outcome.Cell) -> Comparison:
     names = dict.fromkeys(c.name for c in cells)
     kinds = {"forestcoll": "ours"}
     return Comparison(
@@ -121,7 +122,7 @@ def made(*cells: comparison.Cell) -> Comparison:
         small().bound,
         tuple(dict.fromkeys(c.size for c in cells)),
         ("fair",),
-        tuple(comparison.Entrant(n, kinds.get(n, "baseline"), "") for n in names),  # type: ignore[arg-type]
+        tuple(outcome.Entrant(n, kinds.get(n, "baseline"), "") for n in names),  # type: ignore[arg-type]
         cells,
     )
 

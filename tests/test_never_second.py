@@ -9,7 +9,7 @@ from command_line import script
 from graphs import machine
 
 from forestcoll.program import Collective
-from forestcoll.study.comparison import compare, parse_sizes
+from forestcoll.study.comparison.play import compare, parse_sizes
 
 never_second = script("never_second")
 SIZES = parse_sizes("4K:256M:16")

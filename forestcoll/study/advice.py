@@ -20,7 +20,8 @@ from forestcoll.plans import FORMATS
 from forestcoll.plans.stock.trees import MOST_CHILDREN, MOST_TREES
 from forestcoll.program.targets import RCCL, library_on, sms_of
 from forestcoll.solver.baselines import BASELINES
-from forestcoll.study.comparison import Comparison, compare
+from forestcoll.study.comparison.outcome import Comparison
+from forestcoll.study.comparison.play import compare
 from forestcoll.study.degrade.losses import Hardest, Workload, find_hardest
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from times import ROOT, commit_of_code, put
 
 import forestcoll
 from forestcoll.program import Collective
-from forestcoll.study.comparison import Comparison, parse_sizes
+from forestcoll.study.comparison.outcome import Comparison
+from forestcoll.study.comparison.play import parse_sizes
 from forestcoll.topology import Topology, catalog
 from forestcoll.ui.report import words
 from forestcoll.verify.simulate import Rule

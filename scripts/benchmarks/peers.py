@@ -33,7 +33,7 @@ from forestcoll.common.errors import ForestCollError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
-from forestcoll.study.comparison import parse_sizes
+from forestcoll.study.comparison.play import parse_sizes
 from forestcoll.topology import Topology, catalog
 from forestcoll.ui.report import words
 from forestcoll.verify.simulate import RULE_WORDS

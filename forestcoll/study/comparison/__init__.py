@@ -4,8 +4,3 @@ competitors  whose plans take part: ours, those of `baselines`, files; and what 
 play         the time of each at each size, under each rule of links
 outcome      what comes out: times, rates, who is fastest where
 """
-
-from forestcoll.study.comparison.outcome import Cell, Comparison, Entrant
-from forestcoll.study.comparison.play import DEFAULT_RULES, compare, parse_sizes
-
-__all__ = ["DEFAULT_RULES", "Cell", "Comparison", "Entrant", "compare", "parse_sizes"]

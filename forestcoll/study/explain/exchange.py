@@ -86,9 +86,27 @@ def explain_exchange(best: Optimum, progress: Progress | None = None) -> Exchang
     demand, graph = best.demand, best.demand.graph
     limiting = [e for e, length in enumerate(best.lengths) if length]
     small = len(best.folding.sources) * len(graph.tail) <= MOST_VARIABLES
+
+    def grow(links: tuple[int, ...]) -> Raised[Optimum]:
+        def at(factor: Fraction) -> tuple[Fraction, Optimum]:
+            wider = solve(replace(best.demand, graph=widen(graph, links, factor)))
+            return wider.algbw, wider
+
+        def line(other: Optimum) -> Line:
+            """What the lengths prove: length that the links have, over what blocks need of it."""
+            need, still, growing = Fraction(0), Fraction(0), Fraction(0)
+            for e, length in enumerate(other.lengths):
+                need += length * other.demand.graph.bandwidth(e) / other.algbw
+                here = length * graph.bandwidth(e)
+                still, growing = (still, growing + here) if e in own else (still + here, growing)
+            return still / need, growing / need
+
+        own = set(links)
+        return take_over(links, best, best.algbw, at, line)
+
     raised: tuple[Raised[Optimum], ...] = ()
     if small:
-        raised = raise_kinds(graph, limiting, lambda links: _raise(best, links), progress)
+        raised = raise_kinds(graph, limiting, grow, progress)
     static: Static | str | None = None
     twice = None
     if demand.matrix is not None and small:
@@ -173,24 +191,3 @@ def _across(demand: Demand, inside: Sequence[bool], leaves: bool) -> int:
         demand.scale // len(group) * len(chosen & set(group)) * len(set(group) - chosen)
         for group in demand.groups
     )
-
-
-def _raise(best: Optimum, links: tuple[int, ...]) -> Raised[Optimum]:
-    """How far the optimum grows with the links until something else limits."""
-    plain = best.demand.graph
-
-    def at(factor: Fraction) -> tuple[Fraction, Optimum]:
-        wider = solve(replace(best.demand, graph=widen(plain, links, factor)))
-        return wider.algbw, wider
-
-    def line(other: Optimum) -> Line:
-        """What the lengths prove: length that the links have, over what all blocks need of it."""
-        need, still, growing = Fraction(0), Fraction(0), Fraction(0)
-        for e, length in enumerate(other.lengths):
-            need += length * other.demand.graph.bandwidth(e) / other.algbw
-            here = length * plain.bandwidth(e)
-            still, growing = (still, growing + here) if e in raised else (still + here, growing)
-        return still / need, growing / need
-
-    raised = set(links)
-    return take_over(links, best, best.algbw, at, line)

@@ -231,10 +231,22 @@ def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[i
 
 
 def _near(problem: Problem, bound: Bound, later: Iterable[Bound]) -> Iterator[Bound]:
-    """Cuts of the structure, and what took over anywhere, within NEAR of the bound."""
+    """Cuts that machines have, and what took over anywhere, within NEAR of the bound.
+
+    Those are round each GPU, round what wide links join (boxes, packages, what is below a switch),
+    and round all GPUs or all boxes at once.
+    """
+    graph = problem.graph
+    everything = frozenset(range(graph.n))
+    sides = [side for part in parts_of(graph) for side in (part, everything - part)]
+    cuts = [Bound(Fraction(0), "cut", (side,)) for side in sides]
+    if problem.collective.two_phases:
+        singles = [frozenset([rank]) for rank in graph.ranks]
+        for groups in (singles, boxes_of(graph), *levels_of(graph)):
+            cuts += [Bound(Fraction(0), "partition", tuple(groups))] if len(groups) > 1 else []
     seen = {frozenset(bound.parts)}
     values: list[tuple[Fraction, int, Bound]] = []
-    for number, other in enumerate([*later, *_structure(problem)]):
+    for number, other in enumerate([*later, *cuts]):
         key = frozenset(other.parts)
         if key in seen:
             continue
@@ -243,21 +255,6 @@ def _near(problem: Problem, bound: Bound, later: Iterable[Bound]) -> Iterator[Bo
         if worth is not None and worth <= NEAR * bound.algbw:
             values.append((worth, number, replace(other, algbw=worth)))
     yield from (other for _, _, other in sorted(values, key=lambda entry: entry[:2]))
-
-
-def _structure(problem: Problem) -> Iterator[Bound]:
-    """Cuts that machines have: round each GPU, round what wide links join (boxes, packages, what
-    is below a switch), and round all GPUs or all boxes at once."""
-    graph = problem.graph
-    everything = frozenset(range(graph.n))
-    for part in parts_of(graph):
-        for side in (part, everything - part):
-            yield Bound(Fraction(0), "cut", (side,))
-    if problem.collective.two_phases:
-        singles = [frozenset([rank]) for rank in graph.ranks]
-        for groups in (singles, boxes_of(graph), *levels_of(graph)):
-            if len(groups) > 1:
-                yield Bound(Fraction(0), "partition", tuple(groups))
 
 
 def _one_more(problem: Problem) -> OneMore | None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver.alltoall.demand import Matrix
     from forestcoll.solver.alltoall.routes import Routes
-    from forestcoll.study.comparison import Comparison
+    from forestcoll.study.comparison.outcome import Comparison
     from forestcoll.study.degrade import losses
     from forestcoll.topology import Topology
     from forestcoll.ui.report.progress import StageProgress
@@ -204,12 +204,12 @@ def compare(
     if machine.without or machine.scale:
         worn = machine.change(sound)
 
-    from forestcoll.study import comparison as comparing
+    from forestcoll.study.comparison import play
 
     told = _Answer(as_json, as_csv, (*BASELINES, *(Path(file).name for file in files)))
     try:
         with show_progress("making plans") as progress:
-            compared = comparing.compare(
+            compared = play.compare(
                 sound,
                 collective,
                 sizes=sizes,
@@ -217,7 +217,7 @@ def compare(
                 against=names,
                 files=files,
                 broken=worn,
-                rules=rule or comparing.DEFAULT_RULES,  # type: ignore[arg-type]
+                rules=rule or play.DEFAULT_RULES,  # type: ignore[arg-type]
                 signal=signal,
                 quick=quick,
                 progress=progress,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from forestcoll.ui.view.subject import Kind, Subject
     from forestcoll.verify.simulate import Options
 
-__all__ = ["FORMATS", "MOST_PIECES", "Format", "Settings", "export"]
-
 MOST_PIECES = 4096
 Files = Mapping[str, bytes]
 """File name -> content."""

@@ -27,7 +27,7 @@ from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
     from forestcoll.study.advice import Advice, State, Way
-    from forestcoll.study.comparison import Comparison
+    from forestcoll.study.comparison.outcome import Comparison
 
 COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
 USED = ["schedule", "busiest link", "GB/s", "used"]

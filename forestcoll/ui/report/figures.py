@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.schedule.forest import Forest
-    from forestcoll.study.comparison import Comparison
+    from forestcoll.study.comparison.outcome import Comparison
 
 LIGHT = {"page": "#ffffff", "text": "#1f2328", "faint": "#d0d7de", "ours": "#0550ae"}
 DARK = {"page": "#0d1117", "text": "#e6edf3", "faint": "#30363d", "ours": "#79c0ff"}

@@ -13,7 +13,7 @@ from forestcoll.common.escape import escape_markup as escape
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import SENDS, Program
 from forestcoll.schedule.forest import Forest
-from forestcoll.study.comparison import Comparison
+from forestcoll.study.comparison.outcome import Comparison
 from forestcoll.study.figures import figures_of
 from forestcoll.topology import Topology
 from forestcoll.ui.report import comparison, figures, words

@@ -174,21 +174,14 @@ def _inside(
     switches = [v for v in nodes if not graph.gpu[v]]
     among = set(gpus)
     linked = any(near[v] & among for v in gpus)
-    if linked and 3 <= len(gpus) <= ON_CIRCLE:
-        return _circle(gpus, switches)
-    return _grid(gpus, switches, min(columns, len(gpus)))
-
-
-def _circle(gpus: Sequence[int], switches: Sequence[int]) -> _Inside:
+    if not linked or not 3 <= len(gpus) <= ON_CIRCLE:
+        return _grid(gpus, switches, min(columns, len(gpus)))
     radius = max(1.0, 1.25 * len(gpus) / (2 * math.pi))
     middle = radius + PADDING
     places = {}
     for k, node in enumerate(gpus):
         angle = 2 * math.pi * k / len(gpus) - math.pi / 2
-        places[node] = (
-            middle + radius * math.cos(angle),
-            middle + radius * math.sin(angle),
-        )
+        places[node] = middle + radius * math.cos(angle), middle + radius * math.sin(angle)
     for k, node in enumerate(switches):
         places[node] = middle + SWITCH * (k - (len(switches) - 1) / 2), middle
     return _Inside(places, 2 * middle, LABEL + 2 * middle)
