@@ -7,6 +7,7 @@ Plans of baselines are made and judged as those of our sets are (`plan_set.conte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -248,9 +249,13 @@ def ours(
     how: dict[str, Any] = {"progress": progress, "points": sizes, "made": made}
     make = partial(plan_set.make, topology, collective, low, high, **how)
     if collective.phases:
-        own = _of_set(make(root=root), topology)
-        return Fixed([*own, *_in_switch(topology, collective, root)])
-    plans: list[Plan] = []
+        plans = [*_of_set(make(root=root), topology)]
+        form: PlanFormat = "mscclpp-json"
+        with suppress(ForestCollError):  # where one lets a switch copy and add
+            nvls = synthesize(topology, collective, root=root, nvls="in-place", formats=form)
+            plans.append(Plan(f"{form}, NVLS", nvls.programs[form], nvls.forest, proven=True))
+        return Fixed(plans)
+    plans = []
     for form in FORMATS:
         try:
             plans += _of_set(make(formats=(form,)), topology)
@@ -268,28 +273,12 @@ def _of_set(made: plan_set.PlanSet, topology: Topology) -> Iterator[Plan]:
             yield Plan(label, entry.program, forest, entry.low, entry.high, where=where)
 
 
-def _in_switch(topology: Topology, collective: Collective, root: int | None) -> Iterator[Plan]:
-    """The plan that lets a switch copy and add, where one does."""
-    form: PlanFormat = "mscclpp-json"
-    try:
-        made = synthesize(topology, collective, root=root, nvls="in-place", formats=form)
-    except ForestCollError:
-        return
-    yield Plan(f"{form}, NVLS", made.programs[form], made.forest, proven=True)
-
-
 def links_of_ours(topology: Topology) -> Fixed:
     """What links allow the optimum's routes of an all-to-all, without plans."""
     routes = route(solve(uniform(topology)))
     line = line_of(routes, BARE, topology.latencies(), topology.name)
     latency = float(line.latency)
     return Fixed((Plan("links alone", None, None, rate=routes.algbw, latency=latency),))
-
-
-def trees_of_ours(topology: Topology, collective: Collective, root: int | None) -> Fixed:
-    """Our forest without a plan: for more ranks than plans are made for in a comparison."""
-    synthesis = synthesize(topology, collective, root=root, formats="forest", compact=False)
-    return Fixed((Plan("trees alone", None, synthesis.forest),))
 
 
 # --- baselines

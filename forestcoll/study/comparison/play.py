@@ -9,12 +9,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 
 from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.compile.problem import parse_collective, parse_root
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import baselines
@@ -199,7 +200,9 @@ class _Game:
             asked = topology, self.collective, self.root, self.sizes
             return competitors.ours(*asked, self.notes, self.progress, made)
         if self.collective.phases:
-            return competitors.trees_of_ours(topology, self.collective, self.root)
+            made_of = partial(synthesize, topology, self.collective, root=self.root)
+            forest = made_of(formats="forest", compact=False).forest
+            return Fixed([Plan("trees alone", None, forest)])
         return competitors.links_of_ours(topology)
 
     def add_baselines(self, names: Sequence[str] | None) -> None:

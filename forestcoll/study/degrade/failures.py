@@ -67,13 +67,25 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
     wanted = set(kinds)
     bandwidth = topology.rates()
     failures: dict[Kind, list[Failure]] = {kind: [] for kind in KINDS}
-    ports = _network_ports(topology.links)
+    ports: dict[str, list[Link]] = defaultdict(list)  # by node of a box, of links that leave it
+    for link in topology.links:
+        ends = [(end, end.rpartition("/")[0]) for end in (link.src, link.dst)]
+        if ends[0][1] != ends[1][1]:
+            for end, box in ends:
+                if box:
+                    ports[end].append(link)
     first = (
         {} if topology.merged is None else {v: k for k, v in first_names(topology.nodes).items()}
     )
     sizes = {} if topology.merged is None else topology.merged.sizes()
     if "adapter" in wanted:
-        failures["adapter"] = [_adapter(node, links) for node, links in ports.items()]
+        for port, links in ports.items():
+            others = dict.fromkeys(link.dst if link.src == port else link.src for link in links)
+            gone = dict.fromkeys(arc for link in links for arc in link.directions())
+            without = tuple(f"{port}<->{other}" for other in others)
+            left = tuple((arc, Fraction(0)) for arc in gone)
+            adapter = Failure("adapter", f"{port}'s network adapter", left, without)
+            failures["adapter"].append(adapter)
     if "link" in wanted:
         lone = {id(links[0]) for links in ports.values() if len(links) == 1 == links[0].count}
         for link in topology.links:
@@ -88,8 +100,8 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
         if node.kind in wanted and (node.kind == "switch" or several):
             alike, called = sizes.get(name, 1), first.get(name, name)
             left = tuple((arc, bandwidth[arc] * (alike - 1) / alike) for arc in arcs[name])
-            gone = name if alike == 1 else None
-            failure = Failure(node.kind, called, left, (called,), node=gone, copies=alike)
+            lost = name if alike == 1 else None
+            failure = Failure(node.kind, called, left, (called,), node=lost, copies=alike)
             failures[node.kind].append(failure)
     if "plane" in wanted:
         failures["plane"] = [*_planes(topology, bandwidth)]
@@ -124,26 +136,6 @@ def _planes(topology: Topology, bandwidth: Mapping[Arc, Fraction]) -> Iterator[F
         )
         if len(names) > 1:
             yield Failure("plane", f"plane of {names[0]}", left, (glob,) if alone else tuple(names))
-
-
-def _network_ports(links: Sequence[Link]) -> dict[str, list[Link]]:
-    """Node of a box -> its links that leave the box."""
-    ports: dict[str, list[Link]] = defaultdict(list)
-    for link in links:
-        ends = [(end, end.rpartition("/")[0]) for end in (link.src, link.dst)]
-        if ends[0][1] != ends[1][1]:
-            for end, box in ends:
-                if box:
-                    ports[end].append(link)
-    return ports
-
-
-def _adapter(node: str, links: Sequence[Link]) -> Failure:
-    others = dict.fromkeys(link.dst if link.src == node else link.src for link in links)
-    arcs = dict.fromkeys(arc for link in links for arc in link.directions())
-    without = tuple(f"{node}<->{other}" for other in others)
-    left = tuple((arc, Fraction(0)) for arc in arcs)
-    return Failure("adapter", f"{node}'s network adapter", left, without)
 
 
 def _cable(link: Link, bandwidth: dict[Arc, Fraction], first: Mapping[str, str]) -> Failure:

@@ -114,7 +114,16 @@ class Plans:
                 kind, ranks=graph.rank_names, target=self.target, formats=formats, sms=sms
             )
             name = stem.rpartition("/")[2].removesuffix(f".{kind}")
-            machine = _machine(graph, name, self.layout.topology)
+            names, whole = graph.names, self.layout.topology
+            latencies, rules, links = whole.latencies(), whole.rules(), list[Link]()
+            for e, (u, v) in enumerate(graph.ends):
+                ends, bandwidth = (names[u], names[v]), graph.bandwidth(e)
+                rule = rules.get(ends)
+                links.append(Link(*ends, bandwidth, latencies[ends], oneway=True, rule=rule))
+            nodes = {
+                v: Node("gpu" if gpu else "switch") for v, gpu in zip(names, graph.gpu, strict=True)
+            }
+            machine = Topology(name[:100], nodes, tuple(links))
             plans = make(
                 machine,
                 request,
@@ -171,16 +180,3 @@ def links_of_groups(best: Optimum, name: str) -> list[CapacityGraph]:
     if any(amount > c for amount, c in zip(taken, graph.capacity, strict=True)):
         raise RuntimeError("internal error: the groups' flows do not fit the links together")
     return out
-
-
-def _machine(graph: CapacityGraph, name: str, whole: Topology) -> Topology:
-    """A group's links as a topology, with the latencies and rules of the whole one."""
-    names, latencies, rules = graph.names, whole.latencies(), whole.rules()
-    links = []
-    for e, (u, v) in enumerate(graph.ends):
-        ends = names[u], names[v]
-        links.append(
-            Link(*ends, graph.bandwidth(e), latencies[ends], oneway=True, rule=rules.get(ends))
-        )
-    nodes = {v: Node("gpu" if gpu else "switch") for v, gpu in zip(names, graph.gpu, strict=True)}
-    return Topology(name[:100], nodes, tuple(links))

@@ -324,24 +324,21 @@ def deploy(
     written: list[Path] = []
     if folder is not None:
         texts = {folder / name: text for name, text in deployed.files.items()}
-        names = {p.name for p in texts}
-        writing.write_all(texts, force, partial(_check_alone, folder / "plans", names))
+        ours, place = {p.name for p in texts}, folder / "plans"
+
+        def earlier() -> dict[Path, str]:
+            """No files go; OutputError for others: runtimes read every file that is there."""
+            others = [p.name for p in place.glob("*") if p.name not in ours]
+            if others:
+                raise OutputError(
+                    f"{place}: holds {others[0]} too, and runtimes load every file of the folder; "
+                    "take another folder or remove it"
+                )
+            return {}
+
+        writing.write_all(texts, force, earlier)
         written = list(texts)
     say = report if written else draw  # what is needed is the result where nothing is written
     if not as_json:
         say(words.size_rows(deployed))
     answer(as_json, words.needs(deployed, written), say)
-
-
-def _check_alone(plans: Path, ours: set[str]) -> dict[Path, str]:
-    """OutputError if other files lie among the plans: runtimes read every file that is there.
-
-    The earlier files that go: none.
-    """
-    others = [p.name for p in plans.glob("*") if p.name not in ours] if plans.is_dir() else []
-    if others:
-        raise OutputError(
-            f"{plans}: holds {others[0]} too, and runtimes load every file of the folder; "
-            "take another folder or remove it"
-        )
-    return {}

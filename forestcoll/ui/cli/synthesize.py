@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,16 +235,39 @@ def _make_set(job: files.Job, low: int, high: int) -> None:
     from forestcoll.compile import plan_set
     from forestcoll.ui.report import plans as words
 
-    earlier = None
     if folder is not None:
         writing.prepare([folder / plan_set.INDEX], job.force)
-        earlier = partial(_earlier, folder, job.request.files, job.force)
+
+        def earlier() -> dict[Path, str]:
+            """The files of an earlier set, which the new one replaces, with their SHA-256.
+
+            A runtime reads every file where it looks, and the first that is no plan of the set may
+            be fatal: OutputError where there is any that is not the earlier set's own.
+            """
+            folders = [folder / form for form in job.request.files]
+            present = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
+            writing.check_free(present, job.force)
+            index = folder / plan_set.INDEX
+            hashes = plan_set.list_files(index) if index.is_file() else {}
+            for path in present:
+                if path not in hashes:
+                    raise OutputError(
+                        f"{path}: is no plan of the set in {folder}, and a runtime would read it "
+                        "as one: take it away"
+                    )
+                if writing.digest_of(path) != hashes[path]:
+                    raise OutputError(
+                        f"{path}: is not the file that the set in {folder} was written with, and a "
+                        "runtime would read it: take it away"
+                    )
+            return hashes
+
         earlier()  # an error now is better than one after minutes
     loaded = job.seconds
     with show_progress() as progress:
         plans = plan_set.make(topology, job.request, low, high, progress=progress)
     texts = plan_set.files_of(plans)
-    job.write_folder(texts, earlier)
+    job.write_folder(texts, None if folder is None else earlier)
     job.tell(words.plan_set(plans, texts, {"load": loaded, **plans.timings}, folder))
 
 
@@ -255,33 +276,6 @@ def _groups_of(topology: Topology, request: Request) -> GroupsProblem:
 
     stated = {"root": request.root, "relays": request.relays}
     return together.problem(topology, str(request.collective), request.groups, **stated)  # type: ignore[arg-type]
-
-
-def _earlier(directory: Path, formats: Sequence[str], force: bool) -> dict[Path, str]:
-    """The files of an earlier set, which the new one replaces, with their SHA-256.
-
-    A runtime reads every file where it looks, and the first that is no plan of the set may be
-    fatal: OutputError where there is any that is not the earlier set's own.
-    """
-    from forestcoll.compile import plan_set
-
-    folders = [directory / form for form in formats]
-    present = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
-    writing.check_free(present, force)
-    index = directory / plan_set.INDEX
-    hashes = plan_set.list_files(index) if index.is_file() else {}
-    for path in present:
-        if path not in hashes:
-            raise OutputError(
-                f"{path}: is no plan of the set in {directory}, and a runtime would read it as "
-                "one: take it away"
-            )
-        if writing.digest_of(path) != hashes[path]:
-            raise OutputError(
-                f"{path}: is not the file that the set in {directory} was written with, and a "
-                "runtime would read it: take it away"
-            )
-    return hashes
 
 
 @command("forestcoll doctor", "forestcoll doctor --json")

@@ -99,6 +99,19 @@ def routes(
         }
         for p in plans
     }
+    said = []
+    for plan in plans:
+        blocks = words.plural(plan.needs.thread_blocks, "thread block")
+        steps = words.plural(plan.needs.steps, "step")
+        scratch = words.decimal(plan.needs.scratch, 2)
+        band = bands.get(plan.format)
+        lines = [
+            f"{blocks} per rank at most, {steps} in one, scratch {scratch} of the input; out of "
+            "place",
+            f"serves {words.serves(Sizes.of(plan.program))}",
+            f"simulated {words.band(band)}" if band else "",
+        ]
+        said.append(line(plan.format, lines))
     return [
         *_head("routes", name, routes.demand),
         *reach[:3],
@@ -113,7 +126,7 @@ def routes(
             hops=routes.hops,
             plans=needs,
         ),
-        *(line(plan.format, _plan(plan, bands)) for plan in plans),
+        *said,
         model(bands.values()),
         seconds(timings),
         *files(paths),
@@ -130,18 +143,6 @@ def _head(label: str, name: str, demand: Demand) -> list[Fact]:
 
 def _limits(best: Optimum) -> Fact:
     return Fact("limits", words.limiting(best), words.limits_of(best))
-
-
-def _plan(plan: Plan, bands: Mapping[str, Band]) -> list[str]:
-    needs = plan.needs
-    blocks = words.plural(needs.thread_blocks, "thread block")
-    steps = words.plural(needs.steps, "step")
-    lines = [
-        f"{blocks} per rank at most, {steps} in one, scratch {words.decimal(needs.scratch, 2)} of "
-        "the input; out of place",
-        f"serves {words.serves(Sizes.of(plan.program))}",
-    ]
-    return lines + [f"simulated {words.band(band)}" for band in [bands.get(plan.format)] if band]
 
 
 def paths_of(exchange: Routes) -> str:

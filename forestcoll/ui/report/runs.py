@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as csv_format
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -209,7 +209,17 @@ def simulation(
         )
         for timing, share in both
     ]
-    links = [(timing, tuple(_busiest(timing, shown))) for timing in timings]
+    links = []
+    for timing in timings:
+        alike: dict[tuple[str, str], list[str]] = {}
+        for use in timing.busiest:
+            said = f"{use.bandwidth:.4g} GB/s", f"{100 * use.utilisation:.1f} %"
+            alike.setdefault(said, []).append(f"{use.src} -> {use.dst}")
+        most = [
+            (f"{names[0]} and {len(names) - 1} alike" if names[1:] else names[0], *said)
+            for said, names in islice(alike.items(), shown)
+        ]
+        links.append((timing, tuple(most)))
     used = [[*row[:2], *use] for row in _fold(links) for use in row[2:]]
     head = [
         same("simulated", title),
@@ -273,17 +283,6 @@ def _fold(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
         name = RULE_WORDS[timing.rule] if timing.rule else "own"
         rules.setdefault((timing.size, said), []).append(name)
     return [[words.size(size), ", ".join(names), *said] for (size, said), names in rules.items()]
-
-
-def _busiest(timing: Timing, most: int) -> Iterator[tuple[str, str, str]]:
-    """The busiest links with their bandwidth and use; those alike are one."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for use in timing.busiest:
-        said = f"{use.bandwidth:.4g} GB/s", f"{100 * use.utilisation:.1f} %"
-        alike.setdefault(said, []).append(f"{use.src} -> {use.dst}")
-    for (bandwidth, used), names in islice(alike.items(), most):
-        more = f" and {len(names) - 1} alike" if len(names) > 1 else ""
-        yield f"{names[0]}{more}", bandwidth, used
 
 
 # --- the lab --------------------------------------------------------------------------------------

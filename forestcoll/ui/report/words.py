@@ -360,23 +360,18 @@ def limiting(best: Optimum) -> Iterator[str]:
     weight = {key: key[2] * key[3] * len(links) for key, links in chosen.items()}
     for key in sorted(chosen, key=lambda key: (-weight[key], key)):
         links = chosen[key]
-        text = _links(best, links, whole=len(links) == of_look[key[:2]])
+        tails, heads = ([graph.names[ends[e]] for e in links] for ends in (graph.tail, graph.head))
+        each, whole = f"{decimal(graph.bandwidth(links[0]))} GB/s", len(links) == of_look[key[:2]]
+        if len(links) <= LINKS_NAMED and not whole:
+            named = [f"{tail} -> {head}" for tail, head in zip(tails, heads, strict=True)]
+            text = f"{', '.join(named)} ({each}{' each' * (len(links) > 1)})"
+        else:  # all that look like it, or too many to name
+            both = f"{_pattern(tails)} -> {_pattern(heads)}"
+            text = f"{'every ' * whole}{both} ({len(links)} links of {each})"
         if len(chosen) > 1:
             share = Fraction(100 * weight[key], sum(weight.values()))
             text += f", {decimal(share, 1)} % of the weight"
         yield text
-
-
-def _links(best: Optimum, links: list[int], whole: bool) -> str:
-    """`"fabric -> box0/gpu* (7 links of 25 GB/s)"`; `whole`: these are all that look like it."""
-    graph = best.demand.graph
-    tail = _pattern([graph.names[graph.tail[e]] for e in links])
-    head = _pattern([graph.names[graph.head[e]] for e in links])
-    each = f"{decimal(graph.bandwidth(links[0]))} GB/s"
-    if len(links) <= LINKS_NAMED and not whole:
-        named = [f"{graph.names[graph.tail[e]]} -> {graph.names[graph.head[e]]}" for e in links]
-        return f"{', '.join(named)} ({each}{' each' * (len(links) > 1)})"
-    return f"{'every ' * whole}{tail} -> {head} ({len(links)} links of {each})"
 
 
 def _pattern(names: list[str]) -> str:
