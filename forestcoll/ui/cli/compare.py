@@ -491,8 +491,7 @@ def lab(
     from forestcoll.execute.lab import lacking
     from forestcoll.graph.capacity_graph import CapacityGraph
 
-    reason = lacking()
-    if reason:
+    if reason := lacking():
         raise UnsupportedError(reason)
     if importlib.util.find_spec("torch") is None:
         import forestcoll.execute.torch  # noqa: F401 (which says so; else only the ranks import it)
@@ -516,11 +515,8 @@ def lab(
         raise click.UsageError(f"the plan is for {program.collective}, not for -c {kind}")
     made_from: Forest | Routes | None = None
     with show_progress("building the fabric") as progress:
-
-        def tell(name: str, done: float) -> None:
-            progress(f"measuring {name}", done)
-
-        wishes = Wishes(rate or 0.0, seconds, size, iterations, engine, tell)
+        how = rate or 0.0, seconds, size, iterations, engine
+        wishes = Wishes(*how, lambda name, done: progress(f"measuring {name}", done))
         blocks: Matrix | None = None
         if text is not None:
             blocks = demand.check_matrix(demand.parse(text, "--matrix"), len(graph.ranks))
