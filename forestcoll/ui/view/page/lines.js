@@ -11,50 +11,52 @@ function setLines(context, px, py, groups) {
   const { width, height } = context.canvas;
   const counts = new Uint8Array(width * height);
   const owner = groups.length > 1 ? new Uint16Array(width * height) : null;
-  /* Counts the pixels of one line, as far as it lies in the picture (clipped in Liang and Barsky's way). */
-  const count = (x, y, p, q, group, weight) => {
-    const [right, bottom] = [width - 1, height - 1];
-    if (x < 0 || y < 0 || p < 0 || q < 0 || x > right || y > bottom || p > right || q > bottom) {
-      let [from, to] = [0, 1];
-      const [dx, dy] = [p - x, q - y];
-      for (const [step, room] of [[-dx, x], [dx, right - x], [-dy, y], [dy, bottom - y]]) {
-        if (step === 0 && room < 0) return;
-        if (step < 0) from = Math.max(from, room / step);
-        if (step > 0) to = Math.min(to, room / step);
-      }
-      if (from >= to) return;
-      [x, y, p, q] = [x + from * dx, y + from * dy, x + to * dx, y + to * dy];
-    }
-    const steps = Math.max(1, Math.ceil(Math.max(Math.abs(p - x), Math.abs(q - y))));
-    // In whole numbers, of which the last FINE bits are parts of a pixel.
-    const [dx, dy] = [(((p - x) / steps) * 2 ** FINE) | 0, (((q - y) / steps) * 2 ** FINE) | 0];
-    let [column, row] = [(x * 2 ** FINE) | 0, (y * 2 ** FINE) | 0];
-    for (let i = 0; i < steps; i++, column += dx, row += dy) {
-      const at = (row >> FINE) * width + (column >> FINE);
-      counts[at] = Math.min(255, counts[at] + weight);
-      if (owner !== null) owner[at] = group;
-    }
-  };
-  groups.forEach(([, ends, times], group) => {
+  for (let group = 0; group < groups.length; group++) {
+    const [, ends, times] = groups[group];
     for (let k = 0; k < ends.length; k += 2) {
-      const [u, v] = [ends[k], ends[k + 1]];
-      count(px[u], py[u], px[v], py[v], group, times ? times[k >> 1] : 1);
+      const weight = times ? times[k >> 1] : 1;
+      setLine(px[ends[k]], py[ends[k]], px[ends[k + 1]], py[ends[k + 1]], width, height, counts, owner, group, weight);
     }
-  });
+  }
   const colours = groups.map(([colour]) => channels(colour));
   const shares = Float32Array.from({ length: 256 }, (_, count) => 1 - 0.6 ** count);
   const image = context.getImageData(0, 0, width, height);
   const pixels = image.data;
   for (let at = 0; at < counts.length; at++) {
     if (counts[at] === 0) continue;
-    blend(pixels, 4 * at, colours[owner ? owner[at] : 0], shares[counts[at]]);
+    const share = shares[counts[at]];
+    const colour = colours[owner ? owner[at] : 0];
+    const first = 4 * at;
+    pixels[first] += (colour[0] - pixels[first]) * share;
+    pixels[first + 1] += (colour[1] - pixels[first + 1]) * share;
+    pixels[first + 2] += (colour[2] - pixels[first + 2]) * share;
   }
   context.putImageData(image, 0, 0);
 }
 
-/* A pixel, so much of it in a colour. */
-function blend(pixels, at, colour, share) {
-  for (let i = 0; i < 3; i++) pixels[at + i] += (colour[i] - pixels[at + i]) * share;
+/* Counts the pixels of one line, as far as it lies in the picture (clipped in Liang and Barsky's way). */
+function setLine(x, y, p, q, width, height, counts, owner, group, weight) {
+  const [right, bottom] = [width - 1, height - 1];
+  if (x < 0 || y < 0 || p < 0 || q < 0 || x > right || y > bottom || p > right || q > bottom) {
+    let [from, to] = [0, 1];
+    const [dx, dy] = [p - x, q - y];
+    for (const [step, room] of [[-dx, x], [dx, right - x], [-dy, y], [dy, bottom - y]]) {
+      if (step === 0 && room < 0) return;
+      if (step < 0) from = Math.max(from, room / step);
+      if (step > 0) to = Math.min(to, room / step);
+    }
+    if (from >= to) return;
+    [x, y, p, q] = [x + from * dx, y + from * dy, x + to * dx, y + to * dy];
+  }
+  const steps = Math.max(1, Math.ceil(Math.max(Math.abs(p - x), Math.abs(q - y))));
+  // In whole numbers, of which the last FINE bits are parts of a pixel.
+  const [dx, dy] = [(((p - x) / steps) * 2 ** FINE) | 0, (((q - y) / steps) * 2 ** FINE) | 0];
+  let [column, row] = [(x * 2 ** FINE) | 0, (y * 2 ** FINE) | 0];
+  for (let i = 0; i < steps; i++, column += dx, row += dy) {
+    const at = (row >> FINE) * width + (column >> FINE);
+    counts[at] = Math.min(255, counts[at] + weight);
+    if (owner !== null) owner[at] = group;
+  }
 }
 
 const KNOWN_CHANNELS = new Map();

@@ -249,7 +249,8 @@ class Timeline extends Picture {
     const levels = new Float64Array(colours.length);
     const paint = (x, from, to, colour, share) => {
       for (let row = Math.max(top, from); row < to; row++) {
-        blend(data, 4 * (row * width + x), colour, share);
+        const at = 4 * (row * width + x);
+        for (let i = 0; i < 3; i++) data[at + i] += (colour[i] - data[at + i]) * share;
       }
     };
     for (let x = 0; x < width; x++) {
