@@ -140,9 +140,9 @@ class Wire {
     under_way_.fetch_sub(1);
   }
   bool has_arrived(int peer, const Effect& effect) {  // false: the peer is at fault
-    if (!receiver_->arrived(peer, effect)) return false;
+    const bool fits = receiver_->arrived(peer, effect);
     received_[peer].fetch_add(1);
-    return true;
+    return fits;
   }
   Receiver* receiver_ = nullptr;
 
