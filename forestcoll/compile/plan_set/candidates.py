@@ -213,7 +213,7 @@ def best_program(
     on this topology it is taken from there. Raises PlanError where the target holds none.
     """
     from forestcoll.compile.search import search
-    from forestcoll.lower import UNIT_BYTES, lower
+    from forestcoll.lower import UNIT_BYTES, lower, slice_pipelines
     from forestcoll.lower.alltoall.filling import fill
 
     source, protocol = candidate.origin, candidate.protocol
@@ -227,14 +227,15 @@ def best_program(
     key = _trees_of(source), source.collective, protocol, target, instances
     if (*key, False) not in programs:
         programs[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
-    if (times := candidate.times) > 1:
+    times = candidate.times
+    if times > 1 and candidate.kind != KINDS[-1]:
         if protocol == "LL":
             program = programs[*key, False][0]
             room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
             times = min(times, 1 << room.bit_length() - 1)
-        unit, instances = UNIT_BYTES // times, instances * times
-        return lower(source, target, unit_bytes=unit, instances=instances, protocol=protocol), ""
+        return lower(source, target, instances=instances * times, protocol=protocol), ""
     if (*key, tuned) not in programs:
         program, links = programs[*key, False][0], topology.latencies()
         programs[*key, tuned] = search(source, target, program, links=links)
-    return programs[*key, tuned]
+    program, note = programs[*key, tuned]
+    return slice_pipelines(program, UNIT_BYTES // times) if times > 1 else program, note
