@@ -94,6 +94,7 @@ def lower(
     spread: Spread = TOGETHER,
     adders: bool = False,
     partners: Partners = "shift",
+    scheduled: bool = False,
 ) -> Program:
     """Returns the program that carries the forest out on every rank, within the limits of `target`.
 
@@ -110,6 +111,7 @@ def lower(
     spread      onesided, Simple: how the work of a rank is spread over thread blocks
     adders      fifo, for much data: thread blocks of their own add up the sums
     partners    fifo, for much data: which of equally urgent transfers go first
+    scheduled   fifo, for less data too: in the order of a schedule on the links, not by levels
 
     What a style or protocol does not know is left out of account. Raises PlanError where the target
     cannot hold the program (with rank, figure, limit, a way out), where a path relays through no
@@ -138,7 +140,7 @@ def lower(
         sent = choose_protocol(forest, target, protocol)
         if fifo:
             links = None
-            if sent == bulk_protocol(forest, target):  # for much data, on a schedule
+            if scheduled or sent == bulk_protocol(forest, target):  # on a schedule
                 links = links_of(forest, block_rate(forest, sent), partners)
             ranks, columns = lower_fifo(chunks, limits, links, adders)
         else:

@@ -229,11 +229,8 @@ def best_program(
         programs[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
     times = candidate.times
     if times > 1 and candidate.kind != KINDS[-1]:
-        if protocol == "LL":
-            program = programs[*key, False][0]
-            room = target.thread_blocks // max(len(rank.thread_blocks) for rank in program.ranks)
-            times = min(times, 1 << room.bit_length() - 1)
-        return lower(source, target, instances=instances * times, protocol=protocol), ""
+        parts = instances * times
+        return lower(source, target, instances=parts, protocol=protocol, scheduled=True), ""
     if (*key, tuned) not in programs:
         program, links = programs[*key, False][0], topology.latencies()
         programs[*key, tuned] = search(source, target, program, links=links)
