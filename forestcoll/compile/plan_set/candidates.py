@@ -153,7 +153,7 @@ def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]
     """How many times as many pieces programs are looked at in, and above how many bytes."""
     if isinstance(source, Forest):
         roots = 1 if source.collective.has_root else source.n
-        above = roots * source.trees_per_root * message if kind == KINDS[0] else LARGEST
+        above = roots * source.trees_per_root * message if kind in KINDS[:2] else LARGEST
         for times in PIECES:
             yield times, above if times == WIDE else LARGEST
     elif isinstance(source, Routes) and kind[1] != "LL":

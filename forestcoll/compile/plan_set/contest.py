@@ -179,9 +179,9 @@ class Contest:
         Not for many bytes: searches have cut for those.
         """
         looked = self._look_briefly(size)
-        near = {self.candidates[i].line for (i, _), k in _behind(looked).items() if k < NEAR}
+        near = [self.candidates[i].origin for (i, _), k in _behind(looked).items() if k < NEAR]
         for i, one in enumerate(self.candidates) if size < SHORT else ():
-            if one.above == LARGEST and one.line in near and min(_behind(looked).values()) > SURE:
+            if one.above == LARGEST and one.origin in near and min(_behind(looked).values()) > SURE:
                 looked[i, True] = self.times(i, size)
         return looked
 
