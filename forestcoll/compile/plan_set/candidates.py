@@ -46,10 +46,10 @@ WIDE: Final = 4
 """Times as many instances of programs in LL for more bytes, at most."""
 PIECES: Final = (2, 4, 8)
 """Times as many instances, and slices, of trees' programs: looked at where none is good."""
-FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (4, 16), "onesided": (2,)}
+FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (2, 8), "onesided": (2,)}
 """Times as many pieces of an all-to-all's blocks for more bytes: what is lost until all hops are
 under way, or while links in order serve others, is as long as a piece."""
-LEAST: Final = 2**12
+LEAST: Final = 2**11
 """Bytes of such a piece at least."""
 
 
