@@ -387,16 +387,19 @@ def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:
     assert {tree.root for tree in entry.origin.trees} < set(entry.origin.graph.ranks)
 
 
-def test_low_latency_plans_get_more_thread_blocks_for_more_bytes() -> None:
-    """RCCL's all-pairs in LL of 64 thread blocks takes 5.25 and 4.35 us; of 15 it would be 6.85."""
+def test_low_latency_plans_are_cut_finer_for_more_bytes() -> None:
+    """RCCL's all-pairs in LL, in 4 parts on a schedule, take 4.48 us under both rules of links.
+
+    By levels they take 6.85, in 57 thread blocks 5.25 and 4.48.
+    """
     the_set = made("mi300x", "allreduce", 256 * K, 256 * K, formats=("msccl-xml",))
     (entry,) = the_set.plans[0].entries
-    wide = entry.program
-    assert (wide.protocol, max(len(rank.thread_blocks) for rank in wide.ranks)) == ("LL", 57)
-    assert entry.candidate.above == 128 * K  # 8 chunks of 16 KiB
+    fine = entry.program
+    assert (fine.protocol, max(len(rank.thread_blocks) for rank in fine.ranks)) == ("LL", 29)
+    assert (entry.candidate.times, entry.candidate.above) == (4, 128 * K)  # 8 chunks of 16 KiB
     topology = catalog.load("mi300x")
-    narrow = lower(entry.origin, RCCL, protocol="LL")
-    for program, low, high in ((wide, 4.4, 5.3), (narrow, 6.8, 6.9)):
+    whole = lower(entry.origin, RCCL, protocol="LL")
+    for program, low, high in ((fine, 4.4, 4.5), (whole, 6.8, 6.9)):
         runs = simulate.run_each(program, entry.origin, 256 * K, links=topology)
         assert all(low < run.time < high for run in runs)
 

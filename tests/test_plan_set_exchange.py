@@ -128,7 +128,7 @@ def test_small_pieces_fill_the_links_of_all_hops_soon() -> None:
     assert slowest[0] > 1.1 * alone
     assert alone < slowest[1] < 1.05 * alone
     sets = plan_set.make(topology, "alltoall", 2**25, 2**26, formats=("msccl-xml",)).plans
-    assert {entry.candidate.times for plans in sets for entry in plans.entries} <= {4, 16}
+    assert {entry.candidate.times for plans in sets for entry in plans.entries} <= {8, 16}
 
 
 def test_puts_in_pieces_let_others_on_a_link_in_order() -> None:

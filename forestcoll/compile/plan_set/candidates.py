@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 FORESTS: Final = 3
 """Forests of a baseline that take part: so many of the fastest, and the lowest."""
 WIDE: Final = 4
-"""Times as many instances of programs in LL for more bytes, at most."""
+"""Times as many parts of trees in LL and LL128 for more bytes."""
 PIECES: Final = (2, 4, 8)
-"""Times as many instances, and slices, of trees' programs: looked at where none is good."""
-FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (2, 8), "onesided": (2,)}
+"""Times as many parts of trees, on a schedule, or slices of MSCCL++'s pipelines: looked at where no
+program is good."""
+FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (2, 8, 16), "onesided": (2,)}
 """Times as many pieces of an all-to-all's blocks for more bytes: what is lost until all hops are
 under way, or while links in order serve others, is as long as a piece."""
 LEAST: Final = 2**11
@@ -133,9 +134,10 @@ def candidates_of(
 ) -> list[Candidate]:
     """Each source in each protocol of the styles that programs of it are in.
 
-    Forests in LL over connections once more, in more instances, for sizes whose chunks are more
-    than one message: thread blocks would wait for each other message after message. Routes once
-    more in smaller pieces, for sizes of which these have bytes enough.
+    Forests in LL and LL128 over connections once more, in more parts on a schedule of the links,
+    for sizes whose chunks are more than one message of LL: by levels a rank hands on nothing before
+    it has sent all that is its own. Routes once more in smaller pieces, for sizes of which these
+    have bytes enough.
     """
     links = topology.latencies()
     message = library_on(topology.name).messages.of("LL")
