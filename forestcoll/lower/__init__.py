@@ -98,13 +98,11 @@ def lower(
 ) -> Program:
     """Returns the program that carries the forest out on every rank, within the limits of `target`.
 
-    forest      of any collective that trees serve; a compact one is written out first
-                (UnsupportedError beyond its limit)
+    forest      of any collective; a compact one is written out (UnsupportedError beyond its limit)
     target      of `TARGETS`, or narrower; its style decides between fifo and onesided programs
     unit_bytes  onesided: what a pipeline moves at a time on average, a multiple of 16; each moves
                 in proportion to its chunks, so that all take as many rounds
-    instances   from 1: equal parts into which every tree is cut, for more thread blocks at work on
-                few trees
+    instances   from 1: equal parts of every tree, for more thread blocks at work on few trees
     protocol    how transfers are sent; None takes what is fastest for much data (Simple, or LL128
                 where a rooted fifo program leaves a box). Onesided programs have Simple and, for
                 little data, LL: packets
