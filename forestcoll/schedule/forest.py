@@ -349,12 +349,12 @@ def _check_group(forest: Forest, group: SymmetryGroup) -> None:
     proven = rotation_group if isinstance(group, Rotation) else symmetry_group
     if proven(forest.graph, group.generators) != group:
         raise ForestError("the group's orders and orbits are not those of its generators")
-    if isinstance(group, Rotation) and (moved := moved_trees(group, forest.trees)):
+    if isinstance(group, Rotation) and (moved := trees_moved(group, forest.trees)):
         root = forest.graph.names[forest.trees[moved[0]].root]
         raise ForestError(f"tree {moved[0]}: the group keeps its root {root}, but moves it")
 
 
-def moved_trees(group: Rotation, trees: Sequence[Tree]) -> list[int]:
+def trees_moved(group: Rotation, trees: Sequence[Tree]) -> list[int]:
     """The numbers of trees that are moved by a generator that keeps their roots."""
     import numpy as np
 

@@ -26,7 +26,7 @@ from forestcoll.common.input_limits import (
 )
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import Image, SymmetryGroup, rotation_group, symmetry_group
-from forestcoll.schedule.forest import Bound, Forest, Path, Symmetry, Tree, in_order, moved_trees
+from forestcoll.schedule.forest import Bound, Forest, Path, Symmetry, Tree, in_order, trees_moved
 from forestcoll.schedule.forest_file.model import (
     AlikeModel,
     BoundModel,
@@ -320,7 +320,7 @@ def _group(
         return group if group.size > 1 else None
     with suppress(ForestError):  # of one that keeps some ranks, and their trees
         one = rotation_group(graph, generators)
-        return None if moved_trees(one, trees) else one
+        return None if trees_moved(one, trees) else one
     return None
 
 
