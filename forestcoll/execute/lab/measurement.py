@@ -182,8 +182,8 @@ def entries_of(
 ) -> tuple[list[Entry], list[str]]:
     """The plan and what it is measured against, each with its ways and loads; and notes."""
     _check_plan(graph, program)
-    notes, collective, straight = list[str](), program.collective, routes(graph)
-    exchanges, ways = collective.transposes, straight
+    notes, collective = list[str](), program.collective
+    exchanges = collective.transposes
     what, who = ("routes", "ranks") if exchanges else ("forest", "pairs of ranks")
     if isinstance(made_from, Forest):
         _check_paths(graph, made_from.graph, _steps(made_from), what)
@@ -194,6 +194,8 @@ def entries_of(
         ways = routes(graph, edges=alltoall.edges_of(made_from))
     else:
         notes.append(f"no {what} beside the plan: {who} take the shortest way")
+        ways = routes(graph)
+    straight = routes(graph)
     notes += _note_split(ways, what)
     if exchanges:
         served = _check_against(against, EXCHANGES, "what trees carry", collective, notes)
