@@ -292,33 +292,19 @@ def sum_of(tree: Tree, rank_of: Mapping[int, int]) -> str:
 
 def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup) -> list[Tree]:
     """Every image of each tree, reduce trees first, roots in rank order; equal paths are one."""
-    number = graph.rank_of
-    elements = tuple(group.elements())
-    orbit = _path_orbits(trees, elements)
+    number, same = graph.rank_of, dict[Path, Path]()
     images: list[Tree] = []
     seen: set[tuple[int, int]] = set()  # (tree, root): what keeps a root keeps its trees
-    for element in elements:
+    for element in group.elements():
         for i, tree in enumerate(trees):
             root = element[tree.root]
             if (i, root) not in seen:
                 seen.add((i, root))
-                edges = [orbit[path][element[path[0]], element[path[-1]]] for path in tree.edges]
-                images.append(replace(tree, root=root, edges=tuple(edges)))
+                paths = [tuple([element[v] for v in path]) for path in tree.edges]
+                edges = tuple([same.setdefault(path, path) for path in paths])
+                images.append(replace(tree, root=root, edges=edges))
     images.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
     return images
-
-
-def _path_orbits(
-    trees: Sequence[Tree], elements: Sequence[Sequence[int]]
-) -> dict[Path, dict[tuple[int, int], Path]]:
-    """Per path of the trees, and per image of one, all its images by where their ends are."""
-    orbit: dict[Path, dict[tuple[int, int], Path]] = {}
-    for path in (path for tree in trees for path in tree.edges):
-        if path not in orbit:
-            a, b = path[0], path[-1]
-            images = {(e[a], e[b]): tuple([e[v] for v in path]) for e in elements}
-            orbit.update(dict.fromkeys(images.values(), images))
-    return orbit
 
 
 def check(forest: Forest) -> Fraction:
