@@ -70,7 +70,7 @@ void take_later(Pairs& latest, const Pairs& more) {
 
 class Blocks {
  public:
-  // `transfers`: of lower/transfers.py. `inputs`: per rank the first chunk of the whole that its input
+  // `transfers`: of lower/schedule.py. `inputs`: per rank the first chunk of the whole that its input
   // has. `recycles`: scratch is used again, so whoever writes it waits for those who sent what was there.
   // `words`: the classes Instruction and Ref; the buffers, and the operations, in the orders of this file.
   Blocks(nb::sequence transfers, Ints inputs, int outputs, bool recycles, nb::sequence words)
