@@ -137,10 +137,10 @@ def lower(
     else:
         sent = choose_protocol(forest, target, protocol)
         if fifo:
-            links = None
-            if scheduled or sent == bulk_protocol(forest, target):  # on a schedule
+            links, bulk = None, sent == bulk_protocol(forest, target)
+            if scheduled or bulk:  # on a schedule
                 links = links_of(forest, block_rate(forest, sent), partners)
-            ranks, columns = lower_fifo(chunks, limits, links, adders)
+            ranks, columns = lower_fifo(chunks, limits, links, adders, bulk)
         else:
             ranks, halves = lower_onesided(chunks, limits, unit_bytes, spread)
             if halves:

@@ -70,16 +70,21 @@ _WORDS = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
 
 
 def lower_fifo(
-    layout: Layout, limits: Limits, links: Links | None = None, adders: bool = False
+    layout: Layout,
+    limits: Limits,
+    links: Links | None = None,
+    adders: bool = False,
+    bulk: bool = True,
 ) -> Checked:
     """Returns what every rank does; raises PlanError where a limit cannot be kept.
 
-    With `links` for much data: in the order of a schedule on them, as far as the limits allow.
-    Without, or where they do not, level by level, in as few steps as can be. `adders`: in that
-    order, sums are left to thread blocks of their own, if all transfers of a chunk fit then.
+    With `links`: in the order of a schedule on them, as far as the limits allow. Without, or where
+    they do not, level by level, in as few steps as can be. `adders`: in that order, sums are left
+    to thread blocks of their own, if all transfers of a chunk fit then. `bulk`: for much data,
+    where transfers may be longer than they have to be.
     """
     early = early_copies(layout)
-    for unit, rate, apart in _attempts(layout, limits.target, links) if links else ():
+    for unit, rate, apart in _attempts(layout, limits.target, links, bulk) if links else ():
         assert links is not None  # else there are no attempts
         order = schedule(layout, early, links, most=unit, block=rate, apart=apart)
         work = _Work(layout, order.transfers, order.scratch, early)
@@ -121,16 +126,19 @@ def write_fifo(
 
 
 def _attempts(
-    layout: Layout, target: Target, links: Links
+    layout: Layout, target: Target, links: Links, bulk: bool
 ) -> Iterator[tuple[int, Fraction | None, bool]]:
     """Yields chunks in a transfer, GB/s a thread block, whether phases and trees share no links."""
     rate = _block_rate(layout, links)
+    whole = max(tree.count for tree in layout.trees)
     unit = 1
-    while unit <= min(MOST_UNIT, target.count):
+    while unit <= min(MOST_UNIT, target.count, 2 * whole - 1):  # the last holds whole trees
         if _least_steps(layout, unit) <= most_steps(layout.n, target):
             yield unit, rate, True
             yield unit, None, True
             yield unit, None, False
+            if not bulk:
+                break
         unit *= 2
 
 

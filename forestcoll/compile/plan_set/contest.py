@@ -196,9 +196,11 @@ class Contest:
 
         def look_at(i: int, tuned: bool) -> float:
             nonlocal best
-            program = self.program(i, tuned)
-            if program is None or not fits(program, size):
-                return NEVER
+            whole = next(k for k in range(i, -1, -1) if self.candidates[k].times == 1)
+            for k in (whole, i):  # its program in finer pieces fits no more calls
+                program = self.program(k, tuned)
+                if program is None or not fits(program, size):
+                    return NEVER
             times = self.times(i, size, tuned)
             if max(times) < NEVER:
                 looked[i, tuned] = times
