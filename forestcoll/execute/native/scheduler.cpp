@@ -64,9 +64,10 @@ void wait_for_start(Machine& m) {
   while (control.go.load() == 0) sleep_while(control.go, 0);
 }
 
-// No block of this process can go on; where there are others, they may still wake one.
+// No block of this process can go on; where there are others, they may still wake one. A worker may
+// come here late, after a block that it put to sleep was woken and all have finished.
 void stop_stuck(Machine& m) {
-  if (!m.far) stop(m, true);
+  if (!m.far && m.control->unfinished.load() > 0) stop(m, true);
 }
 
 void run_block(Machine& m, CpuLayer& layer, int worker, Index block) {
