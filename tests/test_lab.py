@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, permutations
@@ -305,14 +306,11 @@ def test_links_too_slow_to_measure() -> None:
 def spaces_of(pid: int) -> set[str]:
     """The network namespaces that a process is in or holds."""
     found = set()
-    for link in (Path(f"/proc/{pid}/ns/net"), *Path(f"/proc/{pid}/fd").glob("*")):
-        try:
-            target = os.readlink(link)
-        except OSError:  # it, or what it had open, is gone
-            continue
-        if target.startswith("net:["):
-            found.add(target)
-    return found
+    with suppress(OSError):  # it is gone
+        for link in (Path(f"/proc/{pid}/ns/net"), *Path(f"/proc/{pid}/fd").glob("*")):
+            with suppress(OSError):  # what it had open is gone
+                found.add(os.readlink(link))
+    return {target for target in found if target.startswith("net:[")}
 
 
 def processes() -> dict[int, int]:
