@@ -297,6 +297,23 @@ def test_compact_forests_reach_the_optimum(row: str, tmp_path: Path) -> None:
     stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
 
 
+def check_written_out(forest: Forest, algbw: str | Fraction, tmp_path: Path) -> Forest:
+    """A compact allgather of `algbw` GB/s written out, once that is the same.
+
+    A stranger finds it optimal, and a reduce-scatter reaches as much as the solver says.
+    """
+    whole, graph = forest.expand(), forest.graph
+    assert len({(t.root, frozenset(t.edges)) for t in whole.trees}) == forest.count
+    assert len(whole.trees) == forest.count
+    assert check(whole) == forest.algbw
+    assert whole.loads() == forest.loads()
+    assert (whole.height, whole.trees_per_root) == (forest.height, forest.trees_per_root)
+    stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
+    back = compact(graph, Collective.REDUCE_SCATTER)
+    assert check(back.expand()) == back.algbw == solver.optimum(graph, back.collective).algbw
+    return whole
+
+
 BROKEN = """
 dgx-a100 boxes=5: box0/gpu0-fabric=1/2: 1875/8 4 37
 dgx-a100 boxes=16: box3/gpu0-fabric: 560/3 15 28
@@ -323,15 +340,8 @@ def test_equal_parts_go_round_beside_a_broken_one(row: str, tmp_path: Path) -> N
     assert forest_file.loads(forest_file.dumps(forest)).group == forest.group
     if forest.n > 200:
         return
-    whole = forest.expand()
-    assert len({(t.root, frozenset(t.edges)) for t in whole.trees}) == forest.count
-    assert len(whole.trees) == forest.count < len(forest.trees) * forest.images
-    assert check(whole) == forest.algbw
-    assert whole.loads() == forest.loads()
-    assert (whole.height, whole.trees_per_root) == (forest.height, forest.trees_per_root)
-    stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
-    back = compact(graph, Collective.REDUCE_SCATTER)
-    assert check(back.expand()) == back.algbw == solver.optimum(graph, back.collective).algbw
+    check_written_out(forest, algbw, tmp_path)
+    assert forest.count < len(forest.trees) * forest.images
     assert solve_compact(graph, Collective.ALLREDUCE) is None  # its joint optimum is within reach
 
 
@@ -369,15 +379,7 @@ def test_parts_of_several_kinds_go_round_on_their_own(row: str, tmp_path: Path) 
     assert len(forest.trees) <= int(most)
     assert forest.height == int(height)
     assert forest_file.loads(forest_file.dumps(forest)).group == forest.group
-    whole = forest.expand()
-    assert len({(t.root, frozenset(t.edges)) for t in whole.trees}) == forest.count
-    assert len(whole.trees) == forest.count
-    assert check(whole) == forest.algbw
-    assert whole.loads() == forest.loads()
-    assert (whole.height, whole.trees_per_root) == (forest.height, forest.trees_per_root)
-    stranger(forest, tmp_path, "--algbw", algbw, "--optimal", "--max-height", forest.height)
-    back = compact(graph, Collective.REDUCE_SCATTER)
-    assert check(back.expand()) == back.algbw == solver.optimum(graph, back.collective).algbw
+    whole = check_written_out(forest, algbw, tmp_path)
     few, all_of_them = (edges_of_forest(f) for f in (forest, whole))
     assert (few.nodes == all_of_them.nodes).all()
     assert (few.weight == all_of_them.weight).all()
