@@ -1,6 +1,4 @@
-// Greedy list scheduling of transfers on links: who crosses when, if nobody is interrupted.
-
-#include <queue>
+#include "list_scheduling.hpp"
 
 #include "python.hpp"
 
@@ -11,139 +9,16 @@ namespace {
 using Time = Amount;
 using Times = Amounts;
 
-// What transfers of one length over the same links have in common.
-struct Kind {
-  Ints links;
-  Times lengths;  // how long one takes each link
-  Time length = 1;            // until it is there: the longest of them; what waits for it comes later
-};
-
-struct Transfer {
-  const Kind* kind;
-  Ints needs, next;  // transfers that it waits for, and those that wait for it
-  Time length() const { return kind->length; }
-};
-using Transfers = std::vector<Transfer>;
-
-// The transfers, each before those that wait for it.
-Ints sorted(const Transfers& transfers) {
-  Ints order, left(transfers.size());
-  for (int m : range(transfers)) {
-    left[m] = number_of(transfers[m].needs);
-    if (!left[m]) order.push_back(m);
-  }
-  for (std::size_t k = 0; k < order.size(); ++k)
-    for (int n : transfers[order[k]].next)
-      if (!--left[n]) order.push_back(n);
-  require(order.size() == transfers.size(), "transfers wait for each other");
-  return order;
+// Per number below `count` the lists that have it, in their order.
+FlatLists transposed(const FlatLists& lists, int count) {
+  FlatLists result{Ints(lists.items.size()), Ints(count)};
+  Ints place(count + 1);
+  for (int item : lists.items) ++place[item + 1];
+  for (int i : range(count)) result.ends[i] = place[i + 1] += place[i];
+  for (int i : range(lists.ends))
+    for (int item : lists[i]) result.items[place[item]++] = i;
+  return result;
 }
-
-// Per transfer, times -1, the time from its start to the end of the longest chain that it begins.
-Times urgencies(const Transfers& transfers) {
-  const Ints order = sorted(transfers);
-  Times found(transfers.size());
-  for (std::size_t k = order.size(); k-- > 0;) {
-    const Transfer& m = transfers[order[k]];
-    Time longest = 0;
-    for (int n : m.next) longest = std::min(longest, found[n]);
-    found[order[k]] = longest - m.length();
-  }
-  return found;
-}
-
-// Transfers over the same links are a way; only the most urgent of a way can be the next to start.
-class Scheduler {
- public:
-  Scheduler(const Ints& lanes, const Transfers& transfers, const Ints& ties,
-            const Times& urgency)
-      : transfers_(transfers), ties_(ties), urgency_(urgency), free_(lanes), crossing_(lanes.size()) {
-    std::map<Ints, int> numbers;
-    for (const Transfer& m : transfers_) {
-      const auto [place, fresh] = numbers.emplace(m.kind->links, number_of(ways_));
-      way_.push_back(place->second);
-      if (!fresh) continue;
-      for (int link : m.kind->links) crossing_[link].push_back(place->second);
-      ways_.emplace_back();
-    }
-  }
-
-  Times run() {
-    starts_.assign(transfers_.size(), -1);
-    for (int m : range(transfers_)) {
-      open_.push_back(number_of(transfers_[m].needs));
-      if (!open_[m]) arrive(m);
-    }
-    while (true) {
-      while (!offers_.empty()) offer();
-      if (events_.empty()) return starts_;
-      now_ = events_.top().time;
-      Ints freed;
-      while (!events_.empty() && events_.top().time == now_) {
-        const Event event = events_.top();
-        events_.pop();
-        if (event.link >= 0) {
-          ++free_[event.link];
-          freed.push_back(event.link);
-          continue;
-        }
-        for (int n : transfers_[event.transfer].next)
-          if (!--open_[n]) arrive(n);
-      }
-      for (int link : freed)
-        for (int way : crossing_[link])
-          if (!ways_[way].empty()) offers_.push(ways_[way].top());
-    }
-  }
-
- private:
-  using Key = std::tuple<Time, int, int>;  // less: more urgent; tie; transfer
-  using Keys = std::priority_queue<Key, std::vector<Key>, std::greater<>>;
-  struct Event {
-    Time time;
-    int link, transfer;  // one of them, the other is -1
-    bool operator>(const Event& other) const { return time > other.time; }
-  };
-
-  // The transfer may start as soon as its links are free.
-  void arrive(int m) {
-    const Key key{urgency_[m], ties_[m], m};
-    Keys& way = ways_[way_[m]];
-    way.push(key);
-    if (way.top() == key) offers_.push(key);
-  }
-
-  // Starts the most urgent of the transfers that may, if all its links are free.
-  void offer() {
-    const int m = std::get<2>(offers_.top());
-    offers_.pop();
-    if (starts_[m] >= 0) return;
-    const Kind& kind = *transfers_[m].kind;
-    for (int link : kind.links)
-      if (!free_[link]) return;
-    Keys& way = ways_[way_[m]];
-    if (std::get<2>(way.top()) != m) return;  // another of the way was faster
-    way.pop();
-    starts_[m] = now_;
-    events_.push({now_ + kind.length, -1, m});
-    for (int i : range(kind.links)) {
-      --free_[kind.links[i]];
-      events_.push({now_ + kind.lengths[i], kind.links[i], -1});
-    }
-    if (!way.empty()) offers_.push(way.top());
-  }
-
-  const Transfers& transfers_;
-  const Ints& ties_;
-  const Times& urgency_;
-  Ints free_, open_, way_;         // per link lanes; per transfer what it still waits for, its way
-  Lists crossing_;     // per link the ways over it
-  std::vector<Keys> ways_;         // per way transfers that may start as soon as its links are free
-  Keys offers_;                    // transfers that may be able to start now
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  Times starts_;
-  Time now_ = 0;
-};
 
 // Several schedules of the same transfers, of which the shortest is kept.
 //
@@ -151,68 +26,94 @@ class Scheduler {
 // chain of what comes before first, which is as good for sums as the first is for broadcasts. Each
 // is then packed closer: played the other way round in the order of its ends, and again forwards in
 // the order of those starts.
+//
+// Transfers over the same links are a way; only the most urgent of a way can be the next to start.
 class Search {
  public:
-  Search(const Ints& lanes, Transfers transfers, const Ints& ties)
-      : lanes_(lanes), transfers_(std::move(transfers)), ties_(ties) {
-    least_ = 0;
+  Search(const Ints& lanes, const std::vector<Kind>& known, const Ints& kinds, const FlatLists& needs,
+         const Ints& ties)
+      : lanes_(lanes), known_(known), kinds_(kinds), ties_(ties), needs_(needs),
+        next_(transposed(needs, number_of(kinds))), batches_(known.size()) {
+    std::map<Ints, int> numbers;
+    for (int k : range(known)) {
+      const auto [place, fresh] = numbers.emplace(known[k].links, number_of(numbers));
+      way_.push_back(place->second);
+      std::map<Time, Ints> together;  // links that are free again at the same time
+      for (int i : range(known[k].links)) together[known[k].lengths[i]].push_back(known[k].links[i]);
+      together[known[k].length];
+      batches_[k].assign(together.begin(), together.end());
+      if (!fresh) continue;
+      links_.add(known[k].links);
+    }
+    crossing_ = transposed(links_, number_of(lanes));
+    Ints left;
+    for (int m : range(kinds)) {
+      left.push_back(number_of(needs_[m]));
+      if (!left[m]) order_.push_back(m);
+    }
+    for (std::size_t k = 0; k < order_.size(); ++k)
+      for (int n : next_[order_[k]])
+        if (!--left[n]) order_.push_back(n);
+    require(order_.size() == kinds.size(), "transfers wait for each other");
     Times busy(lanes.size(), 0);
-    for (const Transfer& m : transfers_)
-      for (int i : range(m.kind->links))
-        busy[m.kind->links[i]] += m.kind->lengths[i];
+    for (int kind : kinds)
+      for (int i : range(known[kind].links)) busy[known[kind].links[i]] += known[kind].lengths[i];
     for (int link : range(lanes)) {
       least_ = std::max(least_, busy[link] / lanes[link]);
       busiest_ = std::max(busiest_, static_cast<double>(busy[link]) / lanes[link]);
     }
   }
 
-  Times run() {
-    keep(forwards(urgencies(transfers_)));
-    if (enough()) return best_;
-    turn();
-    Times mirrored = urgencies(transfers_);
-    turn();
-    keep(forwards(turned(backwards(mirrored))));
-    for (int round = 0; round < kRounds && !enough(); ++round) {
-      Times ends(best_.size());
-      for (int m : range(ends)) ends[m] = -best_[m] - transfers_[m].length();
-      if (!keep(forwards(turned(backwards(ends))))) break;
+  Timetable run() {
+    keep(play(urgencies()));
+    if (!enough()) {
+      turn();
+      const Times mirrored = play(urgencies());
+      turn();
+      keep(play(turned(mirrored)));
     }
-    return best_;
+    for (int round = 0; round < kRounds && !enough(); ++round) {
+      const Times ends = turned(best_);
+      turn();
+      const Times mirrored = play(ends);
+      turn();
+      if (!keep(play(turned(mirrored)))) break;
+    }
+    return {std::move(best_), span_ / busiest_};
   }
-
-  // How many times as long as its busiest link is busy the kept schedule takes.
-  double stretch() const { return span_ / busiest_; }
 
  private:
   static constexpr int kRounds = 4;
 
-  Times forwards(const Times& urgency) const {
-    return Scheduler(lanes_, transfers_, ties_, urgency).run();
-  }
-
-  Times backwards(const Times& urgency) {
-    turn();
-    Times starts = forwards(urgency);
-    turn();
-    return starts;
-  }
+  Time length(int m) const { return known_[kinds_[m]].length; }
 
   void turn() {
-    for (Transfer& m : transfers_) std::swap(m.needs, m.next);
+    std::swap(needs_, next_);
+    std::ranges::reverse(order_);
   }
 
-  // Starts as they are forwards, of those that are backwards.
+  // Starts as they are forwards, of those that are backwards; or ends as starts backwards.
   Times turned(Times starts) const {
-    for (int m : range(starts)) starts[m] = -starts[m] - transfers_[m].length();
+    for (int m : range(starts)) starts[m] = -starts[m] - length(m);
     return starts;
+  }
+
+  // Per transfer, times -1, the time from its start to the end of the longest chain that it begins.
+  Times urgencies() const {
+    Times result(kinds_.size());
+    for (std::size_t k = order_.size(); k-- > 0;) {
+      const int m = order_[k];
+      Time longest = 0;
+      for (int n : next_[m]) longest = std::min(longest, result[n]);
+      result[m] = longest - length(m);
+    }
+    return result;
   }
 
   // Whether the schedule is the shortest so far, and is kept.
   bool keep(Times starts) {
     Time span = 0;
-    for (int m : range(starts))
-      span = std::max(span, starts[m] + transfers_[m].length());
+    for (int m : range(starts)) span = std::max(span, starts[m] + length(m));
     if (!best_.empty() && span >= span_) return false;
     best_ = std::move(starts);
     span_ = span;
@@ -222,48 +123,134 @@ class Search {
   // Whether a link is busy nearly all of the time.
   bool enough() const { return span_ - least_ <= least_ / 256; }
 
+  // A queue of which the least comes first.
+  template <class Item>
+  struct Queue {
+    std::vector<Item> items;
+    bool empty() const { return items.empty(); }
+    const Item& front() const { return items.front(); }
+    void push(const Item& item) {
+      items.push_back(item);
+      std::ranges::push_heap(items, std::greater<>());
+    }
+    Item pop() {
+      std::ranges::pop_heap(items, std::greater<>());
+      const Item item = items.back();
+      items.pop_back();
+      return item;
+    }
+  };
+
+  // When each transfer starts if the least of `urgency` goes first; of equals, the least of `ties`.
+  Times play(const Times& urgency) const {
+    const int count = number_of(kinds_);
+    std::vector<std::tuple<Time, int, int>> keys;
+    for (int m : range(count)) keys.emplace_back(urgency[m], ties_[m], m);
+    std::ranges::sort(keys);
+    Ints by_rank(count), rank(count);
+    for (int place : range(count)) rank[by_rank[place] = std::get<2>(keys[place])] = place;
+    struct Event {  // links are free again, and at the last of its times a transfer is there
+      Time time;
+      int transfer, batch;
+      bool operator>(const Event& other) const { return time > other.time; }
+    };
+    Queue<Event> events;
+    std::vector<Queue<int>> ways(links_.ends.size());  // ranks of those that may start as soon as its links are free
+    Queue<int> offers;                            // and of those that may be able to start now
+    Ints free = lanes_, open(count), freed, offered(ways.size());
+    Times starts(count, -1);
+    const auto passable = [&](int way) {
+      return !ways[way].empty() && std::ranges::all_of(links_[way], [&](int link) { return free[link] > 0; });
+    };
+    const auto arrive = [&](int m) {
+      const int way = way_[kinds_[m]];
+      ways[way].push(rank[m]);
+      if (ways[way].front() == rank[m]) offers.push(rank[m]);
+    };
+    for (int m : range(count)) {
+      open[m] = number_of(needs_[m]);
+      if (!open[m]) arrive(m);
+    }
+    int turn = 0;
+    for (Time now = 0;;) {
+      while (!offers.empty()) {
+        const int place = offers.pop(), m = by_rank[place], way = way_[kinds_[m]];
+        if (!passable(way) || ways[way].front() != place) continue;  // or another of the way was faster
+        ways[way].pop();
+        starts[m] = now;
+        for (int link : links_[way]) --free[link];
+        events.push({now + batches_[kinds_[m]].front().first, m, 0});
+        if (passable(way)) offers.push(ways[way].front());
+      }
+      if (events.empty()) return starts;
+      now = events.front().time;
+      ++turn;
+      freed.clear();
+      while (!events.empty() && events.front().time == now) {
+        const auto [time, m, batch] = events.pop();
+        const auto& batches = batches_[kinds_[m]];
+        for (int link : batches[batch].second) {
+          ++free[link];
+          freed.push_back(link);
+        }
+        if (batch + 1 < number_of(batches)) {
+          events.push({starts[m] + batches[batch + 1].first, m, batch + 1});
+          continue;
+        }
+        for (int n : next_[m])
+          if (!--open[n]) arrive(n);
+      }
+      for (int link : freed)
+        for (int way : crossing_[link])
+          if (std::exchange(offered[way], turn) != turn && passable(way)) offers.push(ways[way].front());
+    }
+  }
+
   const Ints& lanes_;
-  Transfers transfers_;
-  const Ints& ties_;
+  const std::vector<Kind>& known_;
+  const Ints &kinds_, &ties_;
+  FlatLists needs_, next_;  // transfers that each waits for, and those that wait for it
+  Ints order_;              // each before those that wait for it
+  Ints way_;                // per kind
+  FlatLists links_, crossing_;  // per way its links, and per link the ways over it
+  std::vector<std::vector<std::pair<Time, Ints>>> batches_;  // per kind, when which links are free again
   Times best_;
   Time span_ = 0, least_ = 0;
   double busiest_ = 0;
 };
 
-std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways,
-                                              std::vector<Times> lengths,
-                                              const Ints& kinds, Lists needs,
-                                              const Ints& ties) {
-  const std::size_t count = kinds.size();
-  require(lengths.size() == ways.size() && needs.size() == count && ties.size() == count,
-          "ways and lengths, or kinds, needs and ties, differ in length");
-  for (int lane : lanes) require(lane > 0, "a link without lanes");
-  std::vector<Kind> known(ways.size());
-  for (int k : range(ways)) {
-    require(ways[k].size() == lengths[k].size(), "a length for every link of a way");
-    require_below(ways[k], number_of(lanes), "a way names an unknown link");
-    for (Time length : lengths[k]) {
-      require(length > 0, "a transfer takes a link for some time");
-      known[k].length = std::max(known[k].length, length);
-    }
-    known[k].links = ways[k];
-    known[k].lengths = std::move(lengths[k]);
-  }
-  require_below(kinds, number_of(ways), "an unknown kind");
-  Transfers transfers(count);
-  for (int m : range(kinds)) {
-    transfers[m].kind = &known[kinds[m]];
-    transfers[m].needs = std::move(needs[m]);
-    require_below(transfers[m].needs, number_of(kinds), "a transfer needs an unknown one");
-    for (int n : transfers[m].needs) transfers[n].next.push_back(m);
-  }
+std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways, std::vector<Times> lengths,
+                                  const Ints& kinds, const Lists& needs, const Ints& ties) {
+  require(lengths.size() == ways.size() && needs.size() == kinds.size(),
+          "ways and lengths, or kinds and needs, differ in length");
+  std::vector<Kind> known;
+  for (int k : range(ways)) known.push_back({ways[k], std::move(lengths[k])});
+  FlatLists flat;
+  for (const Ints& own : needs) flat.add(own);
   nb::gil_scoped_release free;
-  Search search(lanes, std::move(transfers), ties);
-  Times starts = search.run();
-  return {std::move(starts), search.stretch()};
+  Timetable result = schedule_on_links(lanes, std::move(known), kinds, flat, ties);
+  return {std::move(result.starts), result.stretch};
 }
 
 }  // namespace
+
+Timetable schedule_on_links(const Ints& lanes, std::vector<Kind> known, const Ints& kinds,
+                            const FlatLists& needs, const Ints& ties) {
+  require(needs.ends.size() == kinds.size() && ties.size() == kinds.size(),
+          "kinds, needs and ties differ in length");
+  for (int lane : lanes) require(lane > 0, "a link without lanes");
+  for (Kind& kind : known) {
+    require(kind.links.size() == kind.lengths.size(), "a length for every link of a way");
+    require_below(kind.links, number_of(lanes), "a way names an unknown link");
+    for (Time length : kind.lengths) {
+      require(length > 0, "a transfer takes a link for some time");
+      kind.length = std::max(kind.length, length);
+    }
+  }
+  require_below(kinds, number_of(known), "an unknown kind");
+  require_below(needs.items, number_of(kinds), "a transfer needs an unknown one");
+  return Search(lanes, known, kinds, needs, ties).run();
+}
 
 void bind_scheduling(nb::module_& m) {
   m.def("schedule", &schedule);
