@@ -22,6 +22,12 @@ from forestcoll.program.check import LARGEST
 from forestcoll.program.check import check as check_structure
 from forestcoll.program.program import where
 
+Messages = list[tuple[int, int]]
+"""Of a thread block: step, chunks."""
+
+Ends = dict[tuple[int, int, int], tuple[int, Messages]]
+"""Sender, receiver, channel -> the thread block at one end, and its messages."""
+
 MAX_SOURCES = 80  # tables.hpp: max_sources
 MAX_PARTS = 2**20
 
@@ -67,8 +73,8 @@ def _check_half(program: Program, at: str, rank: int, ref: Ref) -> None:
 
 def _check_connections(program: Program) -> None:
     """One owner for each end of a connection, a partner for it, messages of equal size."""
-    senders: dict[tuple[int, int, int], tuple[int, list[tuple[int, int]]]] = {}
-    receivers: dict[tuple[int, int, int], tuple[int, list[tuple[int, int]]]] = {}
+    senders: Ends = {}
+    receivers: Ends = {}
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
             sent, received = _messages(block)
@@ -104,7 +110,7 @@ def _check_connections(program: Program) -> None:
                 )
 
 
-def _messages(block: ThreadBlock) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _messages(block: ThreadBlock) -> tuple[Messages, Messages]:
     """(step, chunks) of every message that is sent, and of every one that is received."""
     sent, received = [], []
     for s, i in enumerate(block.steps):

@@ -30,9 +30,9 @@ HUGE = 4 << 20  # bytes from which large pages are asked for
 class Buffers:
     """One rank's memory. In place, input and output overlap as NCCL defines it."""
 
-    input: npt.NDArray[np.uint8]
-    output: npt.NDArray[np.uint8]
-    scratch: npt.NDArray[np.uint8]
+    input: Bytes
+    output: Bytes
+    scratch: Bytes
 
     def addresses(self, turn: int, turns: int) -> tuple[int, ...]:
         """Of input, output and scratch, of which every one of `turns` launches has a share.

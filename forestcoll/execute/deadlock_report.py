@@ -34,6 +34,10 @@ Awaits = IntEnum(
 """What a thread block waits for (tables.hpp)."""
 
 
+Blocks = list[int]
+"""Numbers of thread blocks."""
+
+
 class Stop(NamedTuple):
     """Where a thread block stood, and what it waited for: a row of the engine's."""
 
@@ -222,7 +226,7 @@ class Report:
                 return f"{place} waits for what it reads of other processes"
         return place
 
-    def ways_on(self, stop: Stop) -> list[int]:
+    def ways_on(self, stop: Stop) -> Blocks:
         """The blocks, finished or not, whose doing could end this wait."""
         match stop.awaits:
             case Awaits.DEPENDENCY:
@@ -244,7 +248,7 @@ class Report:
                 return self.writers(stop.pc)
         return []
 
-    def holders(self, stop: Stop) -> list[int]:
+    def holders(self, stop: Stop) -> Blocks:
         """The unfinished blocks that could end this wait."""
         return [b for b in self.ways_on(stop) if not self.stops[b].finished]
 
@@ -254,7 +258,7 @@ class Report:
         for start in self.stops:
             if start.finished or colour[start.block]:
                 continue
-            walk: list[int] = []
+            walk: Blocks = []
             at = start.block
             while not colour[at]:
                 colour[at] = start.block + 1
@@ -277,9 +281,9 @@ class Report:
                 yield block, instruction
 
     @cached_property
-    def raisers(self) -> dict[int, list[int]]:
+    def raisers(self) -> dict[int, Blocks]:
         """The blocks that raise each semaphore."""
-        raisers: dict[int, list[int]] = defaultdict(list)
+        raisers: dict[int, Blocks] = defaultdict(list)
         for block, (code, *_, first, count, _, _, _, _, _, _, _) in self.rows():
             for name in self.tables.names[first : first + count] if code in _RAISES else ():
                 if block not in raisers[name]:
@@ -287,9 +291,9 @@ class Report:
         return raisers
 
     @cached_property
-    def members(self) -> dict[int, list[int]]:
+    def members(self) -> dict[int, Blocks]:
         """The blocks that come to each barrier."""
-        members: dict[int, list[int]] = defaultdict(list)
+        members: dict[int, Blocks] = defaultdict(list)
         for block, row in self.rows():
             if row[0] == CODES[Op.BARRIER.value] and block not in members[row[9]]:
                 members[row[9]].append(block)
@@ -312,7 +316,7 @@ class Report:
         end = first + sources + (0 if read else targets)
         return [(rank, at, at + n) for rank, _, at, n in self.tables.operands[begin:end]]
 
-    def writers(self, pc: int) -> list[int]:
+    def writers(self, pc: int) -> Blocks:
         """Blocks that write packets which this instruction reads, ascending."""
         wanted = self.packets(self.tables.instructions[pc], read=True)
         return sorted(

@@ -35,6 +35,10 @@ from forestcoll.program.targets import PlanFormat, host_of
 Runtime = Literal["mscclpp", "msccl", "nccl", "rccl", "torch"]
 
 
+Environment = dict[str, str]
+"""Variables, with `$PLANS` for the folder of the plans."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """All that it takes to run plans on one runtime.
@@ -46,8 +50,8 @@ class Deployment:
     runtime: Runtime
     plans: tuple[Plan, ...]
     places: Places
-    environment: dict[str, str]
-    files: dict[str, str] = field(repr=False)
+    environment: Environment
+    files: Environment = field(repr=False)
     start: str  # command, in the folder
     proof: str
     notes: tuple[str, ...]  # what the user must know
@@ -67,7 +71,7 @@ class _Kind:
 
     what: str
     format: PlanFormat | None
-    environment: dict[str, str]
+    environment: Environment
     check: str
     more: tuple[str, ...] = ()
     proof: tuple[str, ...]
@@ -117,10 +121,10 @@ def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
 def _files(
     runtime: Runtime,
     spread: Places,
-    environment: dict[str, str],
+    environment: Environment,
     document: Mapping[str, object],
     scripts: Sequence[str],
-) -> dict[str, str]:
+) -> Environment:
     """Scripts, the first of them the check, environment, and the document that tells them more."""
     told = {
         "runtime": runtime,
@@ -322,7 +326,7 @@ def _file_names(plans: Sequence[Plan]) -> list[str]:
     return [f"{number:02}-{name}" for number, name in enumerate(names)]
 
 
-def _environment(values: dict[str, str]) -> str:
+def _environment(values: Environment) -> str:
     lines = [
         "# What the runtime must be told; sourced by run.sh. PLANS: the folder of the plans.",
         'PLANS=$(cd "$(dirname "${BASH_SOURCE[0]}")/plans" && pwd)',

@@ -32,6 +32,9 @@ Place = tuple[int, int]
 """(GPU by position among those used, byte offset in its arena)."""
 
 
+Places = list[Place]
+
+
 def slot_of(program: Program, data: Layout, most: int = SLOT_BYTES) -> int:
     """Bytes of a slot: what the longest message takes, and not over `most`; whole elements."""
     longest = longest_message(program) * data.chunk_bytes
@@ -46,15 +49,15 @@ class Arenas:
     gpu_of: list[int]  # per rank, as a position among the GPUs used
     bytes: list[int]  # per GPU
     flags: list[tuple[int, int]]  # per GPU: (begin, bytes)
-    posted: list[Place]  # per connection
-    taken: list[Place]
-    slots: list[Place]
-    sizes: list[Place]
-    mirrors: list[Place]  # per connection between nodes: its slots at the writer
-    made: list[Place]  # per rank: packets for other nodes, of each of its blocks
-    semaphores: list[Place]  # behind each, how much of what other nodes raised it by is in it
-    progress: list[Place]  # per block
-    arrived: list[Place]  # per barrier
+    posted: Places  # per connection
+    taken: Places
+    slots: Places
+    sizes: Places
+    mirrors: Places  # per connection between nodes: its slots at the writer
+    made: Places  # per rank: packets for other nodes, of each of its blocks
+    semaphores: Places  # behind each, how much of what other nodes raised it by is in it
+    progress: Places  # per block
+    arrived: Places  # per barrier
 
     def initial(self, gpu: int, tables: Tables) -> npt.NDArray[np.uint64]:
         """What the flags of a GPU hold before a launch."""
@@ -88,7 +91,7 @@ def lay_out(
         ends[gpu] = begin + size
         return gpu, begin
 
-    def flags(ranks: Iterable[int]) -> list[Place]:
+    def flags(ranks: Iterable[int]) -> Places:
         return [place(gpu_of[r], LINE, LINE) for r in ranks]
 
     rank_of = [row[0] for row in tables.blocks]

@@ -46,6 +46,10 @@ _SETTINGS = {
 _NEAR = "fe80::1"  # whoever is at the other end of a link
 
 
+Hop = tuple[str, str]
+"""Ids of a node and the next one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """`path`: ids of all nodes from host to host; `weight`: its part of the data."""
@@ -75,7 +79,7 @@ class Report:
     predicted: float
     mended: float
     link: float
-    cut: tuple[str, str]
+    cut: Hop
     trials: tuple[Trial, ...]
 
 
@@ -140,8 +144,8 @@ def measure(
     return Report(len(flows), seconds, after * size, link, cut, tuple(trials))
 
 
-def _loads(flows: Sequence[Flow]) -> dict[tuple[str, str], Fraction]:
-    loads: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+def _loads(flows: Sequence[Flow]) -> dict[Hop, Fraction]:
+    loads: dict[Hop, Fraction] = defaultdict(Fraction)
     for flow in flows:
         for hop in pairwise(flow.path):
             loads[hop] += flow.weight
@@ -230,7 +234,7 @@ class _Lab:
             for block in (SEGMENTS, HASHED):
                 yield f"route replace local {block}:{plane:x}:{number:x}::/48 dev lo"
 
-    def _ecmp_lines(self, number: int, host: str) -> Iterator[tuple[str, str]]:
+    def _ecmp_lines(self, number: int, host: str) -> Iterator[Hop]:
         """Per switch a route to the host: over all neighbours that are nearer to it."""
         far = layer = {host: 0}
         while layer:
@@ -256,7 +260,7 @@ class _Lab:
         for host, mine in lines.items():
             self._set(host, mine)
 
-    def bypass(self, cut: tuple[str, str], repaired: Repair) -> tuple[list[Flow], float]:
+    def bypass(self, cut: Hop, repaired: Repair) -> tuple[list[Flow], float]:
         """Cuts the link; the flows on their new paths, and how long changing routes took."""
         after = flows_of(repaired.edges, repaired.total, self.fabric)
         self._set(cut[0], [f"link set {self.wire[cut].name} down"])

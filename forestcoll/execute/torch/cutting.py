@@ -28,6 +28,10 @@ class Range(NamedTuple):
     length: int
 
 
+Ranges = dict[int, list[Range]]
+"""By peer."""
+
+
 class Message(NamedTuple):
     """All that goes from one rank to another in a step, in one piece."""
 
@@ -175,8 +179,8 @@ class _Cutter:
         return Job(tuple(steps), cut.lead, self.scratch, packed)
 
     def step(self, number: int) -> Step:
-        sends: dict[int, list[Range]] = {}
-        receives: dict[int, list[Range]] = {}
+        sends: Ranges = {}
+        receives: Ranges = {}
         sums: list[Sum] = []
         for r, round_ in enumerate(self.rounds.rounds):
             slice_ = number - self.cut.lead * r
@@ -187,9 +191,7 @@ class _Cutter:
             sums += [s for s in (self.sum(x, slice_) for x in round_.locals) if s.target.length]
         return Step(_messages(sends), _messages(receives), tuple(sums))
 
-    def collect(
-        self, ranges: dict[int, list[Range]], transfers: tuple[Transfer, ...], slice_: int
-    ) -> None:
+    def collect(self, ranges: Ranges, transfers: tuple[Transfer, ...], slice_: int) -> None:
         for peer, spot in transfers:
             piece = self.range(spot, slice_)
             if piece.length:
@@ -209,7 +211,7 @@ class _Cutter:
         return Range(spot.memory, low, high - low)
 
 
-def _messages(by_peer: dict[int, list[Range]]) -> tuple[Message, ...]:
+def _messages(by_peer: Ranges) -> tuple[Message, ...]:
     return tuple(
         Message(peer, tuple(ranges), sum(r.length for r in ranges))
         for peer, ranges in sorted(by_peer.items())

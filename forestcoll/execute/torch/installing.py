@@ -87,6 +87,10 @@ class _Ready:
 Rules = dict[Collective, list[_Ready]]
 
 
+Members = dict[tuple[int, ...], Rules]
+"""Rules of process groups, by their ranks."""
+
+
 class Installation:
     """Plans behind `torch.distributed`'s functions, from `install` to `uninstall`.
 
@@ -102,7 +106,7 @@ class Installation:
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._group = dist.group.WORLD if group is None else group
         size = dist.get_world_size(self._group)
-        self._members: dict[tuple[int, ...], Rules] = {}
+        self._members: Members = {}
         if isinstance(rules, Path):
             self._members = _of_layout(rules, dist.get_rank(), size)
             self._group = None  # none by itself: each by its members
@@ -226,14 +230,14 @@ def _add(rules: Rules, ready: _Ready, size: int) -> None:
     rules.setdefault(ready.plan.collective, []).append(ready)
 
 
-def _of_layout(folder: Path, rank: int, world: int) -> dict[tuple[int, ...], Rules]:
+def _of_layout(folder: Path, rank: int, world: int) -> Members:
     """The plans of the layout's groups that hold this rank, by the groups' ranks."""
     path = folder / INDEX
     placement = loads(read_text(str(path), PLAN_BYTES, PlanError), str(path))
     count = len(placement.gpus)
     if count != world:
         raise PlanError(f"{path}: places {count} ranks, and there are {world} processes")
-    out: dict[tuple[int, ...], Rules] = {}
+    out: Members = {}
     for group in (group for row in placement.rows for group in row.groups if rank in group.ranks):
         plans = [files for form, files in group.files.items() if form != "forest"]
         for file in plans[0] if plans else ():

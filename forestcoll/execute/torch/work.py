@@ -18,20 +18,20 @@ import torch
 
 from forestcoll.common.errors import ExecutionError
 
+Tensors = list[torch.Tensor]
+
 
 class Work:
     """A call under way, with the methods of `torch.distributed.Work`."""
 
-    def __init__(self, results: list[torch.Tensor]) -> None:
+    def __init__(self, results: Tensors) -> None:
         self._results = results
         self._done = Event()
         self._error: BaseException | None = None
         self._mark: Any = None  # of a stream
         device = results[0].device
         devices = [device] if device.type == "cuda" else []
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
-            devices=devices
-        )
+        self._future: torch.futures.Future[Tensors] = torch.futures.Future(devices=devices)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """True when it is done; on GPUs, when the current stream will wait for it.
@@ -59,11 +59,11 @@ class Work:
         """What it failed with, if it has."""
         return self._error
 
-    def result(self) -> list[torch.Tensor]:
+    def result(self) -> Tensors:
         """The tensors that hold the result."""
         return self._results
 
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+    def get_future(self) -> torch.futures.Future[Tensors]:
         """A future of the result."""
         return self._future
 
@@ -81,9 +81,7 @@ _streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def submit(
-    call: Callable[[], None], group: Any, results: list[torch.Tensor], *, wait: bool
-) -> Work:
+def submit(call: Callable[[], None], group: Any, results: Tensors, *, wait: bool) -> Work:
     """Make `call` after all calls on `group` before; its Work, done if `wait`."""
     if results[0].device.type == "cuda":
         return _submit_stream(call, group, results, wait)
@@ -117,9 +115,7 @@ def _carry_out(call: Callable[[], None], group: Any, before: Work | None, work: 
         work._end(None)
 
 
-def _submit_stream(
-    call: Callable[[], None], group: Any, results: list[torch.Tensor], wait: bool
-) -> Work:
+def _submit_stream(call: Callable[[], None], group: Any, results: Tensors, wait: bool) -> Work:
     work, device = Work(results), results[0].device
     if wait:
         with torch.no_grad():

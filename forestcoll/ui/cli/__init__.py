@@ -18,7 +18,7 @@ from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.ui.cli import hints, messages, process
 from forestcoll.ui.cli.compare import advise, compare, degrade, lab
 from forestcoll.ui.cli.export import deploy, export, routes, view
-from forestcoll.ui.cli.options import add_quiet
+from forestcoll.ui.cli.options import add_common
 from forestcoll.ui.cli.run import measure, run
 from forestcoll.ui.cli.synthesize import doctor, front, layout, optimum, synthesize
 from forestcoll.ui.cli.timing import calendar, time
@@ -119,7 +119,7 @@ def cli() -> None:
     """Compile a topology into a proven bandwidth-optimal collective schedule, and run it."""
 
 
-add_quiet(cli)
+add_common(cli)
 for command in (
     *(advise, synthesize, optimum, front, layout, verify, doctor, compare, degrade, lab),
     *(run, measure, time, calendar, view, export, routes, deploy, topology),

@@ -16,6 +16,7 @@ from forestcoll.compile.formats import FORMATS
 from forestcoll.ui.cli import files, writing
 from forestcoll.ui.cli.messages import (
     answer,
+    as_json,
     draw,
     note,
     print_json,
@@ -30,7 +31,6 @@ from forestcoll.ui.cli.options import (
     COLLECTIVES,
     EDITED_MACHINE,
     HOLDS,
-    JSON,
     MACHINE,
     SIGNAL,
     Machine,
@@ -120,7 +120,6 @@ def advise(
         "What nccl-tests, the inspector or the example profiler timed there: says which sizes are "
         "below what the links allow.",
     ),
-    as_json: bool = JSON,
 ) -> None:
     """Whether plans are worth it on a machine, and how to get them there.
 
@@ -141,7 +140,7 @@ def advise(
         result = advice.advise(topology, collective, progress)
     if timed is not None:
         result = advice.hold(result, timed, measured or "")
-    answer(as_json, comparison.advice(result, machine.words))
+    answer(comparison.advice(result, machine.words))
 
 
 @command(
@@ -190,7 +189,6 @@ def compare(
     dark: bool = flag("The plot for dark pages."),
     as_csv: bool = flag("The cells as CSV.", "--csv"),
     force: bool = flag("Overwrite the file of --plot."),
-    as_json: bool = JSON,
 ) -> int:
     """Compare our plans with rings, trees and other ways, by size.
 
@@ -206,7 +204,7 @@ def compare(
 
     from forestcoll.study.comparison import play
 
-    told = _Answer(as_json, as_csv, (*BASELINES, *(Path(file).name for file in files)))
+    told = _Answer(as_csv, (*BASELINES, *(Path(file).name for file in files)))
     try:
         with show_progress("making plans") as progress:
             compared = play.compare(
@@ -237,8 +235,8 @@ def compare(
 class _Answer:
     """What is known of a comparison: rows as they come, and tables or a document in the end."""
 
-    def __init__(self, as_json: bool, as_csv: bool, names: Sequence[str]) -> None:
-        self.as_json, self.as_csv, self.names = as_json, as_csv, names
+    def __init__(self, as_csv: bool, names: Sequence[str]) -> None:
+        self.as_csv, self.names = as_csv, names
         self.found: Comparison | None = None
         self.seen: set[tuple[str, int]] = set()
 
@@ -247,7 +245,7 @@ class _Answer:
         from forestcoll.ui.report import comparison
 
         self.found = outcome
-        if self.as_json or self.as_csv or quiet():
+        if as_json() or self.as_csv or quiet():
             return
         first = not self.seen
         new = comparison.rows(outcome, self.seen, self.names)
@@ -266,7 +264,7 @@ class _Answer:
         outcome = self.found
         if outcome is None:
             return
-        if self.as_json:
+        if as_json():
             result = [comparison.heading(outcome), *comparison.body(outcome)]
             print_json(facts.as_json(result))
         elif self.as_csv:
@@ -276,7 +274,7 @@ class _Answer:
                 draw(comparison.heading(outcome))
             say("")
             draw(comparison.body(outcome))
-        if outcome.partial and (self.as_json or self.as_csv):
+        if outcome.partial and (as_json() or self.as_csv):
             note("partial: what was not played yet is missing")
 
 
@@ -334,7 +332,6 @@ def degrade(
         "ADDRESS|local|none",
     ),
     force: bool = flag("Overwrite the plot."),
-    as_json: bool = JSON,
 ) -> None:
     """What every single failure costs, with the plan in use and with a new one.
 
@@ -372,10 +369,10 @@ def degrade(
     if picture is not None:
         writing.write_all({picture: words.plot(lost, worst, picture.suffix[1:].lower())}, force)
     index = None if bundle is None else _bundle(lost, Path(bundle), formats, target, dask)
-    answer(as_json, [*words.losses(lost, shown, whole), [Fact("bundle", index)] if index else []])
-    if picture is not None and not as_json:
+    answer([*words.losses(lost, shown, whole), [Fact("bundle", index)] if index else []])
+    if picture is not None:
         report([line("written", str(picture))])
-    if index is not None and not as_json:
+    if index is not None:
         report(words.bundle(index, Path(str(bundle))))
 
 
@@ -472,7 +469,6 @@ def lab(
         "in rounds, over gloo; alltoallv is always run so.",
         "cpu",
     ),
-    as_json: bool = JSON,
 ) -> int:
     """Measure a plan on a scaled copy of a fabric, beside rings, trees, direct sending and gloo.
 
@@ -481,7 +477,7 @@ def lab(
     however it ends.
     """
     if routes is not None:
-        return _lab_routes(routes, machine, rate or 0.0, seconds, as_json)
+        return _lab_routes(routes, machine, rate or 0.0, seconds)
     names = _names(against)
     text = None if matrix is None else files.read_text(matrix)
     topology = machine.load()
@@ -540,11 +536,11 @@ def lab(
             wishes=wishes,
             matrix=blocks,
         )
-    answer(as_json, runs.measurement_parts(measured))
+    answer(runs.measurement_parts(measured))
     return 1 if any(row.wrong for row in measured.rows) else 0
 
 
-def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_json: bool) -> int:
+def _lab_routes(file: str, machine: Machine, rate: float, seconds: float) -> int:
     """Flows on pinned paths, and hashed ones."""
     from forestcoll.execute.lab import lacking, pinned
     from forestcoll.study.routes import pin
@@ -559,7 +555,7 @@ def _lab_routes(file: str, machine: Machine, rate: float, seconds: float, as_jso
         report = pinned.measure(
             spreading.fabric, routes.edges, spreading.total, rate, seconds, progress
         )
-    answer(as_json, runs.flow_parts(report, f"{sent.what} on {left.name}"))
+    answer(runs.flow_parts(report, f"{sent.what} on {left.name}"))
     return 0
 
 

@@ -19,7 +19,6 @@ from forestcoll.ui.cli.options import (
     BYTES,
     FORCE,
     FORCE_FILES,
-    JSON,
     ORDER,
     PRODUCER,
     TILES,
@@ -48,6 +47,7 @@ RUNTIMES = ("mscclpp", "msccl", "nccl", "rccl", "torch")
     "forestcoll export out/dgx-a100-2.allreduce.mscclpp.json --to chakra -o traces/",
     "forestcoll export out/dgx-a100-2.allreduce.forest.json --to svg --tree 0 -o tree.svg",
     "forestcoll export schedules/mi250-1/allgather.forest.json --to goal --pieces 16 -o a.goal",
+    json=False,
 )
 def export(
     source: Source = SOURCE,
@@ -176,7 +176,6 @@ def routes(
     ),
     seed: int = option(range(2**31), "Of the chances of ECMP.", 1, "N"),
     force: bool = FORCE_FILES,
-    as_json: bool = JSON,
 ) -> None:
     """Pin every edge of a schedule to paths through the fabric, as segment lists of SRv6.
 
@@ -219,7 +218,7 @@ def routes(
             paths, force, partial(segments.earlier, folder, wanted) if force else None
         )
     facts = routes_facts(pinned, repaired, walked, folder, kept)
-    answer(as_json, facts, draw if folder is None else report)
+    answer(facts, draw if folder is None else report)
 
 
 @command(
@@ -227,6 +226,7 @@ def routes(
     "forestcoll view out/dgx-a100-2.allreduce.msccl.xml -t dgx-a100 --set boxes=2 -o view.html",
     "forestcoll view fat-tree --set leaves=4 -o fabric.html",
     "forestcoll view placed/layout.json -o placed.html",
+    json=False,
 )
 def view(
     source: Source = SOURCE,
@@ -305,7 +305,6 @@ def deploy(
         None,
     ),
     force: bool = FORCE_FILES,
-    as_json: bool = JSON,
 ) -> None:
     """Make a runtime use plans, and prove that it did.
 
@@ -339,6 +338,5 @@ def deploy(
         writing.write_all(texts, force, earlier)
         written = list(texts)
     say = report if written else draw  # what is needed is the result where nothing is written
-    if not as_json:
-        say(words.size_rows(deployed))
-    answer(as_json, words.needs(deployed, written), say)
+    say(words.size_rows(deployed))
+    answer(words.needs(deployed, written), say)

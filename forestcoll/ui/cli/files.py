@@ -128,7 +128,6 @@ class Job(NamedTuple):
     request: Request
     where: Destination
     force: bool
-    as_json: bool
     began: float
 
     @property
@@ -138,7 +137,7 @@ class Job(NamedTuple):
 
     def tell(self, result: Result) -> None:
         """What was made, for machines or for people."""
-        messages.answer(self.as_json, result, partial(messages.report, err=self.where.stdout))
+        messages.answer(result, partial(messages.report, err=self.where.stdout))
 
     def write_texts(self, texts: Mapping[Any, str], paths: Mapping[Any, Path]) -> dict[Any, Path]:
         """Writes texts by format to standard output or these files; the files that are there."""

@@ -1,6 +1,7 @@
 """What commands say, and where: results on standard output, talk on standard error.
 
-All that is said goes through here, escaped: it may hold names that stand in somebody's file.
+All that is said goes through here, escaped: it may hold names that stand in somebody's file. What
+is for people is left out of standard output where `--json` holds: that has the document alone.
 """
 
 from __future__ import annotations
@@ -19,19 +20,26 @@ if TYPE_CHECKING:
     from forestcoll.ui.report.facts import Result
     from forestcoll.ui.report.progress import StageProgress
 
-_QUIET = "forestcoll.quiet"
+
+def _holds(name: str) -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and f"forestcoll.{name}" in context.meta
 
 
 def quiet() -> bool:
     """Whether `--quiet` holds: errors and results alone are to be said."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(_QUIET))
+    return _holds("quiet")
 
 
-def be_quiet(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    """Let `--quiet` hold for the command under way, if it is asked for."""
+def as_json() -> bool:
+    """Whether `--json` holds: results are for machines."""
+    return _holds("json")
+
+
+def let_hold(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    """Let `--quiet` or `--json` hold for the command under way, if it is asked for."""
     if asked:
-        context.meta[_QUIET] = True
+        context.meta[f"forestcoll.{option.name}"] = True
 
 
 def show_progress(start: str = "starting") -> StageProgress:
@@ -61,6 +69,8 @@ def say(line: str, err: bool = False) -> None:
     """One line, whatever stands in it; on a terminal as many as its width takes."""
     from forestcoll.ui.report.table import width_of, wrap
 
+    if as_json() and not err:
+        return
     text = escape(line)
     width = width_of(sys.stderr if err else sys.stdout)
     indent = len(text) - len(text.lstrip(" ")) + 2
@@ -82,7 +92,8 @@ def draw(result: Result, err: bool = False) -> None:
     """A result for people; `err` where standard output holds a file."""
     from forestcoll.ui.report import facts, table
 
-    table.write(facts.as_table(result), sys.stderr if err else sys.stdout)
+    if not as_json() or err:
+        table.write(facts.as_table(result), sys.stderr if err else sys.stdout)
 
 
 def report(*results: Result, err: bool = False) -> None:
@@ -92,9 +103,7 @@ def report(*results: Result, err: bool = False) -> None:
             draw(result, err)
 
 
-def answer(
-    as_json: bool, result: Result, say: Callable[[Result], None] = draw, **parts: Result | None
-) -> None:
+def answer(result: Result, say: Callable[[Result], None] = draw, **parts: Result | None) -> None:
     """A command's result, for machines or for people, to whom `say` tells it.
 
     `parts`: what belongs to it, by the key that it has for machines, where it was asked for.
@@ -102,7 +111,7 @@ def answer(
     from forestcoll.ui.report.facts import as_json as plain
 
     asked = {key: part for key, part in parts.items() if part is not None}
-    if as_json:
+    if as_json():
         told = {key: plain(part) for key, part in asked.items()}
         print_json({**plain(result), **told} if told else plain(result))
         return

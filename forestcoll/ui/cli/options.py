@@ -194,7 +194,6 @@ def request_options(command: str, **changes: Mapping[str, Any]) -> Any:
     return Several(changed, Request)
 
 
-JSON: Any = flag("Machine-readable, on stdout.", "--json")
 FORCE: Any = flag("Overwrite the file.")
 FORCE_FILES: Any = flag("Overwrite files.")
 SIGNAL: Any = option(
@@ -355,16 +354,17 @@ def _parameter(name: str, option: Option) -> click.Parameter:
     )
 
 
-def add_quiet(command: click.Command) -> None:
-    """`--quiet` for a command or a group, and help that is not too wide."""
+def add_common(command: click.Command, json: bool = False) -> None:
+    """`--quiet` for a command or a group, and `--json`; and help that is not too wide."""
     command.context_class = hints.HelpContext
     words = "Say what is wrong and what was asked for, no more: no notes, reports, progress."
-    names = ("--quiet", "-q")
-    command.params.append(
+    options = [("--json", "Machine-readable, on stdout."), ("--quiet -q", words)]
+    command.params += [
         click.Option(
-            names, is_flag=True, expose_value=False, callback=messages.be_quiet, help=words
+            names.split(), is_flag=True, expose_value=False, callback=messages.let_hold, help=text
         )
-    )
+        for names, text in options[not json :]
+    ]
 
 
 class Command(click.Command):
@@ -374,12 +374,12 @@ class Command(click.Command):
 
 
 def command(
-    *examples: str, name: str | None = None, into: click.Group | None = None
+    *examples: str, name: str | None = None, into: click.Group | None = None, json: bool = True
 ) -> Callable[[Callable[..., Any]], Command]:
     """Makes a command of a function whose parameters have options as defaults.
 
-    Its help is the docstring, then the `examples`. Values that contradict each other are refused
-    before the function is called.
+    Its help is the docstring, then the `examples`; `json`: it has a result. Values that contradict
+    each other are refused before the function is called.
     """
 
     def declare(function: Callable[..., Any]) -> Command:
@@ -395,7 +395,7 @@ def command(
                 if one.many is not None:
                     shown = (one.names or arguments.option_name(key)).split()[0]
                     given[key] = usage(one.many, shown, given[key])
-            refuse(given, called, options)
+            refuse(given | {"as_json": messages.as_json()}, called, options)
             values = {}
             for key, one in declared.items():
                 if isinstance(one, Several):
@@ -412,7 +412,7 @@ def command(
             epilog=hints.examples(*examples),
         )
         new_command.options = options
-        add_quiet(new_command)
+        add_common(new_command, json)
         if into is not None:
             into.add_command(new_command)
         return new_command

@@ -14,7 +14,6 @@ from forestcoll.ui.cli.messages import report, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
     HOLDS,
-    JSON,
     Machine,
     command,
     each,
@@ -147,7 +146,6 @@ def run(
         "Whose plans of a plan set run. Default: those that its index has first.",
         names="--format",
     ),
-    as_json: bool = JSON,
 ) -> int:
     """Run a plan and check every element, on this machine or on several.
 
@@ -163,6 +161,7 @@ def run(
 @command(
     "torchrun --nproc-per-node 8 --no-python forestcoll measure -o measured.json",
     "forestcoll topology calibrate dump.xml --measured measured.json -o real.yaml",
+    json=False,
 )
 def measure(
     size: int = option("size", "Bytes of a message.", "64M"),

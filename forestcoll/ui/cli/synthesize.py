@@ -19,7 +19,6 @@ from forestcoll.ui.cli.options import (
     FORCE,
     FORCE_FILES,
     HOLDS,
-    JSON,
     MACHINE,
     Machine,
     check_files,
@@ -64,13 +63,12 @@ def optimum(
     explain: bool = flag(
         "The links of the bottleneck, cuts within 5 % of it, what more links would give."
     ),
-    as_json: bool = JSON,
 ) -> None:
     """The best possible algbw and what limits it, without any tree."""
     if request.is_alltoall:
         from forestcoll.ui.cli.work import alltoall
 
-        alltoall.optimum(machine, request, matrix, output, force, explain, as_json)
+        alltoall.optimum(machine, request, matrix, output, force, explain)
         return
     topology = machine.load()
     began = time.perf_counter()
@@ -87,7 +85,7 @@ def optimum(
             common = together.optimum(groups)
             alone = together.alone(groups, common.algbw)
         took = time.perf_counter() - began
-        answer(as_json, synthesis.groups_optimum(groups, common, alone, took))
+        answer(synthesis.groups_optimum(groups, common, alone, took))
         return
     with show_progress("optimum") as progress:
         asked = request.problem(topology)
@@ -100,7 +98,7 @@ def optimum(
             why = explain_trees(asked, progress)
     took = time.perf_counter() - began
     result = synthesis.optimum(topology.name, asked, best, took, switched)
-    answer(as_json, result, explanation=[*explanation.trees(why)] if why else None)
+    answer(result, explanation=[*explanation.trees(why)] if why else None)
 
 
 @command(
@@ -120,7 +118,6 @@ def front(
     ),
     rates: bool = flag("Rates only, no trees: quick on large machines."),
     everything: bool = flag("Every point of a long front.", "--all"),
-    as_json: bool = JSON,
 ) -> None:
     """What fewer trees cost: algbw, height, thread blocks, from 1 to the optimum.
 
@@ -136,7 +133,7 @@ def front(
     asked = {"forests": not rates, "plans": plans, "everything": everything}
     with show_progress("front") as progress:
         points = front(topology, request, **asked, progress=progress)
-    answer(as_json, synthesis.pareto_front(points))
+    answer(synthesis.pareto_front(points))
 
 
 @command(
@@ -157,7 +154,6 @@ def synthesize(
         "DIR|FILE|-", "Where to write; '-' is stdout. Default: nowhere, a report alone.", None
     ),
     force: bool = FORCE_FILES,
-    as_json: bool = JSON,
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
     began = time.perf_counter()
@@ -172,7 +168,7 @@ def synthesize(
     named = request.target != "any" or request.formats or where.formats != request.files
     plans = tuple(form for form in where.formats if form in HOLDS.values())
     request = restate(request, formats=plans if request.sizes else where.formats)
-    job = files.Job(machine, request, where, force, as_json, began)
+    job = files.Job(machine, request, where, force, began)
     if request.sizes is not None:
         _make_set(job, *request.sizes)
     elif request.is_alltoall:
@@ -279,7 +275,7 @@ def _groups_of(topology: Topology, request: Request) -> GroupsProblem:
 
 
 @command("forestcoll doctor", "forestcoll doctor --json")
-def doctor(as_json: bool = JSON) -> int:
+def doctor() -> int:
     """Check this installation and this machine."""
     from forestcoll.execute import doctor as clinic
     from forestcoll.ui.report.facts import Rows, same
@@ -287,7 +283,7 @@ def doctor(as_json: bool = JSON) -> int:
     findings = clinic.examine()
     heads = {"what": None, "state": "", "found": None}
     rows = [[same(key, getattr(f, key), head) for key, head in heads.items()] for f in findings]
-    answer(as_json, Rows("", rows, right=()))
+    answer(Rows("", rows, right=()))
     missing = [f.what for f in findings if f.state == clinic.MISSING]
     if missing:
         return complain(f"needed and missing: {', '.join(missing)}", 1)
@@ -313,7 +309,6 @@ def layout(
         "DIR", "Where to write the files. Default: nowhere, a report alone.", None
     ),
     force: bool = FORCE_FILES,
-    as_json: bool = JSON,
 ) -> None:
     """Place a parallel job: which GPU is which rank.
 
@@ -348,4 +343,4 @@ def layout(
     paths = {Path(output or "", name): text for name, text in texts.items()}
     writing.write_all(paths, force)
     result = synthesis.layout(done, time.perf_counter() - began, notes, list(paths))
-    answer(as_json, result, draw if output is None else report)
+    answer(result, draw if output is None else report)

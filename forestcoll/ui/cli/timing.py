@@ -14,7 +14,6 @@ from forestcoll.ui.cli.files import Sink, sink_option
 from forestcoll.ui.cli.messages import answer, note, show_progress
 from forestcoll.ui.cli.options import (
     BYTES,
-    JSON,
     ORDER,
     PRODUCER,
     SIGNAL,
@@ -78,7 +77,6 @@ def time(
         5,
         names="--links",
     ),
-    as_json: bool = JSON,
 ) -> int:
     """Simulate how long a plan, or a forest alone, takes.
 
@@ -142,7 +140,7 @@ def time(
     with show_progress(f"simulating {plan}"):
         timings = [timing for each in played for timing in each]
     model = chosen.words(kinds, rules_of(rules), links is not None)
-    answer(as_json, runs.simulation(title, figures, timings, model, shown))
+    answer(runs.simulation(title, figures, timings, model, shown))
     return 0
 
 
@@ -170,7 +168,6 @@ def calendar(
     sink: Sink = sink_option(
         "FILE|-", "Where the plan with tiles goes, in the format of PLAN.", None
     ),
-    as_json: bool = JSON,
 ) -> int:
     """List which bytes of a plan are ready when, and which are needed when, by rank.
 
@@ -207,9 +204,9 @@ def calendar(
             written = plans.dumps(program, plans.detect(text, plan))
         except PlanError as error:
             raise PlanError(f"{len(taken)} tiles: {error}, or fewer tiles") from error
-        sink.write(written, None if as_json else lambda: f"{len(taken)} tiles")
+        sink.write(written, lambda: f"{len(taken)} tiles")
     if output != "-":
-        answer(as_json, runs.calendar(title, dates, model, shown, gain))
+        answer(runs.calendar(title, dates, model, shown, gain))
     return 0
 
 

@@ -24,11 +24,10 @@ from forestcoll.ui.cli.messages import (
 )
 from forestcoll.ui.cli.options import (
     EDITED_MACHINE,
-    JSON,
     NAMED_MACHINE,
     SET,
     Machine,
-    add_quiet,
+    add_common,
     command,
     each,
     flag,
@@ -42,6 +41,8 @@ from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
+
+Settings = dict[str, str]
 
 FORMATS = tuple(form.name for form in readers.FORMATS if form.command)
 SINK: Any = sink_option()
@@ -70,18 +71,18 @@ def topology() -> None:
     """Look at topologies: the catalogue's and your own."""
 
 
-add_quiet(topology)
+add_common(topology)
 
 
 @command("forestcoll topology list", name="list", into=topology)
-def list_topologies(as_json: bool = JSON) -> None:
+def list_topologies() -> None:
     """The catalogue: names, parameters with their defaults."""
     from forestcoll.topology import catalog
     from forestcoll.ui.report.facts import Rows, same
 
     about = {name: catalog.describe(name) for name in catalog.names()}
     rows = [[same("name", n), same("description", text, "what")] for n, text in about.items()]
-    answer(as_json, Rows("", rows, right=()))
+    answer(Rows("", rows, right=()))
 
 
 @command(
@@ -92,7 +93,6 @@ def list_topologies(as_json: bool = JSON) -> None:
 def show(
     machine: Machine = NAMED_MACHINE,
     source: bool = flag("Print the catalogue's YAML, comments and all."),
-    as_json: bool = JSON,
 ) -> None:
     """What a topology is made of."""
     from forestcoll.topology import catalog
@@ -105,10 +105,10 @@ def show(
     with guard(name, size_of(name)):
         expanded = catalog.load(name, machine.settings)  # its notes are in the table
     about = catalog.describe(name) if name.removesuffix(".yaml") in catalog.names() else ""
-    answer(as_json, topologies.topology_facts(expanded, about))
+    answer(topologies.topology_facts(expanded, about))
 
 
-@command("forestcoll topology check my-machine.yaml", into=topology)
+@command("forestcoll topology check my-machine.yaml", into=topology, json=False)
 def check(machine: Machine = NAMED_MACHINE) -> None:
     """Well formed, and every GPU can reach every other?"""
     from forestcoll.graph.capacity_graph import CapacityGraph
@@ -126,6 +126,7 @@ def check(machine: Machine = NAMED_MACHINE) -> None:
     "forestcoll topology expand dgx-a100 --set boxes=2 -o two.yaml",
     "forestcoll topology expand dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
     into=topology,
+    json=False,
 )
 def expand(machine: Machine = EDITED_MACHINE, sink: Sink = SINK) -> None:
     """Write the explicit form: every node and link by itself."""
@@ -141,6 +142,7 @@ def expand(machine: Machine = EDITED_MACHINE, sink: Sink = SINK) -> None:
     "forestcoll topology import nccl.xml fabric.out --hosts 'dgx*' -o cluster.yaml",
     name="import",
     into=topology,
+    json=False,
 )
 def import_(
     sources: tuple[str, ...] = place("file", "FILE...", many=True),
@@ -153,7 +155,7 @@ def import_(
         None,
         "NAME",
     ),
-    settings: dict[str, str] = SET,
+    settings: Settings = SET,
     hosts: str | None = HOSTS,
     port: tuple[str, ...] = PORT,
     ports: str | None = PORTS,
@@ -178,6 +180,7 @@ def import_(
     "forestcoll topology compose dgx-h100 --fabric fabric.out --hosts 'dgx*' \\",
     "    --port 'HCA-1|mlx5_0=gpu0+gpu1' --port 'HCA-2|mlx5_1=gpu2+gpu3'",
     into=topology,
+    json=False,
 )
 def compose(
     machine: str = place("topology", "FILE|NAME"),
@@ -188,7 +191,7 @@ def compose(
         "KIND|FILE",
     ),
     boxes: int | None = option(range(1, 100_001), "How many machines.", None, "N"),
-    settings: dict[str, str] = SET,
+    settings: Settings = SET,
     hosts: str | None = HOSTS,
     port: tuple[str, ...] = PORT,
     ports: str | None = PORTS,
@@ -217,9 +220,8 @@ def compose(
 def diff(
     one: str = place("topology", "A"),
     two: str = place("topology", "B"),
-    set_a: dict[str, str] = SET._replace(help="Parameter of A: boxes=2.", names="--set-a"),
-    set_b: dict[str, str] = SET._replace(help="Parameter of B.", names="--set-b"),
-    as_json: bool = JSON,
+    set_a: Settings = SET._replace(help="Parameter of A: boxes=2.", names="--set-a"),
+    set_b: Settings = SET._replace(help="Parameter of B.", names="--set-b"),
 ) -> int:
     """Nodes, links, bandwidths that differ between two topologies, by name, alike ones together.
 
@@ -230,9 +232,8 @@ def diff(
 
     sides = [load(one, set_a), load(two, set_b)]
     groups = group(compare(*sides))
-    if groups or as_json:
-        answer(as_json, topologies.differences(groups))
-    else:
+    answer(topologies.differences(groups))
+    if not groups:
         say(f"{one} and {two} are equal: {len(sides[0].gpus)} GPUs, the same nodes and links")
     return 1 if groups else 0
 
@@ -241,9 +242,10 @@ def diff(
     "forestcoll topology detect -o this.yaml",
     "forestcoll topology detect --keep dumps/ -o this.yaml",
     into=topology,
+    json=False,
 )
 def detect(
-    settings: dict[str, str] = SET,
+    settings: Settings = SET,
     keep: str | None = option("file", "Keep what the tools wrote, a file each.", None, "FOLDER"),
     alone: bool = flag("This machine, even if ibnetdiscover shows its cluster."),
     sink: Sink = SINK,
@@ -276,10 +278,11 @@ def detect(
     "nvbandwidth -t device_to_device_memcpy_read_ce > nvbandwidth.txt",
     "forestcoll topology calibrate dump.xml --measured nvbandwidth.txt -o real.yaml",
     into=topology,
+    json=False,
 )
 def calibrate(
     name: str = place("topology", "NAME|FILE"),
-    settings: dict[str, str] = SET,
+    settings: Settings = SET,
     measured: str = option(
         "file",
         "Output of nvbandwidth, p2pBandwidthLatencyTest, nccl-tests or rccl-tests (text or JSON), "
@@ -314,7 +317,7 @@ def calibrate(
     _finish(fitted.topology, command, sink, notes)
 
 
-def _with_options(settings: Mapping[str, str], **options: str | None) -> dict[str, str]:
+def _with_options(settings: Mapping[str, str], **options: str | None) -> Settings:
     """`--set` and options that stand for a setting; the same twice is an error."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:

@@ -8,10 +8,9 @@ import click
 
 from forestcoll.compile.request import STOCK
 from forestcoll.program import Collective
-from forestcoll.ui.cli.messages import quiet
+from forestcoll.ui.cli.messages import as_json, quiet
 from forestcoll.ui.cli.options import (
     HOLDS,
-    JSON,
     Machine,
     command,
     flag,
@@ -71,7 +70,6 @@ def verify(
         "What stock NCCL or RCCL printed of all ranks with NCCL_DEBUG=INFO and "
         "NCCL_DEBUG_SUBSYS=INIT,GRAPH: whether the files' trees or rings are in use.",
     ),
-    as_json: bool = JSON,
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
 
@@ -86,6 +84,6 @@ def verify(
     from forestcoll.ui.cli.work.verify import Verifier
 
     told = Told(None if collective is None else Collective(collective), root, place)
-    simulated = not no_simulate and (as_json or not quiet())
+    simulated = not no_simulate and (as_json() or not quiet())
     where = machine.load_if_any()
-    return Verifier(target, told, sms, where, simulated, links, as_json).run(sources, log)
+    return Verifier(target, told, sms, where, simulated, links).run(sources, log)

@@ -22,6 +22,10 @@ LinkKind = tuple[Fraction, Fraction | None]
 """GB/s and microseconds, where they are known."""
 
 
+Object = dict[str, Any]
+"""Of JSON."""
+
+
 class Place(NamedTuple):
     """Where a node is: `host[3]` and in it `gpu[5]`."""
 
@@ -37,7 +41,7 @@ def infragraph(subject: Subject, settings: Settings) -> Files:
     for node in range(graph.n):
         boxes.setdefault(graph.box(node), []).append(node)
     links: dict[LinkKind, str] = {}
-    devices: dict[str, dict[str, Any]] = {}  # what is in it, as JSON -> the device
+    devices: dict[str, Object] = {}  # what is in it, as JSON -> the device
     instances: dict[str, int] = {}
     places: dict[int, Place] = {}
     for box, nodes in boxes.items():
@@ -97,9 +101,7 @@ def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], Link
     return wires
 
 
-def _components(
-    graph: CapacityGraph, nodes: Sequence[int]
-) -> tuple[list[dict[str, Any]], dict[int, str]]:
+def _components(graph: CapacityGraph, nodes: Sequence[int]) -> tuple[list[Object], dict[int, str]]:
     """Components of a box, and node -> `gpu[5]`: numbered names in order are one component."""
     series: dict[tuple[str, bool], list[int]] = {}
     numbers: dict[int, str] = {}
@@ -108,7 +110,7 @@ def _components(
         match = re.fullmatch(r"(.*[^0-9])([0-9]+)", local)
         name, numbers[node] = match.groups() if match else (local, "")
         series.setdefault((name, graph.gpu[node]), []).append(node)
-    components: list[dict[str, Any]] = []
+    components: list[Object] = []
     refs: dict[int, str] = {}
     taken: set[str] = set()
 
@@ -133,10 +135,10 @@ def _name(wire: LinkKind, links: dict[LinkKind, str]) -> str:
     return links.setdefault(wire, f"link{len(links)}")
 
 
-def _links(wires: dict[LinkKind, str]) -> list[dict[str, Any]]:
+def _links(wires: dict[LinkKind, str]) -> list[Object]:
     links = []
     for (rate, latency), name in wires.items():
-        physical: dict[str, Any] = {
+        physical: Object = {
             "bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": float(rate)}
         }
         if latency is not None:
@@ -145,5 +147,5 @@ def _links(wires: dict[LinkKind, str]) -> list[dict[str, Any]]:
     return links
 
 
-def _edge(one: dict[str, str], two: dict[str, str], link: str) -> dict[str, Any]:
+def _edge(one: dict[str, str], two: dict[str, str], link: str) -> Object:
     return {"ep1": one, "ep2": two, "scheme": "one2one", "link": link}

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.verify.simulate import Band
 
+Units = dict[Hashable, int]
+"""Of capacity, by groups of nodes."""
+
 LINKS_NAMED = 3
 """Links of one kind that are named one by one."""
 KINDS_SHOWN = 4
@@ -276,11 +279,9 @@ def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
     return label(graph, part)
 
 
-def _crossings(
-    graph: CapacityGraph, home: Mapping[int, Hashable]
-) -> tuple[dict[Hashable, int], dict[Hashable, int]]:
+def _crossings(graph: CapacityGraph, home: Mapping[int, Hashable]) -> tuple[Units, Units]:
     """Units of capacity that enter each group of nodes, and that leave it; one pass for all."""
-    into: dict[Hashable, int] = dict.fromkeys(home.values(), 0)
+    into: Units = dict.fromkeys(home.values(), 0)
     out = dict(into)
     group = [home.get(v) for v in range(graph.n)]
     for u, v, units in graph.arcs:
@@ -293,9 +294,7 @@ def _crossings(
     return into, out
 
 
-def _tightness(
-    crossing: tuple[dict[Hashable, int], dict[Hashable, int]], ways: str
-) -> dict[Hashable, int]:
+def _tightness(crossing: tuple[Units, Units], ways: str) -> Units:
     into, out = crossing
     if ways == "in":
         return into

@@ -34,7 +34,6 @@ def optimum(
     output: str | None,
     force: bool,
     explain: bool,
-    as_json: bool,
 ) -> None:
     """The optimum of an all-to-all with its proof, written to `output` where that is given."""
     clock = Clock()
@@ -66,7 +65,7 @@ def optimum(
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
     result = words.optimum(best, topology.name, clock.seconds, path, ways)
-    answer(as_json, result, explanation=why)
+    answer(result, explanation=why)
 
 
 def synthesize(job: files.Job, needed: bool) -> None:

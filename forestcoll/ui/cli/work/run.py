@@ -22,7 +22,7 @@ from forestcoll.execute.result import RunResult
 from forestcoll.program import Program
 from forestcoll.study import predict
 from forestcoll.ui.cli.files import Sink
-from forestcoll.ui.cli.messages import note, print_json, put, show_progress
+from forestcoll.ui.cli.messages import as_json, note, print_json, put, show_progress
 from forestcoll.ui.cli.process import guard, size_of
 from forestcoll.ui.report import facts, runs, words
 from forestcoll.verify.dataflow import dataflow
@@ -32,12 +32,15 @@ from forestcoll.verify.simulate import Band
 Engine = Callable[..., RunResult]
 """Runs a plan at one size, in bytes; dtype, op, iterations, warmup and check by name."""
 
+Options = dict[str, Any]
+"""Of the command, by their names."""
+
 DEFAULT_SIZE = 64 << 20
 MOST_SIZES = 1000
 """Sizes of one run: more of them are a slip of the keyboard."""
 
 
-def run(options: dict[str, Any]) -> int:
+def run(options: Options) -> int:
     """The exit code; `options` by name, for what runs at each size."""
     options["group"] = None
     # At every process, before it waits for others: one that is refused would leave them waiting.
@@ -66,9 +69,9 @@ def run(options: dict[str, Any]) -> int:
     return wrong
 
 
-def _run(options: dict[str, Any], first: bool) -> int:
+def _run(options: Options, first: bool) -> int:
     """All sizes of the plan or plans; `first`: whether this process speaks for all."""
-    plan, op, as_json = (options[name] for name in ("plan", "op", "as_json"))
+    plan, op = options["plan"], options["op"]
     with show_progress(f"reading {plan}"):
         jobs = _jobs(Path(plan), options)
     if options["group"] is not None:
@@ -80,7 +83,7 @@ def _run(options: dict[str, Any], first: bool) -> int:
         for job in jobs:
             _run_sizes(job, options)
     except (ForestCollError, KeyboardInterrupt):
-        if first and not as_json:  # hours of smaller sizes, perhaps
+        if first and not as_json():  # hours of smaller sizes, perhaps
             _print_tables(jobs, options)
         raise
     results = [result for job in jobs for result in job.results]
@@ -92,7 +95,7 @@ def _run(options: dict[str, Any], first: bool) -> int:
         note(text)
     if options["csv"]:
         options["csv"].write(runs.csv(results))
-    if not as_json:
+    if not as_json():
         _print_tables(jobs, options)
         return wrong
     answers = [facts.as_json(runs.run_facts(*job.parts(options))) for job in jobs]
@@ -103,7 +106,7 @@ def _run(options: dict[str, Any], first: bool) -> int:
     return wrong
 
 
-def _agree(group: Group, jobs: list[_Job], options: dict[str, Any]) -> None:
+def _agree(group: Group, jobs: list[_Job], options: Options) -> None:
     """ExecutionError, at all, unless all processes run the same plans in the same way."""
     asked = (
         *("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high"),
@@ -149,12 +152,12 @@ class _Job:
             note(f"no simulated time: {error}")
             return None
 
-    def parts(self, options: dict[str, Any]) -> tuple[Any, ...]:
+    def parts(self, options: Options) -> tuple[Any, ...]:
         """What a report is made of: with what the links allow, where that is known."""
         figures = self.prediction and self.prediction.figures
         return self.program, self.results, figures, self.band, self.rounding(options)
 
-    def rounding(self, options: dict[str, Any]) -> runs.Rounded | None:
+    def rounding(self, options: Options) -> runs.Rounded | None:
         """How often the plan rounds in this type and what that may cost; None: not told."""
         dtype, op, accumulates = (options[name] for name in ("dtype", "op", "accumulate"))
         sums = self.program.collective.reduces and op in ("sum", "avg")
@@ -169,7 +172,7 @@ class _Job:
         return runs.Rounded(steps, bound, accumulates is not None)
 
 
-def _jobs(plan: Path, options: dict[str, Any]) -> list[_Job]:
+def _jobs(plan: Path, options: Options) -> list[_Job]:
     """What is to be run: the plan of a file, or those of a set that serve the sizes."""
     sizes = options["sizes"]
     if not plan.is_dir():
@@ -196,7 +199,7 @@ def _jobs(plan: Path, options: dict[str, Any]) -> list[_Job]:
     return jobs
 
 
-def _print_tables(jobs: list[_Job], options: dict[str, Any]) -> None:
+def _print_tables(jobs: list[_Job], options: Options) -> None:
     """A table for each plan that has run."""
     tables = []
     for job in jobs:
@@ -206,7 +209,7 @@ def _print_tables(jobs: list[_Job], options: dict[str, Any]) -> None:
     put("\n".join(tables))
 
 
-def _run_sizes(job: _Job, options: dict[str, Any]) -> None:
+def _run_sizes(job: _Job, options: Options) -> None:
     """A result for each size, added to the job's."""
     # What links of a machine reach is no measure of this processor's memory.
     reachable = None if options["engine"] == "cpu" else job.prediction
@@ -222,7 +225,7 @@ def _run_sizes(job: _Job, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
+def _engine(program: Program, options: Options) -> Iterator[Engine]:
     """What runs a plan at one size."""
     depth, timeout = options["depth"], options["timeout"]
     if options["engine"] == "torch":
@@ -251,7 +254,7 @@ def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
         yield partial(cpu.run, program, **own)
 
 
-def _join(options: dict[str, Any]) -> bool:
+def _join(options: Options) -> bool:
     """Join the other processes of torchrun; whether this one is the first, who speaks for all."""
     from forestcoll.execute.torch import measure  # which says so where PyTorch is missing
 
@@ -262,7 +265,7 @@ def _join(options: dict[str, Any]) -> bool:
     return bool(dist.get_rank() == 0)
 
 
-def _sizes(options: dict[str, Any]) -> list[int]:
+def _sizes(options: Options) -> list[int]:
     """What `--size`, or `-b`, `-e`, `-f` and `-i`, ask for."""
     low, high = options["low"] or options["high"], options["high"] or options["low"]
     if low is None:
@@ -281,7 +284,7 @@ def _sizes(options: dict[str, Any]) -> list[int]:
 
 
 def _prediction(
-    program: Program, plan: Path, options: dict[str, Any], forest: Path | None = None
+    program: Program, plan: Path, options: Options, forest: Path | None = None
 ) -> predict.Prediction | None:
     """By the options, else by the plan's `forest`, else by the file that lies beside it."""
     machine, text = options["machine"], ""

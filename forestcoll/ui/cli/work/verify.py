@@ -25,7 +25,16 @@ from forestcoll.study import predict
 from forestcoll.study.figures import Figures, figures_of
 from forestcoll.topology import Topology
 from forestcoll.ui.cli import files
-from forestcoll.ui.cli.messages import complain, draw, note, print_json, quiet, say, show_progress
+from forestcoll.ui.cli.messages import (
+    as_json,
+    complain,
+    draw,
+    note,
+    print_json,
+    quiet,
+    say,
+    show_progress,
+)
 from forestcoll.ui.cli.options import HOLDS
 from forestcoll.ui.cli.process import guard, size_of
 from forestcoll.ui.cli.writing import explain_remains
@@ -52,7 +61,6 @@ class Verifier:
     topology: Topology | None
     simulated: bool
     links: bool
-    as_json: bool
     noted: set[str] = field(default_factory=set)
     given: dict[str, str] = field(default_factory=dict)  # source -> text, of stock libraries
     together: list[Plan] = field(default_factory=list)  # of one runtime
@@ -71,7 +79,7 @@ class Verifier:
         self._say_clashes(results)
         if log is not None:
             results.append(self._compare_log(log))
-        if self.as_json:
+        if as_json():
             print_json(results)
         return 0 if all(entry["ok"] for entry in results) else 1
 
@@ -84,7 +92,7 @@ class Verifier:
 
     def right(self, source: str, kind: str, said: Sequence[str], **more: object) -> Entry:
         """A file that is right, with what is said of it."""
-        if not self.as_json and not quiet():
+        if not quiet():
             for line in (f"{source}: ok", *(f"  {text}" for text in said)):
                 say(line)
         return {"file": source, "ok": True, "kind": kind, **more}
@@ -163,13 +171,12 @@ class Verifier:
     def _say_clashes(self, results: list[Entry]) -> None:
         """Where two of the plans would answer the same call, or are one for the runtime."""
         pairs = clashes(self.together)
-        if not self.as_json:
-            for one, other in pairs[:LISTED_CLASHES]:
-                say(f"warning: {plans.clash(one, other)}")
-            if len(pairs) > LISTED_CLASHES:
-                say(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
-            for one, other in namesakes(self.together):
-                say(f"warning: {plans.namesakes(one, other)}")
+        for one, other in pairs[:LISTED_CLASHES]:
+            say(f"warning: {plans.clash(one, other)}")
+        if len(pairs) > LISTED_CLASHES:
+            say(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
+        for one, other in namesakes(self.together):
+            say(f"warning: {plans.namesakes(one, other)}")
         for entry in results:
             source = entry["file"]
             others = [b.source for a, b in pairs if a.source == source]
@@ -217,7 +224,7 @@ class Verifier:
         played, model = plans.simulation_rows(rows) or None, plans.set_model(rows)
         about = {"figures": verdict.figures, "simulated": played, "model": model.value}
         entry = self.right(source, "plan-set", verdict.lines, proven=verdict.lines, **about)
-        if rows and not self.as_json:
+        if rows:
             say("")
             draw(([facts.line("us, GB/s", plans.SIMULATED), model], plans.plans(rows)))
             say("")
@@ -270,12 +277,11 @@ class Verifier:
             self.right(report.source, kind, [*proven, *more, plans.target(report), *lines])
             return entry
         entry["error"] = plans.complaint(report)
-        if self.as_json or not sys.stdout.isatty():  # on a terminal it stands in the list below
+        if as_json() or not sys.stdout.isatty():  # on a terminal it stands in the list below
             complain(entry["error"], 1)
-        if not self.as_json:
-            say(f"{report.source}: {plans.title(report)}")
-            for line in (*proven, *lines):
-                say(f"  {line}")
+        say(f"{report.source}: {plans.title(report)}")
+        for line in (*proven, *lines):
+            say(f"  {line}")
         return entry
 
     def _figures_of(
@@ -285,7 +291,7 @@ class Verifier:
 
         A note where they cannot be simulated, or their links are unknown.
         """
-        if quiet() and not self.as_json:
+        if quiet() and not as_json():
             return None, None
         beside = predict.forest_beside(Path(source))
         size = size_of(source, *([beside] if beside else []))
