@@ -117,7 +117,7 @@ def test_prediction_of_several_ways_counts_what_meets_on_the_one_taken() -> None
 def test_theory_of_rings_and_gloo() -> None:
     """Twice (n - 1) / n of the data over the slowest link that the ring crosses."""
     graph = named("rail", **SETTINGS)
-    gloo = measurement._trees(graph, "gloo", routes(graph), Collective.ALLREDUCE)
+    gloo = measurement._other(graph, "gloo", routes(graph), Collective.ALLREDUCE, None)
     assert gloo.algbw == 50 * Fraction(4, 6)
     ring = baselines.forests("ring", graph)[0]
     assert ring.algbw == 50 * Fraction(4, 6)

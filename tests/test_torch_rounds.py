@@ -19,8 +19,8 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
-from forestcoll.execute.torch.cutting import Cut, Job, Message, Range, job
-from forestcoll.execute.torch.rounds import Memory, rank_rounds
+from forestcoll.execute.torch.cutting import Cut, Cutter, Job, Message, Range
+from forestcoll.execute.torch.rounds import Memory, Planner
 
 Array = npt.NDArray[np.int64]
 JUNK = -(2**40)
@@ -128,7 +128,7 @@ def simulate(
     given = [np.array([rng.randrange(1, 10**6) for _ in range(lengths[0])], int) for _ in range(n)]
     ranks = []
     for r in range(n):
-        steps = job(rank_rounds(flow, level, r, in_place=in_place), cut)
+        steps = Cutter(Planner(flow, level, r, in_place).plan(), cut).job()
         output = np.full(lengths[1], JUNK)
         input_ = given[r].copy()
         if in_place and lengths[0] < lengths[1]:
@@ -214,18 +214,20 @@ def test_scratch_is_a_ring_of_slices() -> None:
     """Cutting finer takes less scratch: slots are for as many slices as can be under way."""
     program = forest_and_plans("dgx-a100-2", "allreduce")[1]["msccl-xml"]
     flow = dataflow(program)
-    rounds = rank_rounds(flow, levels(flow), 3, in_place=True)
+    rounds = Planner(flow, levels(flow), 3, True).plan()
 
     def scratch(slices: int) -> int:
-        return job(rounds, Cut(flow.collective, 10**6, 1, flow.units, 4, slices, 2)).scratch
+        return (
+            Cutter(rounds, Cut(flow.collective, 10**6, 1, flow.units, 4, slices, 2)).job().scratch
+        )
 
     assert scratch(128) < scratch(16) / 4 < scratch(1)
 
 
 def test_pieces_begin_aligned_where_there_is_room(flows: Flows) -> None:
     flow = flows["ring allreduce msccl-xml"]
-    rounds = rank_rounds(flow, levels(flow), 0, in_place=False)
-    steps = job(rounds, Cut(flow.collective, 10_007, 1, flow.units, 2, 3, 2)).steps
+    rounds = Planner(flow, levels(flow), 0, False).plan()
+    steps = Cutter(rounds, Cut(flow.collective, 10_007, 1, flow.units, 2, 3, 2)).job().steps
     starts = {r.start for step in steps for m in step.receives for r in m.ranges}
     assert len(starts) > 3
     assert all(start % 32 == 0 for start in starts)
@@ -233,5 +235,5 @@ def test_pieces_begin_aligned_where_there_is_room(flows: Flows) -> None:
 
 def test_nothing_to_move_takes_no_step(flows: Flows) -> None:
     flow = flows["ring allreduce msccl-xml"]
-    rounds = rank_rounds(flow, levels(flow), 0, in_place=False)
-    assert job(rounds, Cut(flow.collective, 0, 1, flow.units, 4, 3, 2)).steps == ()
+    rounds = Planner(flow, levels(flow), 0, False).plan()
+    assert Cutter(rounds, Cut(flow.collective, 0, 1, flow.units, 4, 3, 2)).job().steps == ()

@@ -83,16 +83,6 @@ byte* Far::place(int peer, const Effect& effect) {
   return space_.arena(effect.number == Number::fetched ? peer : space_.self()) + effect.place;
 }
 
-namespace {
-
-void raise_to(std::atomic<Count>& number, Count value) {
-  Count seen = number.load();
-  while (seen < value && !number.compare_exchange_weak(seen, value)) {
-  }
-}
-
-}  // namespace
-
 bool Far::arrived(int peer, const Effect& effect) {
   Machine& m = machine_;
   const Index object = effect.object;
@@ -107,15 +97,16 @@ bool Far::arrived(int peer, const Effect& effect) {
   };
   switch (effect.number) {
     case Number::posted:
+    case Number::taken: {
       if (!below(m.connection_count()) || !crosses_[object]) return false;
-      raise_to(m.connections[object].posted, value);
-      notify(m, -1, m.plan.readers[object], &m.connections[object].posted);
+      const bool posted = effect.number == Number::posted;
+      auto& present = posted ? m.connections[object].posted : m.connections[object].taken;
+      Count seen = present.load();
+      while (seen < value && !present.compare_exchange_weak(seen, value)) {
+      }
+      notify(m, -1, (posted ? m.plan.readers : m.plan.writers)[object], &present);
       return true;
-    case Number::taken:
-      if (!below(m.connection_count()) || !crosses_[object]) return false;
-      raise_to(m.connections[object].taken, value);
-      notify(m, -1, m.plan.writers[object], &m.connections[object].taken);
-      return true;
+    }
     case Number::raised: {
       if (!below(m.plan.semaphores.size())) return false;
       auto& present = m.semaphores[object].value;
@@ -125,7 +116,7 @@ bool Far::arrived(int peer, const Effect& effect) {
     }
     case Number::packets: {
       if (!below(m.options.ranks)) return false;
-      auto& count = m.inboxes[object].count;
+      auto& count = m.inboxes[object].value;
       count.fetch_add(news(m.plan.semaphores.size() + object));
       notify(m, -1, m.packet_readers[object], &count);
       return true;

@@ -104,7 +104,7 @@ class Sockets : public Wire {
       const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0);
       const ssize_t sent = sendmsg(peer.descriptor, &message, flags);
       if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+      if (sent < 0 && errno == EAGAIN) return false;
       if (sent < 0) {
         fail(number, std::strerror(errno));
         return true;  // nothing more will leave
@@ -153,7 +153,7 @@ class Sockets : public Wire {
       const std::size_t room = straight ? peer.missing : staged;
       const ssize_t got = recv(peer.descriptor, into, room, MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got < 0 && errno == EAGAIN) return;
       if (got <= 0) return close_peer(number, got ? std::strerror(errno) : "it closed the connection");
       if (straight) {
         peer.target += got;

@@ -65,11 +65,6 @@ class Plan:
             )
         return size
 
-    @property
-    def scratch(self) -> int:
-        """Chunks of scratch of the rank that needs most."""
-        return max(r.scratch_chunks for r in self.program.ranks)
-
     def uses(self, kind: str) -> bool:
         """Whether the plan has channels of a kind: switch (NVLS: it copies or adds), port."""
         return f'"channel_type": "{kind}"' in self.text

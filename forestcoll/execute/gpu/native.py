@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +59,16 @@ class Library:
         if self.value("stop_bytes") != 8 * STOP:
             raise ExecutionError(f"{path}: built from other sources; delete it")
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Calls `fc_gpu_<name>`; ExecutionError if it fails."""
-        if self.value(name, *arguments):
+    def call(self, name: str, *arguments: Any, kinds: Sequence[Any] = ()) -> list[int]:
+        """What `fc_gpu_<name>` leaves in its last arguments, of these ctypes kinds.
+
+        ExecutionError if it fails.
+        """
+        values = [kind() for kind in kinds]
+        if self.value(name, *arguments, *map(byref, values)):
             words = self._calls.fc_gpu_error().decode(errors="replace")
             raise ExecutionError(f"GPU: {words}")
+        return [value.value for value in values]
 
     def value(self, name: str, *arguments: Any) -> int:
         """What `fc_gpu_<name>` returns, where that is a number."""
@@ -75,9 +81,7 @@ class Library:
 
     def count(self) -> int:
         """How many GPUs this process sees."""
-        number = c_int()
-        self.call("count", byref(number))
-        return number.value
+        return self.call("count", kinds=[c_int])[0]
 
     def describe(self, number: int) -> Seen:
         """The GPU of that number."""
@@ -89,9 +93,8 @@ class Library:
 
     def reaches(self, source: int, target: int) -> tuple[bool, bool]:
         """Whether kernels on `source` reach `target`'s memory, and change it atomically."""
-        access, atomics = c_int(), c_int()
-        self.call("reaches", source, target, byref(access), byref(atomics))
-        return bool(access.value), bool(atomics.value)
+        access, atomics = self.call("reaches", source, target, kinds=[c_int, c_int])
+        return bool(access), bool(atomics)
 
 
 class Device:
@@ -108,16 +111,10 @@ class Device:
             raise
         self.base = library.value("arena", self._handle)
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Calls `fc_gpu_<name>` for this GPU; another one may be this thread's at the time."""
+    def call(self, name: str, *arguments: Any, kinds: Sequence[Any] = ()) -> list[int]:
+        """As the library's, for this GPU; another one may be this thread's at the time."""
         self.library.call("use", self.number)
-        self.library.call(name, self._handle, *arguments)
-
-    def ask(self, kind: Any, name: str, *arguments: Any) -> Any:
-        """The value of that ctypes kind which `fc_gpu_<name>` leaves in its last argument."""
-        value = kind()
-        self.call(name, *arguments, byref(value))
-        return value.value
+        return self.library.call(name, self._handle, *arguments, kinds=kinds)
 
     def detach(self) -> None:
         """Lets go of the others' arenas; all processes do so before any of them closes."""
@@ -137,7 +134,7 @@ class Device:
 
     def attach(self, handle: bytes) -> int:
         """Where another GPU's arena begins in this process."""
-        return int(self.ask(c_uint64, "import", handle))
+        return self.call("import", handle, kinds=[c_uint64])[0]
 
     def write(self, address: int, data: npt.NDArray[Any]) -> None:
         """Copies an array to the GPU."""
@@ -161,9 +158,8 @@ class Device:
 
     def pin(self, bytes_: int) -> tuple[int, int]:
         """Memory of the host that kernels reach: its address, and theirs. Once."""
-        host, device = c_uint64(), c_uint64()
-        self.call("pin", bytes_, byref(host), byref(device))
-        return host.value, device.value
+        host, device = self.call("pin", bytes_, kinds=[c_uint64, c_uint64])
+        return host, device
 
     def copies(self) -> tuple[int | None, ...]:
         """The functions that write and read memory of the GPU, and the first argument of both."""
@@ -176,7 +172,7 @@ class Device:
 
     def fit(self, blocks: int) -> int:
         """Takes so few threads a block that `blocks` run at the same time; how many then do."""
-        return int(self.ask(c_int, "fit", blocks))
+        return self.call("fit", blocks, kinds=[c_int])[0]
 
     def load(
         self,
@@ -216,9 +212,8 @@ class Device:
 
     def poll(self) -> tuple[bool, int]:
         """(whether the kernel still runs, a number that changes while thread blocks get on)."""
-        running, ticks = c_int(), c_uint64()
-        self.call("poll", byref(running), byref(ticks))
-        return bool(running.value), ticks.value
+        running, ticks = self.call("poll", kinds=[c_int, c_uint64])
+        return bool(running), ticks
 
     def abort(self) -> None:
         """Ends the launch: every thread block that waits gives up."""
@@ -226,7 +221,7 @@ class Device:
 
     def nanoseconds(self) -> int:
         """How long the kernel ran."""
-        return int(self.ask(c_int64, "nanoseconds"))
+        return self.call("nanoseconds", kinds=[c_int64])[0]
 
     def stops(self) -> npt.NDArray[Any]:
         """Where the thread blocks stood at the end."""

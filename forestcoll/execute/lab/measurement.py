@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -185,18 +185,21 @@ def entries_of(
     notes, collective = list[str](), program.collective
     exchanges = collective.transposes
     what, who = ("routes", "ranks") if exchanges else ("forest", "pairs of ranks")
+    ways = straight = routes(graph)
     if isinstance(made_from, Forest):
-        _check_paths(graph, made_from.graph, _steps(made_from), what)
+        paths = (path for tree in made_from.trees for path in tree.edges)
+        _check_paths(graph, made_from.graph, paths, what)
         ways = routes(graph, made_from)
     elif made_from is not None:
-        steps = (step for route in made_from.expand() for step in pairwise(route.path))
-        _check_paths(graph, made_from.graph, steps, what)
+        _check_paths(graph, made_from.graph, (way.path for way in made_from.expand()), what)
         ways = routes(graph, edges=alltoall.edges_of(made_from))
     else:
         notes.append(f"no {what} beside the plan: {who} take the shortest way")
-        ways = routes(graph)
-    straight = routes(graph)
-    notes += _note_split(ways, what)
+    if ways.split:  # one way here, and several where the plan comes from
+        notes.append(
+            f"{len(ways.split)} pairs of ranks have several ways in the {what}, but one in the "
+            "lab: the busiest; the prediction counts that"
+        )
     if exchanges:
         served = _check_against(against, EXCHANGES, "what trees carry", collective, notes)
     else:
@@ -206,36 +209,30 @@ def entries_of(
     entries = [entry_of(PLAN, program, ways, matrix)]
     for other in served:
         try:
-            if exchanges:
-                entries.append(_exchange(graph, other, straight, matrix))
-            else:
-                entries.append(_trees(graph, other, straight, collective))
+            entries.append(_other(graph, other, straight, collective, matrix))
         except (PlanError, UnsupportedError) as error:
             notes.append(f"no {other}: {error}")
     return entries, notes
 
 
-def _trees(graph: CapacityGraph, name: str, straight: Routes, collective: Collective) -> Entry:
-    """What a plan of trees is measured against."""
-    if name == GLOO:  # a ring in rank order, the way its numbers fall
-        n = len(graph.ranks)
-        loads = {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
-        return Entry(GLOO, None, straight, loads, 1)
+def _other(
+    graph: CapacityGraph, name: str, straight: Routes, collective: Collective, matrix: Matrix | None
+) -> Entry:
+    """What a plan is measured against."""
+    if name == GLOO:
+        return Entry(GLOO, None, straight, _gloo_loads(len(graph.ranks), collective, matrix), 1)
+    if collective.transposes:
+        flows = direct(graph) if name == DIRECT else two_level(graph)
+        program = alltoall.lower_flows(graph, flows, 1, MSCCLPP, name)
+        return entry_of(name, program, straight, matrix)
     theirs = baselines.forests(name, graph, collective)[0]
     check(theirs)
     return entry_of(name, lower(theirs, MSCCLPP), routes(graph, theirs))
 
 
-def _exchange(graph: CapacityGraph, name: str, straight: Routes, matrix: Matrix | None) -> Entry:
-    """What an all-to-all is measured against."""
-    if name == GLOO:
-        return Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1)
-    flows = direct(graph) if name == DIRECT else two_level(graph)
-    return entry_of(name, alltoall.lower_flows(graph, flows, 1, MSCCLPP, name), straight, matrix)
-
-
-def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:
-    n = len(graph.ranks)
+def _gloo_loads(n: int, collective: Collective, matrix: Matrix | None) -> Loads:
+    if not collective.transposes:  # a ring in rank order, the way its numbers fall
+        return {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
     pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
     if matrix is None:
         return dict.fromkeys(pairs, Fraction(1, n))
@@ -260,7 +257,7 @@ def make_plan(topology: Topology, *, ragged: bool = False) -> tuple[Program, Pat
 
 def _check_plan(graph: CapacityGraph, program: Program) -> None:
     """PlanError unless the plan is for the GPUs of the graph."""
-    names = tuple(graph.names[node] for node in graph.ranks)
+    names = graph.rank_names
     if program.n != len(names):
         raise PlanError(f"the plan is for {program.n} ranks, the topology has {len(names)} GPUs")
     if program.names and any(program.names) and program.names != names:
@@ -292,16 +289,6 @@ def _check_against(
     return [other for other in against if other in served]
 
 
-def _note_split(ways: Routes, of: str) -> list[str]:
-    """That some pairs of ranks have one way here, and several where the plan comes from."""
-    if not ways.split:
-        return []
-    return [
-        f"{len(ways.split)} pairs of ranks have several ways in the {of}, but one in the lab: the "
-        "busiest; the prediction counts that"
-    ]
-
-
 def _serves(name: str, collective: Collective) -> bool:
     """Whether what a plan is measured against can do the plan's collective."""
     if name == GLOO:
@@ -310,24 +297,20 @@ def _serves(name: str, collective: Collective) -> bool:
 
 
 def _check_paths(
-    graph: CapacityGraph, theirs: CapacityGraph, used: Iterable[tuple[int, int]], what: str
+    graph: CapacityGraph, theirs: CapacityGraph, paths: Iterable[Iterable[int]], what: str
 ) -> None:
     """PlanError where the file beside the plan uses links that are not there; slower is fine.
 
-    `theirs`: the graph that it was made for, `used`: its links as pairs of nodes, `what`: it is.
+    `theirs`: the graph that it was made for, `paths`: its nodes in a row, `what`: it is.
     """
     if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
         raise PlanError(f"the {what} file beside the plan is for another topology")
-    for tail, head in sorted({*used} - {*graph.ends}):
+    used = {step for path in paths for step in pairwise(path)}
+    for tail, head in sorted(used - {*graph.ends}):
         raise PlanError(
             f"the {what} file beside the plan uses a link that this fabric lacks, from "
             f"{graph.names[tail]} to {graph.names[head]}"
         )
-
-
-def _steps(forest: Forest) -> Iterator[tuple[int, int]]:
-    """The links that its trees use, as pairs of nodes."""
-    return (step for tree in forest.trees for path in tree.edges for step in pairwise(path))
 
 
 def entry_of(name: str, program: Program, ways: Routes, matrix: Matrix | None = None) -> Entry:

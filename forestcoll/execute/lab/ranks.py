@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
@@ -264,8 +265,8 @@ def _act(trial: Trial, rank: int, part: int) -> tuple[Act, int]:
     import torch
     import torch.distributed as dist
 
-    from forestcoll.execute.torch import Plan
-    from forestcoll.execute.torch.measure import by_plan, by_splits
+    from forestcoll.execute.torch import Plan, collectives
+    from forestcoll.execute.torch.measure import by_splits
 
     def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
         if trial.collective.transposes:
@@ -281,7 +282,7 @@ def _act(trial: Trial, rank: int, part: int) -> tuple[Act, int]:
     if plan is None:
         return gloos, -1
     plan.job(rank, part, 4, in_place=trial.mode == "in-place")  # before the clock runs: it is kept
-    return by_plan(plan, "sum"), plan.root
+    return partial(collectives.perform, plan), plan.root
 
 
 def _urgent(wanted: bool) -> None:

@@ -70,7 +70,7 @@ class CpuLayer {
 
   bool can_send() {
     const Count next = out_->posted.load(std::memory_order_relaxed);
-    const Count slots = slot_count();
+    const Count slots = machine_.options.slots;
     return await(out_->taken, Awaits::slot, outgoing_, next + 1 - slots,
                  [&] { return next - out_->taken.load() < slots; });
   }
@@ -164,7 +164,7 @@ class CpuLayer {
   }
 
   Count arrive(Index index, Index group) {
-    auto& arrived = machine_.barriers[index].arrived;
+    auto& arrived = machine_.barriers[index].value;
     const Count size = group;
     const Count ticket = (arrived.fetch_add(1) / size + 1) * size;
     notify(machine_.members[index], &arrived);
@@ -172,13 +172,13 @@ class CpuLayer {
   }
 
   bool passed(Index index, Count ticket) {
-    const auto& arrived = machine_.barriers[index].arrived;
+    const auto& arrived = machine_.barriers[index].value;
     return await(arrived, Awaits::barrier, index, ticket,
                  [&] { return arrived.load() >= ticket; });
   }
 
   bool arrived(Amount rank, const byte* packets, Amount bytes) {
-    const auto& count = machine_.inboxes[rank].count;
+    const auto& count = machine_.inboxes[rank].value;
     return await(count, Awaits::packets, rank, launch(), [&] {
       count.load();  // before the packets: who announces more of them will find us waiting
       for (Amount done = 0; done < bytes; done += packet_data)
@@ -322,14 +322,12 @@ class CpuLayer {
     for (Amount done = 0; done < bytes; done += packet_data) write_packet(to + 2 * done, word(done));
     if (far) return far_->put_packets(rank, packets, kept, 2 * bytes);
     ticks_.add();
-    auto& count = machine_.inboxes[rank].count;
+    auto& count = machine_.inboxes[rank].value;
     count.fetch_add(1);
     notify(machine_.packet_readers[rank], &count);
   }
 
   std::uint32_t launch() const { return machine_.control->launch.load(std::memory_order_relaxed); }
-
-  Count slot_count() const { return machine_.options.slots; }
 
   Slot& header(Index connection, Count number) const {
     return *reinterpret_cast<Slot*>(machine_.slot(connection, number));

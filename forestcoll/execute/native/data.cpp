@@ -22,8 +22,7 @@ std::uint32_t mix(Random position, std::uint32_t rank) {
 }
 
 bool is_integer(Type type) {
-  return type != Type::float32 && type != Type::float16 && type != Type::bfloat16 &&
-         type != Type::float64 && type != Type::fp8;
+  return type >= Type::int8 && type <= Type::int64;
 }
 
 bool is_sum(Reduction op) { return op == Reduction::sum || op == Reduction::avg; }

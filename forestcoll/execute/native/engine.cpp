@@ -13,6 +13,7 @@ namespace forestcoll {
 namespace {
 
 constexpr Nanoseconds poll_interval = std::chrono::milliseconds(20);
+constexpr timespec poll_time{0, poll_interval.count()};
 constexpr Nanoseconds longest_nap = std::chrono::seconds(1);
 constexpr Amount pass_tile = 1 << 12;      // values, a multiple of a block's
 constexpr Amount average_tile = 1 << 18;  // bytes, a multiple of every element
@@ -94,9 +95,9 @@ void lay_out(Machine& m) {
     m.control = carver.array<Control>(1);
     m.blocks = carver.array<BlockState>(m.block_count());
     m.connections = carver.array<Connection>(m.plan.writers.size());
-    m.semaphores = carver.array<Semaphore>(m.plan.semaphores.size());
-    m.barriers = carver.array<Barrier>(m.plan.barriers);
-    m.inboxes = carver.array<Inbox>(m.options.ranks);
+    m.semaphores = carver.array<Counter>(m.plan.semaphores.size());
+    m.barriers = carver.array<Counter>(m.plan.barriers);
+    m.inboxes = carver.array<Counter>(m.options.ranks);
     m.team = carver.array<Team>(m.teams);
     m.queues = carver.array<Queue>(m.workers);
     m.rings = carver.array<Index>(Amount{m.block_count()} * each);
@@ -220,7 +221,7 @@ bool await_end(Machine& m, Word& word, std::uint32_t wanted, const Caller& calle
   for (;;) {
     const std::uint32_t seen = word.load();
     if (seen >= wanted) return true;
-    sleep_while(word, seen, &poll_interval);
+    sleep_while(word, seen, &poll_time);
     if (word.load() >= wanted) return true;
     if (caller.poll()) {
       result.status = Status::interrupted;

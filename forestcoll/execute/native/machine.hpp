@@ -83,13 +83,8 @@ using Word = std::atomic<std::uint32_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);
 
 // Sleeps while `word` is `seen`; returns early now and then, so callers look again.
-inline void sleep_while(Word& word, std::uint32_t seen, const Nanoseconds* limit = nullptr) {
-  timespec time{};
-  if (limit) {
-    time.tv_sec = limit->count() / 1'000'000'000;
-    time.tv_nsec = limit->count() % 1'000'000'000;
-  }
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, limit ? &time : nullptr, nullptr, 0);
+inline void sleep_while(Word& word, std::uint32_t seen, const timespec* limit = nullptr) {
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, limit, nullptr, 0);
 }
 
 inline void wake_sleepers(Word& word, int how_many = 1 << 30) {
@@ -148,17 +143,10 @@ struct alignas(64) Connection {
   Amount landing_bytes = 0;
 };
 
-struct alignas(64) Semaphore {
+// Of a semaphore, or of those who have come to a barrier, or of packets that have come to a rank: whoever
+// waits for some of them looks again when it has changed.
+struct alignas(64) Counter {
   std::atomic<Count> value{0};
-};
-
-struct alignas(64) Barrier {
-  std::atomic<Count> arrived{0};
-};
-
-// Packets that come to a rank: whoever waits for some looks again when the count has changed.
-struct alignas(64) Inbox {
-  std::atomic<Count> count{0};
 };
 
 struct alignas(64) Ticks {
@@ -228,9 +216,8 @@ struct Machine {
   Control* control = nullptr;
   BlockState* blocks = nullptr;
   Connection* connections = nullptr;
-  Semaphore* semaphores = nullptr;
-  Barrier* barriers = nullptr;
-  Inbox* inboxes = nullptr;  // per rank
+  Counter *semaphores = nullptr, *barriers = nullptr;
+  Counter* inboxes = nullptr;  // per rank
   Team* team = nullptr;
   Queue* queues = nullptr;     // per worker
   Index* rings = nullptr;      // the queues' entries

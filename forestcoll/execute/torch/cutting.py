@@ -141,12 +141,9 @@ class Cut:
         return (*(base + max(low, at // align * align) for at in inner), base + high)
 
 
-def job(rounds: RankRounds, cut: Cut) -> Job:
-    """The steps of a rank."""
-    return _Cutter(rounds, cut).job()
+class Cutter:
+    """Cuts a rank's rounds into steps."""
 
-
-class _Cutter:
     def __init__(self, rounds: RankRounds, cut: Cut) -> None:
         self.rounds, self.cut = rounds, cut
         self.borders: dict[Spot, tuple[int, ...]] = {}

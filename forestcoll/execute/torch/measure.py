@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from forestcoll.program import EVERYONE, Collective
 SHOWN = 4
 """Wrong elements of a rank that are described."""
 
-Act = Callable[[torch.Tensor, torch.Tensor], None]
+Act = Callable[[torch.Tensor, torch.Tensor], object]
 """Does the collective from an input to an output, which may be the same memory."""
 
 
@@ -67,15 +68,6 @@ class Measured:
     device: torch.device | str = "cpu"
 
 
-def by_plan(plan: Plan, op: str, group: Any = None) -> Act:
-    """The collective of a plan."""
-
-    def act(input_: torch.Tensor, output: torch.Tensor) -> None:
-        collectives.perform(plan, input_, output, op, group)
-
-    return act
-
-
 def measure(
     plan: Plan,
     size_bytes: int,
@@ -94,7 +86,7 @@ def measure(
     data = layout(plan.program, size_bytes, element)
     what = Measured(
         plan.collective,
-        by_plan(plan, op, group),
+        partial(collectives.perform, plan, op=op, group=group),
         dtype,
         op,
         plan.root,

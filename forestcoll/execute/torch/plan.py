@@ -13,7 +13,7 @@ from forestcoll import plans
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError
 from forestcoll.execute.torch import cutting
-from forestcoll.execute.torch.rounds import RankRounds, rank_rounds
+from forestcoll.execute.torch.rounds import Planner, RankRounds
 from forestcoll.program import Collective, Program
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
@@ -98,7 +98,7 @@ class Plan:
         rounds = self.rounds_of(rank, in_place=in_place)
         with self._lock:
             if key not in self._jobs:
-                self._jobs[key] = cutting.job(rounds, key[2])
+                self._jobs[key] = cutting.Cutter(rounds, key[2]).job()
             self._jobs.move_to_end(key)
             if len(self._jobs) > KEPT:
                 self._jobs.popitem(last=False)
@@ -116,14 +116,14 @@ class Plan:
         """
         most = max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
         cut = self._cut(most, element, self.count_slices(most * element), sizes)
-        return cutting.job(self.rounds_of(rank, in_place=False), cut)
+        return cutting.Cutter(self.rounds_of(rank, in_place=False), cut).job()
 
     def rounds_of(self, rank: int, *, in_place: bool) -> RankRounds:
         """What `rank` does, whatever the size; made once."""
         with self._lock:
             key = rank, in_place
             if key not in self._rounds:
-                self._rounds[key] = rank_rounds(self.flow, self.levels, rank, in_place=in_place)
+                self._rounds[key] = Planner(self.flow, self.levels, rank, in_place).plan()
             return self._rounds[key]
 
     def _cut(

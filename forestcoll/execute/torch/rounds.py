@@ -86,11 +86,6 @@ class RankRounds:
     slots: tuple[Slot, ...]
 
 
-def rank_rounds(flow: Dataflow, level: list[int], rank: int, *, in_place: bool) -> RankRounds:
-    """What `rank` does. In place, input and output overlap as NCCL defines it."""
-    return _Planner(flow, level, rank, in_place).plan()
-
-
 _Time = tuple[int, int]  # (round, moment); transfers last from moment 0 to 1, sums, copies follow
 _SENT = 1
 _FIRST_SUM = 2
@@ -105,7 +100,9 @@ class _Life:
     spot: Spot | None = None
 
 
-class _Planner:
+class Planner:
+    """Plans the rounds of `rank`. In place, input and output overlap as NCCL defines it."""
+
     def __init__(self, flow: Dataflow, level: list[int], rank: int, in_place: bool) -> None:
         self.flow, self.level, self.rank, self.in_place = flow, level, rank, in_place
         self.count = max(1, 1 + max(level, default=-1))
