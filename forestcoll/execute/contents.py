@@ -9,6 +9,7 @@ import ctypes
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,7 @@ SHOWN = 4  # wrong elements described per buffer
 HUGE = 4 << 20  # bytes from which large pages are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(NamedTuple):
     """One rank's memory. In place, input and output overlap as NCCL defines it."""
 
     input: Bytes

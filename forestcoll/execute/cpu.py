@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 import numpy as np
 
@@ -139,8 +139,7 @@ def run(
     return RunResult(rows, (*request.notes, *on_wire.notes(request), *notes), tuple(wrong))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(NamedTuple):
     """One call of `run`: everything that is the same in all modes."""
 
     request: Request
@@ -323,7 +322,7 @@ def _ask(
     flow = dataflow(program)
     check_told(flow)
     data = layout(program, request.wanted, request.data.element, flow.grain)
-    return replace(request, data=data, user=user._replace(flow=flow)), on_wire
+    return request._replace(data=data, user=user._replace(flow=flow)), on_wire
 
 
 def _check_slots(connections: int, slots: int, slot: int) -> None:

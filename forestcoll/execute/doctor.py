@@ -10,8 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.builds import cache_folder
@@ -27,8 +26,7 @@ PACKAGES = ("click", "networkx", "numpy", "ortools", "pydantic", "PyYAML", "rich
 COMPILERS = ("c++", "g++", "clang++")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the report."""
 
     what: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
@@ -42,8 +41,7 @@ class Asked(TypedDict, total=False):
     root: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One call of an engine's `run`: what runs, at which size, how often, and what is checked."""
 
     program: Program

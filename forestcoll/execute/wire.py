@@ -8,7 +8,8 @@ of 8 bits (e4m3) and the power of two that they are multiples of, 33 bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import UnsupportedError
@@ -24,8 +25,7 @@ WIRES = (*FLOATS, FP8)
 ACCUMULATES = ("float32",)
 
 
-@dataclass(frozen=True, slots=True)
-class WireType:
+class WireType(NamedTuple):
     """What the plan's buffers hold: the element's number for the engine, its bytes and values."""
 
     name: str
@@ -62,7 +62,7 @@ class WireType:
         own = request.data.element
         whole = PACKET_BYTES // element if has_packets(request.program) else values
         data = layout(request.program, request.wanted, own, whole)
-        return replace(request, data=data), made
+        return request._replace(data=data), made
 
     def lay_out(self, data: Layout) -> Layout:
         """How the caller's data lie in the plan's buffers."""

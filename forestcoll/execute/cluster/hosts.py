@@ -11,9 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Thread
-from typing import IO
+from typing import IO, NamedTuple
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, ExecutionError
@@ -29,8 +28,7 @@ PATIENCE = 10.0
 """Seconds that processes have to end by themselves once one has failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """A machine as ssh calls it, and how many processes it gets."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError
@@ -18,8 +18,7 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """Ports that are chosen by a job's number, where nobody names one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
+class Launcher(NamedTuple):
     """Variables by which a launcher tells a process its number, how many there are, and the job.
 
     `here`: how many processes are on this machine.
@@ -52,8 +51,7 @@ SLURM_NTASKS is of the whole job: a batch script has it as well, and there it st
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A process among those of its job, numbered from 0, and where process 0 awaits the others."""
 
     process: int

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.execute.deploy import stock
@@ -60,8 +60,7 @@ class Deployment:
 Plans = tuple[Plan, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A runtime: the format that it reads (None: both) and how plans are deployed there.
 
     `proof`: lines of its log that show that plans ran, with {name} and {file} of each plan;
@@ -73,11 +72,11 @@ class _Kind:
     format: PlanFormat | None
     environment: Environment
     check: str
-    more: tuple[str, ...] = ()
     proof: tuple[str, ...]
+    notes: Callable[[Plans, Places], list[str]]
+    more: tuple[str, ...] = ()
     each_call: str = ""
     clash: str = ""
-    notes: Callable[[Plans, Places], list[str]]
 
 
 def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:

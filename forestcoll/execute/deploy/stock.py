@@ -6,10 +6,9 @@ The proof is in the library's own log: what it says of every rank is what it was
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import PLAN_BYTES
@@ -39,8 +38,7 @@ NOTES: Final[dict[stock.Kind, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What a library is given: how many ranks each box has, per channel what the log says of each.
 
     `environment` with `$PLANS` for the folder that holds `files`.

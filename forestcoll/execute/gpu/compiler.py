@@ -9,10 +9,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.builds import build, cache_folder
@@ -33,8 +32,7 @@ COMPILERS = {
 """Variable that names another one, name, usual place, and what it is a part of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
+class Compiler(NamedTuple):
     """A compiler for GPUs. `version`: what it says of itself; `quick`: slow code, compiled soon."""
 
     platform: Platform

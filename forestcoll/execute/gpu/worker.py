@@ -9,11 +9,10 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +41,7 @@ PAGE = mmap.PAGESIZE
 GRACE = 10.0  # seconds for what was given up to end by itself
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What every process of a run is told. `kind`: the engine's numbers of type and operation."""
 
     program: Program

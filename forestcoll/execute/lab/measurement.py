@@ -15,9 +15,9 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
 from forestcoll.execute.lab.network import Network, scale_of
@@ -67,8 +67,7 @@ BUSY = 0.6
 """Share of the processors that ranks may take before the report says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """One schedule on the fabric. GB/s and bytes a second as nccl-tests counts them (algbw)."""
 
     name: str
@@ -88,8 +87,7 @@ class Measured:
         return self.measured / self.predicted
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """The plan first, then what it was measured against."""
 
     name: str
@@ -106,8 +104,7 @@ class Report:
         return float(plan.algbw / row.algbw), plan.measured / row.measured
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A schedule to measure: its program (None: gloo's own), ways, and shares of the data."""
 
     name: str
@@ -122,8 +119,7 @@ class Entry:
         return self.routes.algbw(self.loads)
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(NamedTuple):
     """How to measure. `rate`: Mbit/s that all ranks together can take in (0: DEFAULT_RATE a
     processor). Every schedule gets the data that take it `seconds` by prediction, or `size` bytes.
     `engine`: "cpu" or "torch", what runs programs where all blocks are alike.

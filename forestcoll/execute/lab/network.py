@@ -14,10 +14,10 @@ import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -99,8 +99,7 @@ def address(rank: int) -> str:
     return f"10.77.{rank // 250}.{rank % 250 + 1}"
 
 
-@dataclass(frozen=True, slots=True)
-class VethPair:
+class VethPair(NamedTuple):
     """A link and its way back, as one veth pair: node `a`'s end is `l<number>`, so is `b`'s."""
 
     number: int
@@ -134,8 +133,7 @@ def veth_pairs(graph: CapacityGraph, scale: Fraction) -> list[VethPair]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """What one node does with packets: by destination rank, or by source and destination."""
 
     to: dict[int, int]  # rank -> next node

@@ -14,11 +14,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
+from typing import NamedTuple
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.lab.network import Network, batch, inside, scale_of
@@ -50,8 +50,7 @@ Hop = tuple[str, str]
 """Ids of a node and the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """`path`: ids of all nodes from host to host; `weight`: its part of the data."""
 
     path: tuple[str, ...]
@@ -59,8 +58,7 @@ class Flow:
     weight: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """A run. `seconds`: of the slowest flow; `rates`: bits a second of each; `replaced`: seconds
     that changing routes took."""
 
@@ -70,8 +68,7 @@ class Trial:
     replaced: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """`predicted`: seconds of pinned flows; `mended`: with the link cut; `link`: bits a second of
     the slowest link between switches."""
 

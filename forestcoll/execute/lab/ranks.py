@@ -11,11 +11,10 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.cluster.group import Group
@@ -36,8 +35,7 @@ FORK_SERVER = ForkServer(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """What the ranks are to do: `program`, or (None) gloo's own allreduce or all-to-all."""
 
     program: Program | None
@@ -55,8 +53,7 @@ class Trial:
         return "out-of-place" if self.collective.transposes else "in-place"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one rank, or all together (the slowest counts), took; and wrong elements."""
 
     each: tuple[float, ...]  # seconds of each run
@@ -111,8 +108,7 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
                 outcomes.append(said)
         if failures:  # after who died: it is the reason, and its pipe has ended before others knew
             raise ExecutionError(failures[0])
-    return replace(
-        outcomes[0],  # there is a rank
+    return outcomes[0]._replace(  # there is a rank
         each=tuple(max(times) for times in zip(*(o.each for o in outcomes), strict=True)),
         processor=sum(o.processor for o in outcomes),
     )

@@ -9,7 +9,6 @@ and what would be empty is left out, at both ends alike.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,8 +53,7 @@ class Sum(NamedTuple):
     begin: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Messages to other ranks, from them, and what is added and copied when they are there."""
 
     sends: tuple[Message, ...]
@@ -77,8 +75,7 @@ class Step:
         return sum(m.length for m in both if len(m.ranges) > 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One rank's steps for one size; counts in elements."""
 
     steps: tuple[Step, ...]
@@ -91,8 +88,7 @@ Matrix = tuple[tuple[int, ...], ...]
 """Elements that each rank sends to each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """How the data is cut: `part` elements in each of `parts` parts (1, or one a rank).
 
     `sizes`: of an all-to-all whose blocks differ; `part` is then the largest buffer.

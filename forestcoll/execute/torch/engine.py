@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,8 +29,7 @@ TAG = 0x460000
 """The least of our messages', where the backend has tags: others' traffic does not meet them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(NamedTuple):
     """What a rank works on: flat and contiguous; scratch and the rest are the engine's own."""
 
     input: torch.Tensor

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -55,8 +54,7 @@ def join(timeout: float, command: str = "run PLAN --engine torch") -> torch.devi
     return device
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """What to run: `act` may be anything that does `collective` (a plan, or torch's own)."""
 
     collective: Collective

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,8 +15,7 @@ Numbers = Callable[[torch.Tensor, int, int], torch.Tensor]
 """(positions, rank, ranks) -> whole numbers whose reduction is exact in every type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(NamedTuple):
     """`combine` adds two tensors in the operator's sense.
 
     `finish`: what is done to each complete sum, given how many ranks have added to it. `scale`:
@@ -41,7 +39,7 @@ class Operator:
                 f"wire {wire}, accumulate {sums} of {dtype}: all are torch.float32, float16 or "
                 "bfloat16, accumulate float32 (fp8: 'forestcoll run --engine cpu' has it)"
             )
-        return replace(self, wire=wire, sums=sums or wire)
+        return self._replace(wire=wire, sums=sums or wire)
 
 
 def _ones_and_twos(k: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
@@ -86,7 +84,7 @@ def operator_of(op: Any) -> tuple[str, Operator]:
     bare = isinstance(op, dist.ReduceOp.RedOpType)  # which torch counts among ReduceOps
     if isinstance(op, dist.ReduceOp) and not bare and op == dist.ReduceOp.PREMUL_SUM:
         factor = float(op.__getstate__()[1])
-        return f"sum of {factor:.17g} times", replace(OPERATORS["sum"], scale=factor)
+        return f"sum of {factor:.17g} times", OPERATORS["sum"]._replace(scale=factor)
     if isinstance(op, str):
         name = op.lower()
     elif callable(op) and not bare:

@@ -61,8 +61,7 @@ class Local(NamedTuple):
     came: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """Transfers between two ranks are in the same order at both."""
 
     sends: tuple[Transfer, ...]
@@ -77,8 +76,7 @@ class Slot(NamedTuple):
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankRounds:
+class RankRounds(NamedTuple):
     """All that one rank does; every rank of a plan has the same number of rounds."""
 
     rank: int

@@ -9,9 +9,8 @@ not alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -50,8 +49,7 @@ def comm_hook(
     return hook
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Elements of a parameter from `low` on, the first of them at `at` in a part of the bucket."""
 
     low: int
