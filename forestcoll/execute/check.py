@@ -13,7 +13,6 @@ from forestcoll.program import (
     PUTS,
     RECEIVES,
     SENDS,
-    Pipeline,
     Program,
     Ref,
     ThreadBlock,
@@ -75,21 +74,20 @@ def _check_connections(program: Program) -> None:
     """One owner for each end of a connection, a partner for it, messages of equal size."""
     senders: Ends = {}
     receivers: Ends = {}
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            sent, received = _messages(block)
-            for peer, key, messages, owners, what in (
-                (block.send, (r, block.send, block.channel), sent, senders, "sends to"),
-                (block.recv, (block.recv, r, block.channel), received, receivers, "receives from"),
-            ):
-                if peer < 0 or not messages:
-                    continue
-                if key in owners:
-                    raise PlanError(
-                        f"rank {r}, thread block {b}: {what} rank {peer} on channel "
-                        f"{block.channel}, which thread block {owners[key][0]} does already"
-                    )
-                owners[key] = (b, messages)
+    for r, b, block in program.blocks():
+        sent, received = _messages(block)
+        for peer, key, messages, owners, what in (
+            (block.send, (r, block.send, block.channel), sent, senders, "sends to"),
+            (block.recv, (block.recv, r, block.channel), received, receivers, "receives from"),
+        ):
+            if peer < 0 or not messages:
+                continue
+            if key in owners:
+                raise PlanError(
+                    f"rank {r}, thread block {b}: {what} rank {peer} on channel "
+                    f"{block.channel}, which thread block {owners[key][0]} does already"
+                )
+            owners[key] = (b, messages)
     for side, (ends, others, what) in enumerate(
         ((senders, receivers, "sends to"), (receivers, senders, "receives from"))
     ):
@@ -113,8 +111,8 @@ def _check_connections(program: Program) -> None:
 def _messages(block: ThreadBlock) -> tuple[Messages, Messages]:
     """(step, chunks) of every message that is sent, and of every one that is received."""
     sent, received = [], []
-    for s, i in enumerate(block.steps):
-        if isinstance(i, Pipeline) or i.op not in SENDS | RECEIVES:
+    for s, i in block.instructions():
+        if i.op not in SENDS | RECEIVES:
             continue
         count = (i.src or i.dst)[0].count
         if i.op in SENDS:

@@ -118,20 +118,19 @@ def _completes(program: Program) -> Iterator[int]:
     parts: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for place, start, length in flow.completions:
         parts.setdefault(place, []).append((start, start + length))
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for s, step in enumerate(block.steps):
-                if isinstance(step, Pipeline):
-                    yield -1
-                for at, i in enumerate(step.body if isinstance(step, Pipeline) else (step,)):
-                    place = r, b, s, at
-                    begin = _begin(r, i, parts[place], flow.grain) if place in parts else -1
-                    if begin is None:
-                        raise UnsupportedError(
-                            f"epilogue: {where(r, b, s, i.op)} completes sums that are not all of "
-                            "its operand, in one piece of this rank's memory"
-                        )
-                    yield begin
+    for r, b, block in program.blocks():
+        for s, step in enumerate(block.steps):
+            if isinstance(step, Pipeline):
+                yield -1
+            for at, i in enumerate(step.body):
+                place = r, b, s, at
+                begin = _begin(r, i, parts[place], flow.grain) if place in parts else -1
+                if begin is None:
+                    raise UnsupportedError(
+                        f"epilogue: {where(r, b, s, i.op)} completes sums that are not all of "
+                        "its operand, in one piece of this rank's memory"
+                    )
+                yield begin
 
 
 def _begin(rank: int, i: Instruction, parts: list[tuple[int, int]], grain: int) -> int | None:

@@ -86,14 +86,13 @@ class Request(NamedTuple):
             raise PlanError(f"the plan serves none of these: {', '.join(wanted)}")
         element = _engine.element_bytes(type_)
         data = layout(program, size_bytes, element)
-        for r, rank in enumerate(program.ranks):
-            for b, block in enumerate(rank.thread_blocks):
-                for s, step in enumerate(block.steps):
-                    if isinstance(step, Pipeline) and step.unit_bytes % element:
-                        raise PlanError(
-                            f"rank {r}, thread block {b}, step {s}: a pipeline unit of "
-                            f"{step.unit_bytes} bytes splits elements of {element}"
-                        )
+        for r, b, block in program.blocks():
+            for s, step in enumerate(block.steps):
+                if isinstance(step, Pipeline) and step.unit_bytes % element:
+                    raise PlanError(
+                        f"rank {r}, thread block {b}, step {s}: a pipeline unit of "
+                        f"{step.unit_bytes} bytes splits elements of {element}"
+                    )
         root = root_of(program, root)
         launches = (warmup, iterations)
         return Request(program, size_bytes, data, dtype, op, root, chosen, launches, check, timeout)

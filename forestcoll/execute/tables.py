@@ -6,7 +6,7 @@ onesided style is a pair of semaphores: each end raises the other's and takes fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from forestcoll.common.errors import PlanError
 from forestcoll.execute import _engine
@@ -18,7 +18,6 @@ from forestcoll.program import (
     Buffer,
     Instruction,
     Op,
-    Pipeline,
     Program,
     Ref,
     ThreadBlock,
@@ -39,17 +38,17 @@ End = tuple[int, int, str, int]
 class Tables:
     """The tables (tables.hpp has their columns), and the way back from numbers to the plan."""
 
-    instructions: list[tuple[int, ...]] = field(default_factory=list)
-    operands: list[tuple[int, int, int, int]] = field(default_factory=list)
-    dependencies: list[tuple[int, int, int]] = field(default_factory=list)
-    names: list[int] = field(default_factory=list)
-    loops: list[tuple[int, int, int, int]] = field(default_factory=list)
-    blocks: list[tuple[int, ...]] = field(default_factory=list)
-    connections: list[tuple[int, int]] = field(default_factory=list)  # (writer, reader)
-    semaphores: list[int] = field(default_factory=list)  # initial values
-    takers: list[tuple[int, str]] = field(default_factory=list)  # of each: (rank, name)
-    barriers: list[int] = field(default_factory=list)  # of each: its rank
-    scratch: list[int] = field(default_factory=list)  # per rank: chunks that it needs
+    instructions: list[tuple[int, ...]]
+    operands: list[tuple[int, int, int, int]]
+    dependencies: list[tuple[int, int, int]]
+    names: list[int]
+    loops: list[tuple[int, int, int, int]]
+    blocks: list[tuple[int, ...]]
+    connections: list[tuple[int, int]]  # (writer, reader)
+    semaphores: list[int]  # initial values
+    takers: list[tuple[int, str]]  # of each: (rank, name)
+    barriers: list[int]  # of each: its rank
+    scratch: list[int]  # per rank: chunks that it needs
 
 
 def build(program: Program) -> Tables:
@@ -60,7 +59,7 @@ def build(program: Program) -> Tables:
 class _Builder:
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.tables = Tables(scratch=[0] * program.n)
+        self.tables = Tables([], [], [], [], [], [], [], [], [], [], [0] * program.n)
         self.first_block: list[int] = []
         self.channels: dict[End, int] = {}
         self.first_semaphore: list[int] = []
@@ -74,23 +73,21 @@ class _Builder:
             self.first_block.append(total)
             total += len(rank.thread_blocks)
         self.number_semaphores()
-        for r, rank in enumerate(ranks):
-            for b, block in enumerate(rank.thread_blocks):
-                self.add_block(r, b, block)
+        for r, b, block in self.program.blocks():
+            self.add_block(r, b, block)
         if self.program.double_scratch:  # where the second half begins, all of it decides
             t.scratch = [rank.scratch_chunks for rank in ranks]
         return t
 
     def number_semaphores(self) -> None:
         t = self.tables
-        for r, rank in enumerate(self.program.ranks):
-            for block in rank.thread_blocks:
-                for c in block.channels:
-                    end = r, c.peer, c.kind, c.index
-                    if end not in self.channels:
-                        self.channels[end] = len(self.channels)
-                        name = f"a signal from rank {c.peer} on {c.kind} channel {c.index}"
-                        t.takers.append((r, name))
+        for r, _, block in self.program.blocks():
+            for c in block.channels:
+                end = r, c.peer, c.kind, c.index
+                if end not in self.channels:
+                    self.channels[end] = len(self.channels)
+                    name = f"a signal from rank {c.peer} on {c.kind} channel {c.index}"
+                    t.takers.append((r, name))
         t.semaphores = [0] * len(self.channels)
         for r, rank in enumerate(self.program.ranks):
             self.first_semaphore.append(len(t.semaphores))
@@ -103,7 +100,7 @@ class _Builder:
         Ends that no instruction uses may lack a partner, or share one.
         """
         used = RECEIVES if side else SENDS
-        if not any(not isinstance(i, Pipeline) and i.op in used for i in block.steps):
+        if not any(i.op in used for _, i in block.instructions()):
             return -1
         ends = self.tables.connections
         number = self.connections.setdefault((key[0], key[1], key[2]), len(ends))

@@ -106,7 +106,7 @@ def _check_instructions(program: Program, sizes: ChunkCounts) -> None:
             for s, step in enumerate(block.steps):
                 if isinstance(step, Pipeline):
                     _refuse(where(r, b, s), _pipeline_fault(program, step))
-                for i in step.body if isinstance(step, Pipeline) else (step,):
+                for i in step.body:
                     if id(i) in here:
                         continue
                     packets |= i.op in PACKETS

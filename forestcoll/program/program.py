@@ -67,6 +67,11 @@ class Instruction:
     part: tuple[int, int] = (0, 1)  # (index, size): does this slice of every operand's whole range
     switches: tuple[int, ...] = ()  # onesided: indices into this thread block's `switches`
 
+    @property
+    def body(self) -> tuple[Instruction, ...]:
+        """The instructions of a step that is no loop: it alone."""
+        return (self,)
+
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -128,11 +133,7 @@ class ThreadBlock:
 
     def instructions(self) -> list[tuple[int, Instruction]]:
         """(step, instruction) of all; bodies of pipelines have their step."""
-        return [
-            (s, i)
-            for s, step in enumerate(self.steps)
-            for i in (step.body if isinstance(step, Pipeline) else (step,))
-        ]
+        return [(s, i) for s, step in enumerate(self.steps) for i in step.body]
 
     def operands(self, rank: int, i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
         """What an instruction of this block of `rank` reads and writes, behind switches too."""
@@ -283,12 +284,17 @@ class Program(Shown):
         """Whether switches copy or add."""
         return any(i.op in FABRIC for *_, i in self.instructions())
 
-    def instructions(self) -> Iterator[tuple[int, int, int, Instruction]]:
-        """(rank, thread block, step, instruction) of all; bodies of pipelines have their step."""
+    def blocks(self) -> Iterator[tuple[int, int, ThreadBlock]]:
+        """(rank, number in it, thread block) of all."""
         for r, rank in enumerate(self.ranks):
             for b, block in enumerate(rank.thread_blocks):
-                for s, i in block.instructions():
-                    yield r, b, s, i
+                yield r, b, block
+
+    def instructions(self) -> Iterator[tuple[int, int, int, Instruction]]:
+        """(rank, thread block, step, instruction) of all; bodies of pipelines have their step."""
+        for r, b, block in self.blocks():
+            for s, i in block.instructions():
+                yield r, b, s, i
 
     def edit(self, change: Callable[[int, Instruction], Instruction | None]) -> Program:
         """The program with what `change` makes of each rank's instructions; None leaves one out.
@@ -298,8 +304,7 @@ class Program(Shown):
 
         def edit_steps(rank: int, steps: tuple[Step, ...]) -> Iterator[Step]:
             for step in steps:
-                parts = step.body if isinstance(step, Pipeline) else (step,)
-                kept = [i for part in parts if (i := change(rank, part)) is not None]
+                kept = [i for part in step.body if (i := change(rank, part)) is not None]
                 if kept:
                     yield (
                         replace(step, body=tuple(kept)) if isinstance(step, Pipeline) else kept[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from forestcoll.program import FUSED, Instruction, Program, Protocol, Style
+from forestcoll.program import FUSED, Program, Protocol, Style
 from forestcoll.program.program import Once
 
 PlanFormat = Literal["msccl-xml", "mscclpp-json"]
@@ -226,10 +226,9 @@ def runtime_of(program: Program) -> Target:
 
     RCCL if it runs there: what it runs, msccl-executor-nccl runs too, and its messages are longer.
     """
-    ranks = [rank.thread_blocks for rank in program.ranks]
-    steps = (step for blocks in ranks for block in blocks for step in block.steps)
-    fused = any(step.op in FUSED for step in steps if isinstance(step, Instruction))
-    return RCCL if max(map(len, ranks), default=0) <= RCCL.loader_blocks and not fused else MSCCL
+    fused = any(i.op in FUSED for *_, i in program.instructions())
+    most = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
+    return RCCL if most <= RCCL.loader_blocks and not fused else MSCCL
 
 
 def runtime_on(program: Program, topology: str) -> Target:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
-from forestcoll.program import Buffer, Instruction, Pipeline, Program
+from forestcoll.program import Buffer, Program
 from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts
 from forestcoll.program.program import where
 from forestcoll.verify.columns import BUFFERS
@@ -38,8 +38,7 @@ class Faults:
         """Returns an instruction's place: `rank 0, thread block 1, step 2 (recv)`."""
         rank, block, number, at = place
         step = self.program.ranks[rank].thread_blocks[block].steps[number]
-        i: Instruction = step.body[at] if isinstance(step, Pipeline) else step
-        return where(rank, block, number, i.op)
+        return where(rank, block, number, step.body[at].op)
 
     def event(self, event: Event) -> str:
         """Returns the place of an event, or whose caller it is."""

@@ -18,7 +18,6 @@ from forestcoll.program import (
     RECEIVES,
     SENDS,
     Channel,
-    Instruction,
     Op,
     Program,
 )
@@ -67,31 +66,30 @@ def end_of(rank: int, channel: Channel) -> End:
 
 def _check_connections(program: Program) -> Faults:
     ways: tuple[dict[Connection, _Messages], dict[Connection, _Messages]] = {}, {}
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for way, peer, key, ops, verb in (
-                (ways[0], block.send, (r, block.send, block.channel), SENDS, "sends to"),
-                (ways[1], block.recv, (block.recv, r, block.channel), RECEIVES, "receives from"),
-            ):
-                if peer == -1:
-                    continue
-                if key in way:
-                    yield PlanError(
-                        f"rank {r}, thread block {b}: {verb} rank {peer} on channel {key[2]}, as "
-                        f"thread block {way[key][0]} does already; a connection belongs to one "
-                        "thread block",
-                        rule="XML-CONNECTION-SHARED",
-                        at=(r, b),
-                    )
-                else:
-                    way[key] = (
-                        b,
-                        [
-                            ((r, b, s, i.op), (*i.src, *i.dst)[0].count)
-                            for s, i in enumerate(block.steps)
-                            if isinstance(i, Instruction) and i.op in ops
-                        ],
-                    )
+    for r, b, block in program.blocks():
+        for way, peer, key, ops, verb in (
+            (ways[0], block.send, (r, block.send, block.channel), SENDS, "sends to"),
+            (ways[1], block.recv, (block.recv, r, block.channel), RECEIVES, "receives from"),
+        ):
+            if peer == -1:
+                continue
+            if key in way:
+                yield PlanError(
+                    f"rank {r}, thread block {b}: {verb} rank {peer} on channel {key[2]}, as "
+                    f"thread block {way[key][0]} does already; a connection belongs to one "
+                    "thread block",
+                    rule="XML-CONNECTION-SHARED",
+                    at=(r, b),
+                )
+            else:
+                way[key] = (
+                    b,
+                    [
+                        ((r, b, s, i.op), (*i.src, *i.dst)[0].count)
+                        for s, i in block.instructions()
+                        if i.op in ops
+                    ],
+                )
     for key in sorted(ways[0].keys() | ways[1].keys()):
         yield from _check_messages(key, *(way.get(key, (-1, [])) for way in ways))
 
@@ -194,31 +192,30 @@ def _check_channels(program: Program, signalled: _Table, awaited: _Table) -> Fau
     signals: dict[End, Use] = {}
     waits: dict[End, Use] = {}
     ends: set[End] = set()
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            own = [end_of(r, c) for c in block.channels]
-            if len(set(own)) != len(own):
-                yield PlanError(
-                    f"rank {r}, thread block {b}: lists a channel twice",
-                    rule="MPP-CHANNEL-TWICE",
-                    at=(r, b),
-                )
-            ends.update(own)
-            for table, uses, verb in (
-                (signals, signalled, "signals"),
-                (waits, awaited, "waits on"),
-            ):
-                for index, use in uses.get((r, b), ()):
-                    if not 0 <= index < len(own):
-                        continue  # the structure's check refuses it
-                    before = table.setdefault(own[index], use)
-                    if before.block != b:
-                        yield PlanError(
-                            f"{where(*use.at)}: {verb} its {_channel(own[index])}, as thread block "
-                            f"{before.block} does; one thread block must own that",
-                            rule="MPP-CHANNEL-SHARED",
-                            at=use.at,
-                        )
+    for r, b, block in program.blocks():
+        own = [end_of(r, c) for c in block.channels]
+        if len(set(own)) != len(own):
+            yield PlanError(
+                f"rank {r}, thread block {b}: lists a channel twice",
+                rule="MPP-CHANNEL-TWICE",
+                at=(r, b),
+            )
+        ends.update(own)
+        for table, uses, verb in (
+            (signals, signalled, "signals"),
+            (waits, awaited, "waits on"),
+        ):
+            for index, use in uses.get((r, b), ()):
+                if not 0 <= index < len(own):
+                    continue  # the structure's check refuses it
+                before = table.setdefault(own[index], use)
+                if before.block != b:
+                    yield PlanError(
+                        f"{where(*use.at)}: {verb} its {_channel(own[index])}, as thread block "
+                        f"{before.block} does; one thread block must own that",
+                        rule="MPP-CHANNEL-SHARED",
+                        at=use.at,
+                    )
     for end in sorted(signals.keys() | {other_end(end) for end in waits}):
         signal, wait = signals.get(end), waits.get(other_end(end))
         if not (signal and wait and signal.times == wait.times):

@@ -70,17 +70,16 @@ def check_structure(program: Program) -> None:
             f"MSCCL++ JSON holds onesided programs; this one is {program.style} "
             f"(MSCCL XML holds those)"
         )
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for channel in block.channels:
-                if channel.index > MAX_INDEX:
-                    raise PlanError(
-                        f"{where(r, b)}: channel number {channel.index} to rank {channel.peer}; at "
-                        f"most {MAX_INDEX + 1} run side by side, counted from 0"
-                    )
-            for s, instruction in block.instructions():
-                for fault in _faults(block, instruction):
-                    raise PlanError(f"{where(r, b, s)}: {fault}")
+    for r, b, block in program.blocks():
+        for channel in block.channels:
+            if channel.index > MAX_INDEX:
+                raise PlanError(
+                    f"{where(r, b)}: channel number {channel.index} to rank {channel.peer}; at "
+                    f"most {MAX_INDEX + 1} run side by side, counted from 0"
+                )
+        for s, instruction in block.instructions():
+            for fault in _faults(block, instruction):
+                raise PlanError(f"{where(r, b, s)}: {fault}")
 
 
 def _faults(block: ThreadBlock, step: Instruction) -> Iterator[str]:
@@ -136,8 +135,7 @@ def check_limits(program: Program, target: Target) -> None:
     of = [place.node for place in places(program.names, program.n).places]
     far = {  # with ports to other nodes
         r
-        for r, rank in enumerate(program.ranks)
-        for block in rank.thread_blocks
+        for r, _, block in program.blocks()
         for channel in block.channels
         if channel.kind == "port" and of[channel.peer] != of[r]
     }
@@ -247,11 +245,10 @@ def largest_size(program: Program) -> int:
         max(r.input_chunks, r.output_chunks, r.scratch_chunks * factor) for r in program.ranks
     )
     chunk = (2**32 - 1) // most
-    for rank in program.ranks:
-        for block in rank.thread_blocks:
-            for step in block.steps:
-                if isinstance(step, Pipeline):
-                    chunk = min(chunk, (2**16 - 1) * step.unit_bytes // step.chunks)
+    for *_, block in program.blocks():
+        for step in block.steps:
+            if isinstance(step, Pipeline):
+                chunk = min(chunk, (2**16 - 1) * step.unit_bytes // step.chunks)
     return chunk // ALIGNMENT * ALIGNMENT * total
 
 
