@@ -43,7 +43,7 @@ from forestcoll.ui.cli.options import (
     option,
     request_options,
 )
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
@@ -501,7 +501,7 @@ def lab(
     graph = CapacityGraph.from_topology(topology)
     program = None
     if plan:
-        with guard(plan, size_of(plan)):
+        with guard(plan):
             program = plans.read_plan(Path(plan))
     kind = collective or (program.collective.value if program is not None else "allreduce")
     if text is not None and kind == "alltoall" and collective is None:

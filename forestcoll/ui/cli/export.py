@@ -30,7 +30,7 @@ from forestcoll.ui.cli.options import (
     output_option,
     place,
 )
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
@@ -317,8 +317,8 @@ def deploy(
     from forestcoll.ui.report import plans as words
 
     folder = _folder(output)
-    size = size_of(*plans, *(file for folder in plans for file in Path(folder).glob("*")))
-    with show_progress("reading plans"), guard("the plans", size):
+    inside = (file for folder in plans for file in Path(folder).glob("*"))
+    with show_progress("reading plans"), guard("the plans", *plans, *inside):
         deployed = deployment.deploy([Path(p) for p in plans], runtime)
     written: list[Path] = []
     if folder is not None:

@@ -19,7 +19,7 @@ from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.request import Request
 from forestcoll.ui.cli import messages, writing
 from forestcoll.ui.cli.options import EDITS, FORCE, SET, Machine, Several, output_option, place
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
@@ -343,7 +343,7 @@ def _forest_beside(program: Program, plan: Path, topology: Topology | None) -> F
     if beside is None:
         return None
     try:
-        with guard(str(beside), size_of(beside)):
+        with guard(beside):
             forest = predict.forest_of(program, beside)
     except PlanError as error:
         if topology is None:

@@ -22,7 +22,7 @@ from forestcoll.compile import request as requests
 from forestcoll.compile.request import OPTIONS, Request
 from forestcoll.program import BY_TREES, targets
 from forestcoll.ui.cli import hints, messages
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 from forestcoll.ui.cli.types import FiniteRange, type_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def load(name: str, settings: Mapping[str, str]) -> Topology:
     """
     from forestcoll.topology import catalog
 
-    with guard(name, size_of(name)):
+    with guard(name):
         topology = catalog.load(name, settings)
     for text in topology.notes:
         messages.note(text)

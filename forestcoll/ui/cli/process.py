@@ -169,9 +169,10 @@ def hold() -> Iterator[Held]:
 
 
 @contextmanager
-def guard(source: str, size: int) -> Iterator[None]:
-    """Within: ForestCollError once `source`, of `size` bytes, costs more than a file of it may.
+def guard(source: str | Path, *parts: int | str | Path | None) -> Iterator[None]:
+    """Within: ForestCollError once `source` costs more than a file of its size may.
 
+    `parts`: bytes, and files whose bytes count, in place of those of `source`.
     Does nothing in other threads than the main one, which alone gets signals, and within another
     guard, which then counts.
     """
@@ -179,21 +180,22 @@ def guard(source: str, size: int) -> Iterator[None]:
     if not main or signal.getitimer(signal.ITIMER_PROF)[0]:
         yield
         return
-    parts = max(1, -(-size // MEGABYTE))
+    size = sum(part if isinstance(part, int) else _size_of(part) for part in parts or (source,))
+    allowed = max(1, -(-size // MEGABYTE))
     began, before = time.process_time(), memory()
     watching = True
 
     def look(number: int, frame: FrameType | None) -> None:
         if not watching:
             return
-        if time.process_time() - began > SECONDS * parts:
+        if time.process_time() - began > SECONDS * allowed:
             raise ForestCollError(
-                f"{source}: takes more than {SECONDS * parts} s of processor time to check, too "
+                f"{source}: takes more than {SECONDS * allowed} s of processor time to check, too "
                 f"long for {size:,} bytes {SECONDS.note}"
             )
-        if memory() - before > MEMORY * parts:
+        if memory() - before > MEMORY * allowed:
             raise ForestCollError(
-                f"{source}: takes more than {MEMORY * parts >> 20:,} MiB of memory to check, too "
+                f"{source}: takes more than {MEMORY * allowed >> 20:,} MiB of memory to check, too "
                 f"much for {size:,} bytes {MEMORY.note}"
             )
 
@@ -209,15 +211,12 @@ def guard(source: str, size: int) -> Iterator[None]:
             signal.signal(signal.SIGPROF, earlier)
 
 
-def size_of(*names: str | Path) -> int:
-    """Bytes of the files of these names together; what is no file counts nothing."""
-    total = 0
-    for name in names:
-        try:
-            total += os.stat(name).st_size
-        except (OSError, ValueError):  # missing; a name that no file can have
-            continue
-    return total
+def _size_of(name: str | Path | None) -> int:
+    """Bytes of a file; what is none counts nothing."""
+    try:
+        return 0 if name is None else os.stat(name).st_size
+    except (OSError, ValueError):  # missing; a name that no file can have
+        return 0
 
 
 def memory() -> int:

@@ -25,7 +25,7 @@ from forestcoll.ui.cli.options import (
     option,
     place,
 )
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
@@ -217,7 +217,7 @@ def predict(program: Program, source: str, topology: Topology | None) -> Predict
     beside = predictions.forest_beside(Path(source))
     if topology is not None:
         return predictions.by_topology(program, topology, beside)
-    with guard(source, size_of(*([beside] if beside else []))):
+    with guard(source, beside):
         prediction, why = predictions.beside(program, Path(source))
     if prediction is None:
         kind = "forest" if program.collective.phases else "routes"

@@ -36,7 +36,7 @@ from forestcoll.ui.cli.options import (
     place,
     usage,
 )
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def show(
     if source:
         put(catalog.source(name))
         return
-    with guard(name, size_of(name)):
+    with guard(name):
         expanded = catalog.load(name, machine.settings)  # its notes are in the table
     about = catalog.describe(name) if name.removesuffix(".yaml") in catalog.names() else ""
     answer(topologies.topology_facts(expanded, about))
@@ -170,7 +170,7 @@ def import_(
 
     sink.prepare()
     given = usage(_with_options, settings, machine=machine, hosts=hosts, ports=ports)
-    with guard(sources[0], size_of(*sources)):
+    with guard(sources[0], *sources):
         imported = import_topology.import_files(sources, given, form or "", port)
     _finish(imported, f"forestcoll topology import {' '.join(sources)}", sink)
 
@@ -207,7 +207,7 @@ def compose(
     sink.prepare()
     number = None if boxes is None else str(boxes)
     given = usage(_with_options, settings, boxes=number, hosts=hosts, ports=ports)
-    with guard(machine, size_of(machine, fabric)):
+    with guard(machine, machine, fabric):
         cluster = import_topology.compose_cluster(machine, fabric, given, port)
     _finish(cluster, f"forestcoll topology compose {machine} --fabric {fabric}", sink)
 
@@ -309,7 +309,7 @@ def calibrate(
 
     sink.prepare()
     nominal = load(name, settings)
-    with guard(measured, size_of(measured)):
+    with guard(measured):
         fitted = fit(nominal, load_measurement(read_text(measured), measured), tolerance / 100)
     report(topologies.calibration(fitted), err=sink.path is None)
     notes = (*fitted.notes, *topologies.odd_pairs(fitted))

@@ -23,7 +23,7 @@ from forestcoll.program import Program
 from forestcoll.study import predict
 from forestcoll.ui.cli.files import Sink
 from forestcoll.ui.cli.messages import as_json, note, print_json, put, show_progress
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 from forestcoll.ui.report import facts, runs, words
 from forestcoll.verify.dataflow import dataflow
 from forestcoll.verify.rounding import UNITS, error_bound, roundings
@@ -178,7 +178,7 @@ def _jobs(plan: Path, options: Options) -> list[_Job]:
     if not plan.is_dir():
         if options["form"]:
             raise click.UsageError("--format is for a plan set, a folder")
-        with guard(str(plan), size_of(plan)):
+        with guard(plan):
             program = plans.read_plan(plan)
         return [_Job(str(plan), program, _prediction(program, plan, options), sizes)]
     from forestcoll.compile import plan_set
@@ -192,7 +192,7 @@ def _jobs(plan: Path, options: Options) -> list[_Job]:
     jobs = []
     chosen = plan_set.choose_plans(plan, sizes, element_bytes(options["dtype"]), options["form"])
     for each in chosen:
-        with guard(str(each.file), len(each.text)):
+        with guard(each.file, len(each.text)):
             program = plans.loads(each.text, source=str(each.file))
         prediction = _prediction(program, each.file, options, each.forest)
         jobs.append(_Job(str(each.file), program, prediction, list(each.sizes), each.notes, True))

@@ -36,7 +36,7 @@ from forestcoll.ui.cli.messages import (
     show_progress,
 )
 from forestcoll.ui.cli.options import HOLDS
-from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.process import guard
 from forestcoll.ui.cli.writing import explain_remains
 from forestcoll.ui.report import facts, plans, words
 from forestcoll.verify import simulate
@@ -102,11 +102,11 @@ class Verifier:
         forest = None
         with ExitStack() as stack, show_progress(f"verifying {source}"):
             text = files.read_text(source)
-            size = len(text)  # and what lies beside it, where it names that
+            named: list[Path] = []  # what lies beside it
             if source != "-" and "forestcoll.groups/" in text[:4096]:
                 beside = Path(source).parent.glob("*.json")
-                size += size_of(*(path for path in beside if f'"{path.name}"' in text))
-            stack.enter_context(guard(source, size))
+                named += [path for path in beside if f'"{path.name}"' in text]
+            stack.enter_context(guard(source, len(text), *named))
             kind = stock.kind_of(text)
             is_plan = kind is None and verdicts.is_plan(text)
             if is_plan:
@@ -203,12 +203,12 @@ class Verifier:
                 f"{path}: no {plan_set.INDEX} of a plan set and no {what} in it; name a file, or a "
                 "directory with some"
             )
-        size = size_of(*path.glob("*"), *path.glob("*/*"))
-        with show_progress(f"verifying {source}"), guard(source, size):
+        inside = [*path.glob("*"), *path.glob("*/*")]
+        with show_progress(f"verifying {source}"), guard(source, *inside):
             verdict = plan_set.check(path)
         rows, text = [], ""
         try:
-            with show_progress(f"simulating {source}"), guard(source, size):
+            with show_progress(f"simulating {source}"), guard(source, *inside):
                 for plan in verdict.plans if self.simulated else ():
                     low, high = plan.stated.min_bytes, plan.stated.max_bytes
                     made_from = plan.graph if plan.made_from is None else plan.made_from
@@ -294,10 +294,9 @@ class Verifier:
         if quiet() and not as_json():
             return None, None
         beside = predict.forest_beside(Path(source))
-        size = size_of(source, *([beside] if beside else []))
         band, figures, text = None, None, ""
         try:
-            with show_progress(f"simulating {source}"), guard(source, size):
+            with show_progress(f"simulating {source}"), guard(source, source, beside):
                 if not isinstance(what, Program):
                     figures = figures_of(what)
                     if self.simulated and what.n <= simulate.RANKS:
