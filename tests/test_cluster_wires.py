@@ -109,8 +109,8 @@ MISTAKES = {
         "connection, taken + (IS ? taken % 2 : 0)}",
     ),
     "a credit wakes nobody": (
-        "notify(m, -1, m.plan.writers[object], &m.connections[object].taken);",
-        "if (!(IS)) notify(m, -1, m.plan.writers[object], &m.connections[object].taken);",
+        "notify(m, -1, (posted ? m.plan.readers",
+        "if (posted || !(IS)) notify(m, -1, (posted ? m.plan.readers",
     ),
     "a signal counts twice": (
         "= ++told_[peer][before + effect.object];",
@@ -118,8 +118,8 @@ MISTAKES = {
     ),
     "signals add up what was told before": ("heard += more;", "heard += IS ? 0 : more;"),
     "an older number replaces a newer one": (
-        "Count seen = number.load();",
-        "Count seen = number.load();\n  if (IS) return number.store(value);",
+        "Count seen = present.load();",
+        "Count seen = present.load();\n      if (IS) present.store(seen = value);",
     ),
     "what is read from elsewhere is not waited for": (
         "fetches_[block].fetch_add(1);",
