@@ -26,6 +26,7 @@ from forestcoll.execute import cpu
 from forestcoll.lower.alltoall.filling import blocks_for, fill, shares_of
 from forestcoll.lower.alltoall.lowering import Flow, Lanes, lower, transfers_of, write_out
 from forestcoll.lower.limits import BLOCK
+from forestcoll.lower.schedule import read
 from forestcoll.plans.lint import lint
 from forestcoll.program import Buffer, Collective, Op, Program, Protocol
 from forestcoll.program.ops import SIGNALS, WAITS
@@ -129,10 +130,11 @@ def test_in_what_order_scratch_lies() -> None:
     flows = [Flow((s, 3, 4, 5), 0, 1) for s in (0, 1, 2)]
     transfers, scratch = transfers_of(flows, 6, 1, 71)
     assert scratch == [0, 0, 0, 3, 3, 0]
-    middle = [m for m in transfers if (m.src, m.dst) == (3, 4)]
-    assert [(m.count, m.source.buffer, m.level) for m in middle] == [(3, Buffer.SCRATCH, 1)]
-    last = [m for m in transfers if m.dst == 5]
-    assert [(m.count, m.total.buffer) for m in last] == [(3, Buffer.OUTPUT)]
+    messages = read(transfers)
+    middle = [m for m in messages if (m.src, m.dst) == (3, 4)]
+    assert [(m.chunks, m.source.buffer, m.level) for m in middle] == [(3, Buffer.SCRATCH, 1)]
+    last = [m for m in messages if m.dst == 5]
+    assert [(m.chunks, m.total.buffer) for m in last] == [(3, Buffer.OUTPUT)]
 
 
 @pytest.mark.parametrize(("target", "most"), [(RCCL, 2), (MSCCLPP, 3)])

@@ -35,7 +35,7 @@ if not (KERNEL / "relays").exists():  # an installed package has no sources besi
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "graph" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
 ELSEWHERE = {"module", "tree_paths", "rehanging", "local_search", "edge_colouring"}
-ELSEWHERE |= {"list_scheduling", "fifo_blocks", "onesided_blocks"}
+ELSEWHERE |= {"list_scheduling", "transfers", "fifo_blocks", "onesided_blocks"}
 """Files that need Python, or that the probe does not ask."""
 
 FLAGS = ("-std=c++20", "-O0", "--coverage", "-pthread", f"-I{KERNEL}")

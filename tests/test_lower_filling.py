@@ -29,12 +29,21 @@ from forestcoll.compile.search import (
     search,
     slice_pipelines,
 )
-from forestcoll.lower import lower, usage
-from forestcoll.lower.fifo import Port, match_ports, share_sums, sum_of
+from forestcoll.graph.kernel import _kernel
+from forestcoll.lower import fifo, lower, usage
+from forestcoll.lower.fifo import Port, match_ports
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.limits import Limits, hardest
 from forestcoll.lower.onesided import Spread, blocks_of, forks
-from forestcoll.lower.schedule import Transfer, early_copies, links_of, schedule
+from forestcoll.lower.schedule import (
+    Transfer,
+    channels_of,
+    early_copies,
+    links_of,
+    read,
+    schedule,
+    transfers_of,
+)
 from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline, Program
 from forestcoll.program.targets import MSCCLPP, RCCL, Target, sms_of
@@ -227,14 +236,17 @@ def test_sums_leave_the_lists_of_those_that_receive_where_these_are_full() -> No
 def test_adders_share_the_sums_of_one_tree() -> None:
     forest = solved("dgx-a100", Collective.REDUCE, boxes=2)
     chunks = layout(forest, 8)
-    messages = schedule(
-        chunks, early_copies(chunks), links_of(forest), most=1, block=None, apart=True
-    ).transfers
-    adders = share_sums(chunks.n, messages, 20)
+    links, early = links_of(forest), early_copies(chunks)
+    transfers = transfers_of(chunks, 1, early, "phases")
+    schedule(transfers, links, channels_of(chunks, transfers, links, None))
+    blocks = _kernel.FifoBlocks(transfers, chunks.inputs, chunks.output_chunks, False, fifo._WORDS)
+    counts, adders = blocks.add_apart(20)
     parts: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
-    for message in messages:
-        parts[message.dst, adders.number[sum_of(message)]].append(message)
-    assert len(parts) == sum(adders.counts)
+    adder_of = {}
+    for message, adder in zip(read(transfers), adders, strict=True):
+        parts[message.dst, adder].append(message)
+        assert adder_of.setdefault((message.dst, message.total), adder) == adder
+    assert len(parts) == sum(counts)
     assert max(map(len, parts.values())) <= 20
     assert all(len({m.group for m in own}) == 1 for own in parts.values())  # of one tree
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +18,8 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import fifo, lower, schedule, usage
 from forestcoll.lower.layout import Layout, RankTree, layout
-from forestcoll.lower.schedule import Transfer, early_copies
-from forestcoll.program import Buffer, Collective, Ref
+from forestcoll.lower.schedule import ADD, FINAL, OPEN, Transfer, early_copies
+from forestcoll.program import Collective
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
@@ -29,9 +28,6 @@ from forestcoll.verify import simulate, verify
 pytestmark = pytest.mark.usefixtures("links_alone")
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
-
-
-NOWHERE = Ref(Buffer.INPUT, 0, 1)
 
 
 Problem = tuple[list[int], list[list[int]], list[list[int]], list[list[int]]]
@@ -72,17 +68,21 @@ def test_a_schedule_holds_lanes_and_needs(problem: Problem) -> None:
     assert all(any(s <= t < e for s, e in zip(starts, ends, strict=True)) for t in range(max(ends)))
 
 
-def test_sums_are_scheduled_as_closely_as_broadcasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def scheduled(
+    chunks: Layout, links: schedule.Links
+) -> tuple[list[Transfer], tuple[list[int], float]]:
+    """Transfers of one chunk each, and what their schedule says of them."""
+    transfers = schedule.transfers_of(chunks, 1, early_copies(chunks), "phases")
+    channels = schedule.channels_of(chunks, transfers, links, None)
+    order = schedule.schedule(transfers, links, channels)
+    return schedule.read(transfers), order
+
+
+def test_sums_are_scheduled_as_closely_as_broadcasts() -> None:
     """The longest chain of what follows first, by itself, leaves a fifth of the time idle here."""
-    asked = []
-    kernel = SimpleNamespace(schedule=lambda *some: asked.append(some) or _kernel.schedule(*some))
-    monkeypatch.setattr(schedule, "_kernel", kernel)
     forest = forest_file.load(SCHEDULES / "mi250-1" / "reduce-scatter.forest.json")
     chunks = layout(forest)
-    schedule.schedule(
-        chunks, early_copies(chunks), schedule.links_of(forest), most=1, block=None, apart=True
-    )
-    _, stretch = _kernel.schedule(*asked[0])
+    _, (_, stretch) = scheduled(chunks, schedule.links_of(forest))
     assert 1 <= stretch <= 1.03
 
 
@@ -104,9 +104,9 @@ def test_equal_messages_go_to_partner_after_partner(
     star = RankTree(2, "broadcast", 0, 1, parents, (2, 0, 1, 3, 4), parities=(-1,) * 5)
     chunks = Layout(Collective.BROADCAST, 5, 1, (0, 1, 1, 1, 1, 1), (star,))
     links = schedule.Links(ways, (1,), Fraction(1), Fraction(1), partners)
-    made = schedule.schedule(chunks, frozenset(), links, most=1, block=None, apart=True)
-    assert [message.dst for message in made.transfers] == order
-    assert made.arrivals == [1, 2, 3, 4]
+    messages, (arrivals, _) = scheduled(chunks, links)
+    assert [message.dst for message in messages] == order
+    assert arrivals == [1, 2, 3, 4]
 
 
 def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
@@ -202,13 +202,12 @@ def messages(draw: st.DrawFn) -> tuple[list[Transfer], list[int]]:
     for _ in range(count):
         src, dst = draw(st.permutations(range(3)))[:2]
         tree = draw(st.integers(0, 2))
-        land = draw(st.sampled_from(("final", "add")))
-        if land == "add" and (tree, dst) not in opened:
+        land = draw(st.sampled_from((FINAL, ADD)))
+        if land == ADD and (tree, dst) not in opened:
             opened.add((tree, dst))
-            land = "open"
-        chunks = draw(st.integers(1, 2))
-        source, group = Ref(Buffer.INPUT, 0, chunks), draw(st.integers(0, 1))
-        found.append(Transfer(src, dst, source, NOWHERE, land, 0, tree, group=group))  # type: ignore[arg-type]
+            land = OPEN
+        chunks, group = draw(st.integers(1, 2)), draw(st.integers(0, 1))
+        found.append(Transfer(src, dst, 0, 0, 0, 0, chunks, 0, tree, group=group, land=land))
     arrivals = [draw(st.integers(place + 1, count)) for place in range(count)]
     return found, arrivals
 
@@ -218,8 +217,9 @@ def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
     given: tuple[list[Transfer], list[int]],
 ) -> None:
     found, arrivals = given
-    blocks = _kernel.FifoBlocks(found, [0, 0, 0], 1, False, fifo._WORDS)
-    blocks.share_out([[0]] * len(blocks.connections))
+    transfers = _kernel.Transfers(found)
+    blocks = _kernel.FifoBlocks(transfers, [0, 0, 0], 1, False, fifo._WORDS)
+    blocks.share_out([[0]] * len(transfers.connections))
     events = blocks.events(arrivals)
     place = {event: number for number, event in enumerate(events)}
     assert sorted(events) == sorted(product(range(len(found)), (False, True)))
@@ -234,17 +234,17 @@ def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
             queue.append(number)
         else:
             assert queue.pop() == number
-            if message.land == "add":
+            if message.land == ADD:
                 openers = (
                     n
                     for n, other in enumerate(found)
-                    if (other.land, other.tree, other.dst) == ("open", message.tree, message.dst)
+                    if (other.land, other.tree, other.dst) == (OPEN, message.tree, message.dst)
                 )
                 assert place[next(openers), False] < place[number, False]
     for number, arrival in enumerate(arrivals):
         if arrival < len(found):  # what needs it starts there or later
             assert place[number, False] < place[arrival, True]
-        if found[number].count > 1:
+        if found[number].chunks > 1:
             assert place[number, False] < min(
                 (place[n, True] for n in range(number + 1, len(found))), default=len(events)
             )

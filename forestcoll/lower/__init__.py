@@ -1,8 +1,7 @@
 """Forest -> Program: chunks, thread blocks, channels, within the limits of a target.
 
     layout         which chunks a tree carries, and where they lie in each rank's buffers
-    schedule       transfers: what one rank hands another in one step, of trees and of routes; for
-                   much data in the order of a schedule on the links
+    schedule       what transfers of trees are told: connections, channels, and the links
     fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
     onesided       MSCCL++: put, signal, wait; one pipeline a tree
     packets        MSCCL++ for few bytes
@@ -13,6 +12,8 @@
 
 In C++ (graph/kernel/lowering):
 
+    transfers        what one rank hands another in one step, of trees and of routes: level by
+                     level, or for much data in the order of a schedule on the links
     fifo_blocks      what the thread blocks of fifo programs do for transfers in an order
     onesided_blocks  which transfers of onesided programs share thread blocks
       pipelines      what a rank repeats slice by slice for a tree
@@ -191,8 +192,9 @@ def program_of(
         extra=extra or {},
     )
     if style == "fifo":  # of the runtimes that can run it, the narrowest
-        most = most_bytes(runtime_of(program), protocol, chunks.chunks)
-        program = replace(program, max_bytes=most)
+        runtime = runtime_of(program)
+        program = replace(program, max_bytes=most_bytes(runtime, protocol, chunks.chunks))
+        runtime_of.keep(program, runtime)
     columns_of.keep(program, columns)
     if not packets and next(program.misplacements(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place

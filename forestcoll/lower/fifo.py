@@ -19,7 +19,7 @@ sends it on, and who receives can take the next transfer meanwhile; parts of a w
 blocks that receive them, for the list of the one that sends it on would be full long before theirs.
 Either makes some lists longer than others, and a connection whose list is full is cut into several,
 which take more of the links that it shares with others than its rate asks for. Thread blocks
-without a connection that do nothing but add (`Adders`) leave the others one step for each transfer.
+without a connection that do nothing but add (`adders`) leave the others one step for each transfer.
 """
 
 from __future__ import annotations
@@ -48,17 +48,15 @@ from forestcoll.lower.schedule import (
     Channels,
     Connection,
     Links,
-    Transfer,
-    by_levels,
+    channels_of,
     early_copies,
     schedule,
+    transfers_of,
 )
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 from forestcoll.program.targets import Target
 from forestcoll.verify._machine import Columns
 
-Sum = tuple[int, bool, int]
-"""A sum: the rank, whether it lies in scratch there, and where."""
 LATE = 4
 """Parts of a sum at most that the block adds up that sends it on."""
 Checked = tuple[tuple[RankProgram, ...], Columns]
@@ -86,30 +84,30 @@ def lower_fifo(
     early = early_copies(layout)
     for unit, rate, apart in _attempts(layout, limits.target, links, bulk) if links else ():
         assert links is not None  # else there are no attempts
-        order = schedule(layout, early, links, most=unit, block=rate, apart=apart)
-        work = _Work(layout, order.transfers, order.scratch, early)
-        work.arrivals = order.arrivals
+        transfers = transfers_of(layout, unit, early, "phases" if apart else "none")
+        channels = channels_of(layout, transfers, links, rate)
+        work = _Work(layout, transfers, transfers.scratch, early)
+        if not adders:
+            work.blocks.add_late(LATE)
+            if _least_blocks(work, channels, limits.target) > limits.target.thread_blocks:
+                continue
+        work.arrivals, _ = schedule(transfers, links, channels)
         if adders:
             room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
-            shared = share_sums(layout.n, order.transfers, room)
-            work.adders = shared.counts
-            work.blocks.add_apart([shared.number.get(sum_of(t), 0) for t in order.transfers])
-        else:
-            work.blocks.add_late(LATE)
-            if _least_blocks(work, order.channels, limits.target) > limits.target.thread_blocks:
-                continue
+            work.adders, _ = work.blocks.add_apart(room)
         try:
-            return _write(work, order.channels, limits)
+            return _write(work, channels, limits)
         except PlanError:
             if adders:  # longer transfers are nothing that they are for
                 raise
-    transfers, scratch = by_levels(layout, limits.target.count, early)
-    return write_fifo(layout, transfers, scratch, limits, early)
+    transfers = transfers_of(layout, limits.target.count, early, "instances")
+    transfers.join_levels(limits.target.count)
+    return write_fifo(layout, transfers, transfers.scratch, limits, early)
 
 
 def write_fifo(
     layout: Layout,
-    transfers: list[Transfer],
+    transfers: _kernel.Transfers,
     scratch: list[int],
     limits: Limits,
     early: frozenset[int] = frozenset(),
@@ -122,7 +120,7 @@ def write_fifo(
     copy their own data first. Raises PlanError where a limit cannot be kept.
     """
     work = _Work(layout, transfers, scratch, early, recycles)
-    return _write(work, dict.fromkeys(work.connections, 1), limits)
+    return _write(work, dict.fromkeys(transfers.connections, 1), limits)
 
 
 def _attempts(
@@ -173,57 +171,6 @@ def _least_steps(layout: Layout, unit: int) -> int:
     return max(needed)
 
 
-# --- sums
-
-
-class Adders(NamedTuple):
-    """Thread blocks that only add: how many each rank has, and which of them adds up a sum."""
-
-    counts: tuple[int, ...]
-    number: dict[Sum, int]
-
-
-def sum_of(transfer: Transfer) -> Sum:
-    """Returns the sum that a transfer is a part of which does not land `final`."""
-    return transfer.dst, transfer.total.buffer is Buffer.SCRATCH, transfer.total.offset
-
-
-def share_sums(n: int, transfers: list[Transfer], steps: int) -> Adders:
-    """Returns as few adders as can be where each takes `steps` parts of one tree's sums.
-
-    A tree's sums are dealt out as evenly as they come, and stand in the order of the transfers.
-    Were those of several trees in one list, all would wait for the one that is late.
-    """
-    trees: list[dict[int, Counter[Sum]]] = [defaultdict(Counter) for _ in range(n)]
-    for transfer in transfers:
-        if transfer.land != "final":
-            trees[transfer.dst][transfer.group][sum_of(transfer)] += 1
-    number: dict[Sum, int] = {}
-    counts = []
-    for own in trees:
-        first = 0
-        for parts in own.values():
-            dealt = _deal(parts, steps)
-            number |= {key: first + place for key, place in dealt.items()}
-            first += 1 + max(dealt.values())
-        counts.append(first)
-    return Adders(tuple(counts), number)
-
-
-def _deal(parts: Counter[Sum], steps: int) -> dict[Sum, int]:
-    """Gives each sum to the adder that has least, of the fewest of whom none has over `steps`."""
-    least = -(-parts.total() // steps)
-    for count in range(least, len(parts) + 1):
-        loads = [0] * count
-        dealt = {}
-        for key, own in parts.items():
-            dealt[key] = place = loads.index(min(loads))
-            loads[place] += own
-        if max(loads) <= steps:
-            break
-    return dealt
-
-
 # --- the ends of connections that thread blocks own
 
 
@@ -252,12 +199,12 @@ class _Work:
     """
 
     arrivals: Sequence[int] = ()
-    adders: tuple[int, ...] = ()
+    adders: Sequence[int] = ()
 
     def __init__(
         self,
         layout: Layout,
-        transfers: list[Transfer],
+        transfers: _kernel.Transfers,
         scratch: list[int],
         early: frozenset[int],
         recycles: bool = False,
@@ -266,7 +213,7 @@ class _Work:
         self.blocks = _kernel.FifoBlocks(
             transfers, layout.inputs, layout.output_chunks, recycles, _WORDS
         )
-        self.connections: list[Connection] = self.blocks.connections
+        self.connections = transfers.connections
 
 
 def _write(work: _Work, widths: Channels, limits: Limits) -> Checked:

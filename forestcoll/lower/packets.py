@@ -60,7 +60,7 @@ from typing import NamedTuple
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout, RankTree, cut_evenly, from_next, ref_at
 from forestcoll.lower.limits import KINDS, NOP, Kind, Limits, batches, kind_of, sync
-from forestcoll.lower.schedule import Transfer, touch
+from forestcoll.lower.schedule import Transfer
 from forestcoll.program import (
     PACKETS,
     Buffer,
@@ -688,14 +688,14 @@ def write_packets(
         far: list[list[Transfer]] = []
         for t in sorted(own, key=lambda t: t.source.offset):
             if t.source.buffer is not Buffer.SCRATCH and boxes[t.dst] != boxes[rank]:
-                if not far or not touch(far[-1][-1].source, t.source):
+                if not far or far[-1][-1].source_offset + far[-1][-1].chunks != t.source_offset:
                     far.append([])
                 far[-1].append(t)
         for t in own:
             if t.source.buffer is Buffer.SCRATCH:
                 writer.forward(rank, 2 * t.level + 1, t.source, {t.dst: arrival(t)})
             elif boxes[t.dst] == boxes[rank]:
-                near[t.count][t.dst].append(t)
+                near[t.chunks][t.dst].append(t)
         for alike in near.values():
             for turn in zip_longest(*alike.values()):
                 for some in batches([t for t in turn if t], limits.target.peers):
@@ -704,13 +704,13 @@ def write_packets(
                     put = Instruction(Op.PUT_PACKETS, *refs, channels=peers)
                     writer.add(rank, 0, put, peers=peers)
         for run in far:  # packets that are made together
-            first, count = run[0].source, sum(t.count for t in run)
+            first, count = run[0].source, sum(t.chunks for t in run)
             slot = writer.slot(rank, count)
             copy = Instruction(Op.COPY_PACKETS, (replace(first, count=count),), (slot,))
             writer.add(rank, 0, copy)
             for t in run:
                 packets = replace(
-                    slot, offset=slot.offset + t.source.offset - first.offset, count=t.count
+                    slot, offset=slot.offset + t.source.offset - first.offset, count=t.chunks
                 )
                 writer.forward(rank, 2 * t.level + 1, packets, {t.dst: arrival(t)})
         for low, high in _parts(layout, rank):

@@ -1,5 +1,7 @@
 #include "list_scheduling.hpp"
 
+#include <queue>
+
 #include "python.hpp"
 
 namespace forestcoll {
@@ -123,23 +125,8 @@ class Search {
   // Whether a link is busy nearly all of the time.
   bool enough() const { return span_ - least_ <= least_ / 256; }
 
-  // A queue of which the least comes first.
   template <class Item>
-  struct Queue {
-    std::vector<Item> items;
-    bool empty() const { return items.empty(); }
-    const Item& front() const { return items.front(); }
-    void push(const Item& item) {
-      items.push_back(item);
-      std::ranges::push_heap(items, std::greater<>());
-    }
-    Item pop() {
-      std::ranges::pop_heap(items, std::greater<>());
-      const Item item = items.back();
-      items.pop_back();
-      return item;
-    }
-  };
+  using Queue = std::priority_queue<Item, std::vector<Item>, std::greater<>>;  // the least comes first
 
   // When each transfer starts if the least of `urgency` goes first; of equals, the least of `ties`.
   Times play(const Times& urgency) const {
@@ -165,7 +152,7 @@ class Search {
     const auto arrive = [&](int m) {
       const int way = way_[kinds_[m]];
       ways[way].push(rank[m]);
-      if (ways[way].front() == rank[m]) offers.push(rank[m]);
+      if (ways[way].top() == rank[m]) offers.push(rank[m]);
     };
     for (int m : range(count)) {
       open[m] = number_of(needs_[m]);
@@ -174,20 +161,22 @@ class Search {
     int turn = 0;
     for (Time now = 0;;) {
       while (!offers.empty()) {
-        const int place = offers.pop(), m = by_rank[place], way = way_[kinds_[m]];
-        if (!passable(way) || ways[way].front() != place) continue;  // or another of the way was faster
+        const int place = offers.top(), m = by_rank[place], way = way_[kinds_[m]];
+        offers.pop();
+        if (!passable(way) || ways[way].top() != place) continue;  // or another of the way was faster
         ways[way].pop();
         starts[m] = now;
         for (int link : links_[way]) --free[link];
         events.push({now + batches_[kinds_[m]].front().first, m, 0});
-        if (passable(way)) offers.push(ways[way].front());
+        if (passable(way)) offers.push(ways[way].top());
       }
       if (events.empty()) return starts;
-      now = events.front().time;
+      now = events.top().time;
       ++turn;
       freed.clear();
-      while (!events.empty() && events.front().time == now) {
-        const auto [time, m, batch] = events.pop();
+      while (!events.empty() && events.top().time == now) {
+        const auto [time, m, batch] = events.top();
+        events.pop();
         const auto& batches = batches_[kinds_[m]];
         for (int link : batches[batch].second) {
           ++free[link];
@@ -202,7 +191,7 @@ class Search {
       }
       for (int link : freed)
         for (int way : crossing_[link])
-          if (std::exchange(offered[way], turn) != turn && passable(way)) offers.push(ways[way].front());
+          if (std::exchange(offered[way], turn) != turn && passable(way)) offers.push(ways[way].top());
     }
   }
 
@@ -221,34 +210,21 @@ class Search {
 
 std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways, std::vector<Times> lengths,
                                   const Ints& kinds, const Lists& needs, const Ints& ties) {
-  require(lengths.size() == ways.size() && needs.size() == kinds.size(),
-          "ways and lengths, or kinds and needs, differ in length");
+  require(lengths.size() == ways.size() && needs.size() == kinds.size() && ties.size() == kinds.size(),
+          "ways and lengths, or kinds, needs and ties, differ in length");
   std::vector<Kind> known;
-  for (int k : range(ways)) known.push_back({ways[k], std::move(lengths[k])});
+  for (int k : range(ways)) known.emplace_back(ways[k], std::move(lengths[k]));
   FlatLists flat;
   for (const Ints& own : needs) flat.add(own);
   nb::gil_scoped_release free;
-  Timetable result = schedule_on_links(lanes, std::move(known), kinds, flat, ties);
+  Timetable result = schedule_on_links(lanes, known, kinds, flat, ties);
   return {std::move(result.starts), result.stretch};
 }
 
 }  // namespace
 
-Timetable schedule_on_links(const Ints& lanes, std::vector<Kind> known, const Ints& kinds,
+Timetable schedule_on_links(const Ints& lanes, const std::vector<Kind>& known, const Ints& kinds,
                             const FlatLists& needs, const Ints& ties) {
-  require(needs.ends.size() == kinds.size() && ties.size() == kinds.size(),
-          "kinds, needs and ties differ in length");
-  for (int lane : lanes) require(lane > 0, "a link without lanes");
-  for (Kind& kind : known) {
-    require(kind.links.size() == kind.lengths.size(), "a length for every link of a way");
-    require_below(kind.links, number_of(lanes), "a way names an unknown link");
-    for (Time length : kind.lengths) {
-      require(length > 0, "a transfer takes a link for some time");
-      kind.length = std::max(kind.length, length);
-    }
-  }
-  require_below(kinds, number_of(known), "an unknown kind");
-  require_below(needs.items, number_of(kinds), "a transfer needs an unknown one");
   return Search(lanes, known, kinds, needs, ties).run();
 }
 

@@ -25,8 +25,13 @@ struct FlatLists {
 // What transfers of one length over the same links have in common.
 struct Kind {
   Ints links;
-  Amounts lengths;  // how long one takes each link
+  Amounts lengths;    // how long one takes each link
   Amount length = 1;  // until it is there: the longest of them; what waits for it comes later
+
+  Kind() = default;
+  Kind(Ints over, Amounts times) : links(std::move(over)), lengths(std::move(times)) {
+    for (Amount time : lengths) length = std::max(length, time);
+  }
 };
 
 struct Timetable {
@@ -37,7 +42,7 @@ struct Timetable {
 // Of several greedy schedules of transfers the shortest. `lanes`: how many transfers a link serves at
 // once; `kinds`, `needs`: of each transfer its kind, and those that it waits for; among equally urgent
 // ones the least of `ties` goes first.
-Timetable schedule_on_links(const Ints& lanes, std::vector<Kind> known, const Ints& kinds,
+Timetable schedule_on_links(const Ints& lanes, const std::vector<Kind>& known, const Ints& kinds,
                             const FlatLists& needs, const Ints& ties);
 
 }  // namespace forestcoll

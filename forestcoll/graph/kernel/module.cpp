@@ -378,6 +378,7 @@ std::tuple<Amount, long, nb::list, Lists> find_low_trees(
 
 void bind_scheduling(nb::module_& m);  // list_scheduling.cpp
 void bind_edge_colouring(nb::module_& m);  // edge_colouring.cpp
+void bind_transfers(nb::module_& m);  // lowering/transfers.cpp
 void bind_fifo_blocks(nb::module_& m);  // lowering/fifo_blocks.cpp
 void bind_onesided_blocks(nb::module_& m);  // lowering/onesided_blocks.cpp
 
@@ -414,6 +415,7 @@ NB_MODULE(_kernel, m) {
   define(m, "rehang", find_low_trees);
   bind_scheduling(m);
   bind_edge_colouring(m);
+  bind_transfers(m);
   bind_fifo_blocks(m);
   bind_onesided_blocks(m);
 }

@@ -17,14 +17,15 @@ from itertools import groupby, pairwise
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import program_of
 from forestcoll.lower.alltoall.onesided import TURNS, write_onesided
 from forestcoll.lower.fifo import write_fifo
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.packets import write_packets
-from forestcoll.lower.schedule import Transfer, join
-from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
+from forestcoll.lower.schedule import INPUT, OUTPUT, SCRATCH, Transfer, read
+from forestcoll.program import Collective, Program, Protocol
 from forestcoll.program.targets import Target
 from forestcoll.solver.alltoall.routes import MOST_PATHS, Flow, Path, Routes
 
@@ -107,11 +108,11 @@ def lower_flows(
     if fifo:
         ranks, columns = write_fifo(chunks, transfers, scratch, limits, recycles=True)
     elif packets:
-        ranks = write_packets(chunks, transfers, scratch, limits)
+        ranks = write_packets(chunks, read(transfers), scratch, limits)
     else:
         if protocol not in (None, "Simple"):
             raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
-        ranks = write_onesided(chunks, transfers, scratch, limits)
+        ranks = write_onesided(chunks, read(transfers), scratch, limits)
     return program_of(
         ranks, limits, name, chunks, False, protocol=protocol or "Simple", columns=columns
     )
@@ -160,7 +161,7 @@ def edges_of(routes: Routes) -> Iterator[tuple[Path, int]]:
 
 def transfers_of(
     flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE, turns: int = 0
-) -> tuple[list[Transfer], list[int]]:
+) -> tuple[_kernel.Transfers, list[int]]:
     """All transfers in their order, and the chunks of scratch that every rank needs.
 
     `units`: of a block, each of `lanes.parts` chunks; no transfer has more than `most` chunks.
@@ -182,25 +183,26 @@ def transfers_of(
     transfers: list[Transfer] = []
     for number, (flow, part) in enumerate(pieces):
         source, target = flow.ranks[0], flow.ranks[-1]
-        refs = [Ref(Buffer.INPUT, target * units + flow.first, flow.count)]
-        refs += [Ref(Buffer.SCRATCH, slots[number, v], flow.count) for v in flow.ranks[1:-1]]
-        refs.append(Ref(Buffer.OUTPUT, source * units + flow.first, flow.count))
+        places = [(INPUT, target * units + flow.first)]
+        places += [(SCRATCH, slots[number, v]) for v in flow.ranks[1:-1]]
+        places.append((OUTPUT, source * units + flow.first))
         for hop, (src, dst) in enumerate(pairwise(flow.ranks)):
             transfers.append(
                 Transfer(
                     src,
                     dst,
-                    refs[hop],
-                    refs[hop + 1],
-                    "final",
+                    *places[hop],
+                    *places[hop + 1],
+                    flow.count,
                     chunk=source * n * units + target * units + flow.first,
                     tree=(target - source) % n,  # not everybody sends to the same rank at once
-                    group=lanes.lane(src, dst, part),
                     level=hop + relays * lanes.stage(part),
+                    group=lanes.lane(src, dst, part),
                 )
             )
-    transfers.sort(key=lambda t: (t.connection, t.level, t.source.buffer, t.source.offset))
-    return sorted(join(transfers, most), key=lambda t: t.key), scratch
+    joined = _kernel.Transfers(transfers)
+    joined.join(most)
+    return joined, scratch
 
 
 def _slots(

@@ -128,7 +128,7 @@ class _Writer:
             for turn in range(max(map(len, puts))):
                 for place, own in enumerate(puts):
                     if kind == "port" and turn == len(own) - 1:
-                        last[own[turn].count].append(place)
+                        last[own[turn].chunks].append(place)
                     elif turn < len(own):
                         steps.append(_put(Op.PUT, own[turn : turn + 1], [place]))
             for alike in last.values():

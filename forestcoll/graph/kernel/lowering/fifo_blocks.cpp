@@ -5,37 +5,18 @@
 // numbers here; instructions become objects of program/ when all of it fits.
 
 #include <array>
-#include <deque>
 #include <queue>
 #include <unordered_map>
 
 #include "objects.hpp"
+#include "transfers.hpp"
 
 namespace forestcoll {
 
 namespace {
 
-using Connection = std::tuple<int, int, int, int>;  // sender, receiver, group, parity of the channels
-
-enum Buffer : int { none = -1, input, output, scratch };
 constexpr int first_buffer = 2, first_op = 5;  // among the words
 enum class Op : int { send, recv, copy, reduce };
-enum class Land { open, add, final };
-
-struct Place {  // chunks of a buffer
-  int buffer = none, offset = 0, count = 0;
-};
-
-struct Transfer {
-  int src, dst;
-  Place source, total;
-  Land land;
-  int chunk, tree, connection = 0, adder = 0;
-  int sum = -1;   // number of the sum that it is a part of, -1: none
-  int late = -1;  // of the sum that it sends on, if its sender adds that up
-  int pair = 0;   // connection and channel
-};
-
 struct Step {
   Op op;
   Place src, dst;
@@ -70,63 +51,61 @@ void take_later(Pairs& latest, const Pairs& more) {
 
 class Blocks {
  public:
-  // `transfers`: of lower/schedule.py. `inputs`: per rank the first chunk of the whole that its input
-  // has. `recycles`: scratch is used again, so whoever writes it waits for those who sent what was there.
-  // `words`: the classes Instruction and Ref; the buffers, and the operations, in the orders of this file.
-  Blocks(nb::sequence transfers, Ints inputs, int outputs, bool recycles, nb::sequence words)
-      : inputs_(std::move(inputs)), outputs_(outputs), recycles_(recycles) {
+  // `transfers`: they may still be put in order. `inputs`: per rank the first chunk of the whole that its
+  // input has. `recycles`: scratch is used again, so whoever writes it waits for those who sent what was
+  // there. `words`: the classes Instruction and Ref; the buffers, and the operations, in the orders of this file.
+  Blocks(const Transfers& transfers, Ints inputs, int outputs, bool recycles, nb::sequence words)
+      : transfers_(transfers.items), connections_(transfers.connections), inputs_(std::move(inputs)),
+        outputs_(outputs), recycles_(recycles), pair_(transfers_.size()) {
     for (nb::handle word : words) words_.push_back(nb::borrow(word));
     fill_in_.emplace(words_[0](words_[first_op]));
-    std::map<Connection, int> numbers;
-    std::map<std::tuple<int, int, int>, int> sums;  // rank, buffer, offset
-    for (nb::handle each : transfers) {
-      Transfer t = read(each);
-      const Connection connection{t.src, t.dst, number(each, group_), number(each, parity_)};
-      const auto [place, fresh] = numbers.try_emplace(connection, number_of(connections_));
-      if (fresh) connections_.push_back(connection);
-      t.connection = place->second;
-      if (t.land != Land::final) {
-        t.sum = sums.try_emplace({t.dst, t.total.buffer, t.total.offset}, number_of(sums)).first->second;
-      }
-      transfers_.push_back(t);
-    }
-    parts_.resize(sums.size());
-    for (Transfer& t : transfers_) {
-      if (t.sum >= 0) ++parts_[t.sum];
-      if (t.source.buffer != scratch) continue;
-      const auto sum = sums.find({t.src, scratch, t.source.offset});
-      if (sum != sums.end()) t.late = sum->second;
-    }
-    late_.resize(sums.size());
+    int trees = 0;
+    for (const Transfer& t : transfers_) trees = std::max(trees, t.tree + 1);
+    parts_.resize(trees * inputs_.size());
+    for (const Transfer& t : transfers_)
+      if (t.land != Land::final) ++parts_[sum_of(t)];
+    late_.resize(parts_.size());
+    adder_.resize(parts_.size());
   }
-
-  const std::vector<Connection>& connections() const { return connections_; }
 
   // Lets whoever sends a partial sum on add it up, if it has at most so many parts.
   void add_late(int most) {
     for (const Transfer& t : transfers_)
-      if (t.sum >= 0) late_[t.sum] = t.total.buffer == scratch && parts_[t.sum] <= most;
+      if (t.land != Land::final) late_[sum_of(t)] = t.total.buffer == scratch && parts_[sum_of(t)] <= most;
   }
 
-  // Leaves every sum to one of the thread blocks of its rank that only add: which of them, by transfer.
-  void add_apart(const Ints& adders) {
+  // Leaves every sum to one of the thread blocks of its rank that only add, each of which takes `steps`
+  // parts of one group's sums: per rank how many there are, as few as can be; and which of them, by transfer.
+  // A group's sums are dealt out as evenly as they come, and stand in the order of the transfers. Were those of
+  // several groups in one list, all would wait for the one that is late.
+  std::pair<Ints, Ints> add_apart(int steps) {
     apart_ = true;
-    for (int m : range(transfers_)) transfers_[m].adder = adders.at(m);
+    std::vector<std::vector<std::pair<int, Ints>>> ranks(inputs_.size());  // group, its sums
+    Marks begun(parts_.size());
+    for (const Transfer& t : transfers_) {
+      if (t.land == Land::final || std::exchange(begun[sum_of(t)], true)) continue;
+      const int group = std::get<2>(connections_[t.connection]);
+      auto& groups = ranks[t.dst];
+      auto own = std::ranges::find(groups, group, &std::pair<int, Ints>::first);
+      if (own == groups.end()) own = groups.insert(own, {group, {}});
+      own->second.push_back(sum_of(t));
+    }
+    Ints counts, adders;
+    for (const auto& groups : ranks) {
+      int& first = counts.emplace_back(0);
+      for (const auto& [_, sums] : groups) first += deal(sums, steps, first);
+    }
+    for (const Transfer& t : transfers_) adders.push_back(t.land == Land::final ? 0 : adder_[sum_of(t)]);
+    return {std::move(counts), std::move(adders)};
   }
 
   // The steps that each connection takes where it ends, and where it begins.
   Pairs steps_of_connections() const {
     Pairs steps(connections_.size());
-    Ints waiting(parts_.size());  // parts that whoever sends the sum on adds to it
     for (const Transfer& t : transfers_) {
       auto& [into, out] = steps[t.connection];
-      ++out;
-      if (t.late >= 0 && late_[t.late]) out += std::exchange(waiting[t.late], 0);
-      ++into;
-      if (t.sum >= 0 && late_[t.sum])
-        ++waiting[t.sum];
-      else if (t.sum >= 0 && !apart_)
-        ++into;
+      out += sends_late(t) ? 1 + parts_[sent_sum(t)] : 1;
+      into += t.land == Land::final || late_[sum_of(t)] || apart_ ? 1 : 2;
     }
     return steps;
   }
@@ -150,7 +129,8 @@ class Blocks {
       numbers.emplace_back(own.size(), -1);
     }
     pairs_.clear();
-    for (Transfer& t : transfers_) {
+    for (int m : range(transfers_)) {
+      const Transfer& t = transfers_[m];
       Ints& load = loads[t.connection];
       const auto lane = std::ranges::min_element(load) - load.begin();
       load[lane] += t.source.count;
@@ -159,7 +139,7 @@ class Blocks {
         pair = number_of(pairs_);
         pairs_.emplace_back(t.connection, channels[t.connection][lane]);
       }
-      t.pair = pair;
+      pair_[m] = pair;
     }
     return pairs_;
   }
@@ -174,36 +154,30 @@ class Blocks {
       for (int m : range(count)) events.insert(events.end(), {{m, true}, {m, false}});
       return events;
     }
-    std::vector<std::deque<int>> queues(pairs_.size());
-    std::map<std::pair<int, int>, int> openers;  // by tree and rank
+    Ints held(pairs_.size(), -1), openers(parts_.size(), -1);  // by connections and channels, and sums
     using Coming = std::pair<int, int>;
     std::priority_queue<Coming, std::vector<Coming>, std::greater<>> coming;
     Marks left(count);
-    const std::function<void(int)> receive = [&](int m) {
-      std::deque<int>& queue = queues[transfers_[m].pair];
-      while (left[m]) {
-        const int first = queue.front();
-        queue.pop_front();
-        const auto opener = openers.find({transfers_[first].tree, transfers_[first].dst});
-        if (opener != openers.end() && opener->second != first) receive(opener->second);
-        left[first] = false;
-        events.emplace_back(first, false);
-      }
+    const auto take = [&](int m) {
+      if (std::exchange(left[m], false)) events.emplace_back(m, false);
+    };
+    const auto receive = [&](int m) {
+      const Transfer& t = transfers_[m];
+      if (left[m] && t.land == Land::add && openers[sum_of(t)] >= 0) take(openers[sum_of(t)]);
+      take(m);
     };
     const auto receive_next = [&] {
-      const int m = coming.top().second;
+      receive(coming.top().second);
       coming.pop();
-      receive(m);
     };
     for (int m : range(count)) {
       const Transfer& t = transfers_[m];
       while (!coming.empty() && coming.top().first <= m) receive_next();
-      std::deque<int>& queue = queues[t.pair];
-      if (!queue.empty()) receive(queue.back());
+      const int before = std::exchange(held[pair_[m]], m);
+      if (before >= 0) receive(before);
       events.emplace_back(m, true);
       left[m] = true;
-      queue.push_back(m);
-      if (t.land == Land::open) openers[{t.tree, t.dst}] = m;
+      if (t.land == Land::open) openers[sum_of(t)] = m;
       if (t.source.count > 1)
         receive(m);
       else
@@ -244,15 +218,14 @@ class Blocks {
     for (const auto& [m, sends] : events(arrivals)) {
       const Transfer& t = transfers_[m];
       if (!sends) {
-        receive(t, waiting);
+        receive(m, waiting);
         continue;
       }
       Rank& rank = ranks_[t.src];
-      if (t.late >= 0 && late_[t.late]) {
-        for (const Place& part : waiting[t.late]) add(rank, out_[t.pair], Op::reduce, part, t.source);
-        waiting[t.late].clear();
-      }
-      add(rank, out_[t.pair], Op::send, t.source, {});
+      const int block = out_[pair_[m]];
+      if (sends_late(t))
+        for (const Place& part : std::exchange(waiting[sent_sum(t)], {})) add(rank, block, Op::reduce, part, t.source);
+      add(rank, block, Op::send, t.source, {});
     }
     Lists lengths;
     for (int r : range(ranks_)) {
@@ -289,21 +262,29 @@ class Blocks {
   }
 
  private:
-  Place place_of(nb::handle ref) const {
-    const nb::object buffer = get(ref, buffer_);
-    int number = 0;
-    while (number < 2 && !buffer.is(words_[first_buffer + number])) ++number;
-    return {number, this->number(ref, offset_), this->number(ref, count_)};
+  // The number of the sum that a transfer is a part of which does not land `final`.
+  int sum_of(const Transfer& t) const { return t.tree * number_of(inputs_) + t.dst; }
+
+  // The number of the partial sum that it sends on, and whether its sender adds that up.
+  int sent_sum(const Transfer& t) const { return t.tree * number_of(inputs_) + t.src; }
+  bool sends_late(const Transfer& t) const {
+    return t.land != Land::final && t.source.buffer == scratch && late_[sent_sum(t)];
   }
 
-  static int number(nb::handle owner, nb::handle name) { return nb::cast<int>(get(owner, name)); }
-
-  Transfer read(nb::handle t) const {
-    const nb::object land = get(t, land_);
-    const Py_UCS4 letter = PyUnicode_READ_CHAR(land.ptr(), 0);
-    return {number(t, src_), number(t, dst_), place_of(get(t, source_)), place_of(get(t, total_)),
-            letter == 'f' ? Land::final : letter == 'o' ? Land::open : Land::add,
-            number(t, chunk_), number(t, tree_)};
+  // Gives each sum to the adder that has least, of the fewest from `first` on of whom none has over `steps`:
+  // how many.
+  int deal(const Ints& sums, int steps, int first) {
+    int whole = 0;
+    for (int sum : sums) whole += parts_[sum];
+    for (int count = (whole + steps - 1) / steps;; ++count) {
+      Ints loads(count);
+      for (int sum : sums) {
+        const auto least = std::ranges::min_element(loads);
+        *least += parts_[sum];
+        adder_[sum] = first + static_cast<int>(least - loads.begin());
+      }
+      if (count >= number_of(sums) || std::ranges::max(loads) <= steps) return count;
+    }
   }
 
   // Fresh scratch for one transfer.
@@ -313,18 +294,19 @@ class Blocks {
     return {scratch, rank.kept - count, count};
   }
 
-  void receive(const Transfer& t, std::vector<std::vector<Place>>& waiting) {
+  void receive(int m, std::vector<std::vector<Place>>& waiting) {
+    const Transfer& t = transfers_[m];
     Rank& rank = ranks_[t.dst];
-    const int block = into_[t.pair];
+    const int block = into_[pair_[m]];
     Place part = t.total;
     if (t.land == Land::add) part = slot(rank, t.total.count);
     add(rank, block, Op::recv, {}, part);
     if (t.land == Land::final) return;
     if (t.land == Land::open) part = {input, t.chunk - inputs_[t.dst], t.total.count};
-    if (late_[t.sum])
-      waiting[t.sum].push_back(part);
+    if (late_[sum_of(t)])
+      waiting[sum_of(t)].push_back(part);
     else
-      add(rank, apart_ ? rank.ports + rank.local + t.adder : block, Op::reduce, part, t.total);
+      add(rank, apart_ ? rank.ports + rank.local + adder_[sum_of(t)] : block, Op::reduce, part, t.total);
   }
 
   // Copies the own data from input to output, by the thread blocks that are there for it. In place the
@@ -421,20 +403,17 @@ class Blocks {
     return (*fill_in_)({&op, &src, &dst, &after});
   }
 
-  static nb::object intern(const char* word) { return nb::steal(PyUnicode_InternFromString(word)); }
-  nb::object src_ = intern("src"), dst_ = intern("dst"), source_ = intern("source"), total_ = intern("total"),
-             land_ = intern("land"), chunk_ = intern("chunk"), tree_ = intern("tree"), group_ = intern("group"),
-             parity_ = intern("parity"), buffer_ = intern("buffer"), offset_ = intern("offset"), count_ = intern("count");
+  const std::vector<Transfer>& transfers_;
+  const std::vector<Connection>& connections_;
   Ints inputs_;
   int outputs_;
   bool recycles_, apart_ = false;
   Objects words_;
   std::optional<Factory> fill_in_;  // an instruction
-  std::vector<Transfer> transfers_;
-  std::vector<Connection> connections_;
-  Ints parts_;              // of each sum
-  Marks late_;  // whether its sender adds it up
-  Pairs pairs_;             // connection and channel, by the numbers of `Transfer::pair`
+  Ints parts_, adder_;      // of each sum, and the thread block that adds it up where some only add
+  Marks late_;              // whether its sender adds it up
+  Pairs pairs_;             // connections and channels
+  Ints pair_;               // of each transfer
   Ints into_, out_;         // of each the thread block that receives, and that sends
   std::vector<Rank> ranks_;
   std::unordered_map<std::uint64_t, std::pair<int, nb::object>> operands_;
@@ -445,8 +424,7 @@ class Blocks {
 
 void bind_fifo_blocks(nb::module_& m) {
   nb::class_<Blocks>(m, "FifoBlocks")
-      .def(nb::init<nb::sequence, Ints, int, bool, nb::sequence>())
-      .def_prop_ro("connections", &Blocks::connections)
+      .def(nb::init<const Transfers&, Ints, int, bool, nb::sequence>(), nb::keep_alive<1, 2>())
       .def("add_late", &Blocks::add_late)
       .def("add_apart", &Blocks::add_apart)
       .def("steps_of_connections", &Blocks::steps_of_connections)

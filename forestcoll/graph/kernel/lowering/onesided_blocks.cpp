@@ -77,7 +77,7 @@ class OnesidedBlocks {
     require(nb::len(trees) == apart.size(), "trees and 'apart' differ in length");
     std::size_t number = 0;
     for (nb::handle each : trees) {
-      Tree& tree = problem_.trees.emplace_back(read(each));
+      Tree& tree = problem_.trees.emplace_back(Tree{read_tree(each, problem_.ranks())});
       require(0 <= apart[number] && apart[number] <= 2, "'apart' is 0, 1 or 2");
       cut(tree, problem_, static_cast<Apart>(apart[number++]));
     }
@@ -162,26 +162,6 @@ class OnesidedBlocks {
     for (nb::handle word : words) list.push_back(nb::borrow(word));
     require(list.size() == first_op + static_cast<std::size_t>(onesided::Op::release) + 1, "some words are missing");
     return list;
-  }
-
-  Tree read(nb::handle each) const {
-    const auto field = [&](const char* name) { return each.attr(name); };
-    Tree tree{nb::cast<int>(field("root")), nb::cast<std::string_view>(field("phase")) == "broadcast",
-              nb::cast<bool>(field("ordered")),
-              nb::cast<Chunks>(field("first")), nb::cast<Chunks>(field("count")), nb::cast<Ints>(field("parent")),
-              nb::cast<Ints>(field("order"))};
-    constexpr Chunks most = Chunks{1} << 40;  // sums of as many as fit into memory do not leave 64 bits
-    require(0 <= tree.first && tree.first < most && 0 < tree.count && tree.count < most, "a tree has no chunks, or too many");
-    const int n = problem_.ranks();
-    require(number_of(tree.parent) == n && number_of(tree.order) == n, "a tree spans other ranks");
-    Marks reached(n);
-    for (const int rank : tree.order) {
-      require(0 <= rank && rank < n && !reached[rank], "a tree's order names an unknown rank, or one twice");
-      const int parent = tree.parent[rank];
-      require(parent < 0 ? rank == tree.root : parent < n && reached[parent], "a tree's order has a rank before its parent");
-      reached[rank] = true;
-    }
-    return tree;
   }
 
   // All groups of all trees, in units, root by root.

@@ -41,7 +41,7 @@
 
 #include <array>
 
-#include "graph.hpp"
+#include "rank_tree.hpp"
 
 namespace forestcoll::onesided {
 
@@ -154,12 +154,7 @@ enum class Apart { no, inner, all };  // ranks of which every child is in a grou
 
 // A tree, and its groups. Per rank: `children` from the next one on; `groups`: those in its main group, and
 // in each further one; `main`: the number of the main group, and of the further ones, `further + 1` on.
-struct Tree {
-  int root;
-  bool down;     // a broadcast
-  bool ordered;  // sums are made in the order of the children, the last of `order` first
-  Chunks first, count;
-  Ints parent, order;
+struct Tree : RankTree {
   Lists children;
   std::vector<Lists> groups;
   Ints main, further;
