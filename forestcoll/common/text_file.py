@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike
@@ -83,17 +83,25 @@ class Rows:
     indent: int
 
 
-def dump_block(block: Block, depth: int = 0) -> str:
+def dump_block(block: Block) -> str:
     """Returns the JSON of a block with the blocks and rows in it; equal ones have equal bytes."""
+    return "".join(_pieces(block, 0))
+
+
+def _pieces(block: Block, depth: int) -> Iterator[str]:
+    """The text in pieces: with a line for each of a million trees it is put together once."""
     pad = " " * depth
-    lines = []
-    for key, value in block.items():
+    yield "{\n"
+    for place, (key, value) in enumerate(block.items()):
+        yield ",\n" * (place > 0) + f'{pad} "{key}": '
         if isinstance(value, Block):
-            text = dump_block(value, depth + 1)
+            yield from _pieces(value, depth + 1)
         elif isinstance(value, Rows):
-            inner, rows = " " * value.indent, value.texts
-            text = "[\n" + ",\n".join([inner + row for row in rows]) + f"\n{inner[1:]}]"
+            inner = " " * value.indent
+            yield "[\n"
+            for number, row in enumerate(value.texts):
+                yield from (",\n" * (number > 0), inner, row)
+            yield f"\n{inner[1:]}]"
         else:
-            text = json.dumps(value)
-        lines.append(f'{pad} "{key}": {text}')
-    return "{\n" + ",\n".join(lines) + f"\n{pad}}}"
+            yield json.dumps(value)
+    yield f"\n{pad}}}"

@@ -136,10 +136,13 @@ def _ways(
     switches make trees lower, or only lead astray: with such links there is a second way, without.
     """
     links = (*graph.wires, capacity, supply, graph.ranks, group)
-    yield _kernel.remove_relays(*links, True)
+    first = _kernel.remove_relays(*links, True)
+    yield first
     ranks = set(graph.ranks)
     if any(t not in ranks and h not in ranks for t, h in graph.ends):
-        yield _kernel.remove_relays(*links, False)
+        second = _kernel.remove_relays(*links, False)
+        if (second.paths, second.units) != (first.paths, first.units):
+            yield second
 
 
 def _over_paths(

@@ -101,12 +101,14 @@ def slices(ways: Sequence[list[tuple[T, int]]], units: int) -> Iterator[tuple[tu
 
     `ways`: things and the units that have them, one after the other.
     """
-    left = [way[::-1] for way in ways]
+    queues = [iter(way) for way in ways]
+    things: dict[int, T] = {}
+    amounts = [0] * len(ways)
     while units:
-        weight = min(way[-1][1] for way in left)
-        yield tuple([way[-1][0] for way in left]), weight
-        for way in left:
-            thing, amount = way.pop()
-            if amount > weight:
-                way.append((thing, amount - weight))
+        for i, amount in enumerate(amounts):
+            if not amount:
+                things[i], amounts[i] = next(queues[i])
+        weight = min(amounts)
+        yield tuple(things.values()), weight
+        amounts = [amount - weight for amount in amounts]
         units -= weight

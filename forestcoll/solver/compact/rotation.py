@@ -453,13 +453,14 @@ def _trade(
                 left[orbit] -= times * count
     pairs = sum(len(things) ** 2 for things in classes)
     for _ in range(1 + WORK // pairs):
-        if all(spare >= 0 for spare in left.values()):
+        over = {orbit for orbit, spare in left.items() if spare < 0}
+        if not over:
             return True
         best = None
         for pool, (things, counts) in enumerate(zip(classes, units, strict=True)):
             for i, (_, given, _) in enumerate(things):
-                if not counts[i]:
-                    continue
+                if not counts[i] or over.isdisjoint(orbit for orbit, _ in given):
+                    continue  # nothing gets emptier
                 for j, (_, taken, _) in enumerate(things):
                     gain = _gain(left, given, taken)
                     if gain > 0 and (best is None or gain > best[0]):

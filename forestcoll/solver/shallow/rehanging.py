@@ -170,12 +170,15 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
     """Per unit how each box spreads it, first the root's own, then in the order of its tree."""
     first, last = [path[0] for path in hung.paths], [path[-1] for path in hung.paths]
     entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
-    senders: list[frozenset[int]] = []  # per unit the ranks that send to other boxes
+    senders: list[set[int]] = []  # per unit the ranks that send to other boxes
+    sending: list[dict[int, set[int]]] = [{} for _ in boxes.members]  # per box and unit those in it
     for unit, ((root, _), tree) in enumerate(zip(hung.units, hung.trees, strict=True)):
         entries[root].append((0, unit, 0))
-        for place in range(0, len(tree), 2):
-            entries[last[tree[place + 1]]].append((tree[place], unit, place // 2 + 1))
-        senders.append(frozenset(first[number] for number in tree[1::2]))
+        for place, (depth, number) in enumerate(zip(tree[::2], tree[1::2], strict=True), 1):
+            entries[last[number]].append((depth, unit, place))
+        senders.append({first[number] for number in tree[1::2]})
+        for v in senders[unit]:
+            sending[boxes.box[v]].setdefault(unit, set()).add(v)
     weights = [many for _, many in hung.units]
     chosen = [
         [[(_NOTHING, many)]] * (len(tree) // 2 + 1)
@@ -184,8 +187,6 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
     for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
         if len(members) == 1:
             continue
-        held = frozenset(members)
-        mates = {v: [senders[unit] & held for _, unit, _ in entries[v]] for v in members}
         spreads: Mapping[int, list[Spread]] | None
         if box in boxes.gated:
             spreads = boxes.gated[box].spreads
@@ -193,7 +194,7 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
             interior = Interior(boxes.graph, members, links)
             onward = {
                 v: sum(
-                    weights[u] for _, u, _ in entries[v] if senders[u] & held and senders[u] != {v}
+                    weights[u] for _, u, _ in entries[v] if u in sending[box] and senders[u] != {v}
                 )
                 for v in members
             }
@@ -201,25 +202,28 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
             spreads = interior.spread(starts, onward)
         if spreads is None:
             return None
+        passed_on = {unit: frozenset(ranks) for unit, ranks in sending[box].items()}
         for rank, some in spreads.items():
-            for (_, unit, place), shares in _assign(
-                rank, entries[rank], some, mates[rank], weights
-            ):
-                chosen[unit][place] = shares
+            shares = _assign(rank, entries[rank], some, passed_on, weights)
+            for (_, unit, place), share in shares:
+                chosen[unit][place] = share
     return chosen
 
 
 _NOTHING = Spread(0, (), {})
+_NOBODY = frozenset[int]()
+_FIRST = 1 << 32
+"""What comes before what enters deeper: more than any depth."""
 
 
 def _assign(
     rank: int,
     entries: list[_Entry],
     spreads: list[Spread],
-    onward: list[frozenset[int]],
+    senders: Mapping[int, frozenset[int]],
     weights: Sequence[int],
 ) -> Iterator[tuple[_Entry, _Shares]]:
-    """Each of the entries of a rank with trees for its unit; `onward`: the ranks that send it on.
+    """Each of the entries of a rank with trees for its unit; `senders`: the ranks that send it on.
 
     First choose those that other ranks of the box send on, what enters deepest before the rest: a
     tree in which these ranks are near, then a low one.
@@ -229,6 +233,7 @@ def _assign(
         return
     left = [spread.weight for spread in spreads]
     heights = [spread.height for spread in spreads]
+    onward = [senders.get(unit, _NOBODY) for _, unit, _ in entries]
     queues = {  # the best last
         nodes: sorted(
             range(len(spreads)),
@@ -237,17 +242,18 @@ def _assign(
         )
         for nodes in set(onward)
     }
-    near = {nodes: nodes <= {rank} for nodes in queues}
-    keys = [(near[nodes], -entry[0]) for nodes, entry in zip(onward, entries, strict=True)]
-    for place in sorted(range(len(entries)), key=keys.__getitem__):
-        queue = queues[onward[place]]
+    first = {nodes: 0 if nodes <= {rank} else _FIRST for nodes in queues}
+    keys = [first[nodes] + depth for nodes, (depth, _, _) in zip(onward, entries, strict=True)]
+    for at in sorted(range(len(entries)), key=keys.__getitem__, reverse=True):
+        queue = queues[onward[at]]
         shares: _Shares = []
-        rest = weights[entries[place][1]]
+        rest = weights[entries[at][1]]
         while rest:
             while not left[queue[-1]]:
                 queue.pop()
-            taken = min(rest, left[queue[-1]])
-            left[queue[-1]] -= taken
+            best = queue[-1]
+            taken = min(rest, left[best])
+            left[best] -= taken
             rest -= taken
-            shares.append((spreads[queue[-1]], taken))
-        yield entries[place], shares
+            shares.append((spreads[best], taken))
+        yield entries[at], shares

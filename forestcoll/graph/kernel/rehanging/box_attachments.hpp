@@ -209,11 +209,12 @@ class BoxAttachments {
   // Hangs a box on the cheapest port of all boxes that hang already, are not `below_`, and from which
   // it and the `below` hops under it stay within the height.
   bool hang_cheapest(int unit, int box, int below) {
+    const int home = boxed_.box[root(unit)];
     for (int b : range(boxes())) {
       const Hook& hook = this->hook(unit, b);
       const int room = height_ - hook.depth - below;
       sender_[b] = kNone;
-      if (below_[b] || b == box || (hook.way < 0 && !is_root(unit, b)) || room < 1) continue;
+      if (below_[b] || b == box || (hook.way < 0 && b != home) || room < 1) continue;
       noise_[b] = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
       sender_[b] = room >= 1 + spread(b) ? kAny : hook.rank;
     }

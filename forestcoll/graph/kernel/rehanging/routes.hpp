@@ -40,14 +40,13 @@ class Ledger {
     price_.assign(capacity_.size(), 0);
     twin_ = boxed.twin;
     twin_.resize(capacity_.size(), -1);
+    for (int r : range(resources())) first_.push_back(twin_[r] < 0 ? r : std::min(r, twin_[r]));
     place_.assign(capacity_.size(), -1);
     for (int r : range(resources()))
       if (of(r) == r) reprice(r);
   }
 
-  int of(int resource) const {
-    return twin_[resource] < 0 ? resource : std::min(resource, twin_[resource]);
-  }
+  int of(int resource) const { return first_[resource]; }
   void add(int resource, Amount trees) {  // takes away those below 0
     resource = of(resource);
     const Amount before = excess(resource);
@@ -57,7 +56,7 @@ class Ledger {
     if (!before != !after) before ? unlist(resource) : list(resource);
     reprice(resource);
   }
-  bool over(int resource) const { return excess(of(resource)); }
+  bool over(int resource) const { return place_[of(resource)] >= 0; }
   double cost(int resource) const { return cost_[resource]; }
   Amount overload() const { return overload_; }
   const Ints& overfull() const { return overfull_; }  // resources, in no order
@@ -101,12 +100,13 @@ class Ledger {
     place_[overfull_.back()] = place_[r];
     overfull_[place_[r]] = overfull_.back();
     overfull_.pop_back();
+    place_[r] = -1;
   }
 
   Amounts capacity_, load_;
   std::vector<double> price_, cost_;  // what it costs stands at both arcs of a pair
-  Ints twin_;
-  Ints overfull_, place_;  // place_: per resource where it stands in overfull_
+  Ints twin_, first_;  // first_: per resource the one that stands for it
+  Ints overfull_, place_;  // place_: per resource where it stands in overfull_, or -1
   double penalty_ = 1;
   Amount overload_ = 0;
 };
@@ -151,7 +151,8 @@ class Router {
     leave_from(rank, 0);
     run(boxed_.box[rank], [](int) { return kFar; });
   }
-  void search_to(int box, const std::function<double(int)>& near) {
+  template <class Near>
+  void search_to(int box, const Near& near) {
     start();
     forward_ = false;
     for (const SwitchPort& port : in_[box]) offer(entry_cost(port), port.relay, port.arc);
@@ -184,7 +185,8 @@ class Router {
   }
   // The arc into the next rank that `wanted` takes, or -1. Costs that have risen are minded.
   // Items of the heap are switches and, behind the nodes, arcs into ranks.
-  int next_entry(const std::function<bool(int)>& wanted) {
+  template <class Wanted>
+  int next_entry(const Wanted& wanted) {
     const Digraph& graph = boxed_.graph;
     while (!heap_.empty()) {
       std::ranges::pop_heap(heap_, std::greater<>());
@@ -223,7 +225,8 @@ class Router {
       return;  // no way leads on from there
     push(distance, relay);
   }
-  void run(int home, const std::function<double(int)>& near) {
+  template <class Near>
+  void run(int home, const Near& near) {
     const Ints& box = boxed_.box;
     const auto& arcs = forward_ ? leaving_ : entering_;
     const Ints& end = forward_ ? boxed_.graph.head : boxed_.graph.tail;
