@@ -186,7 +186,7 @@ def test_no_function_is_called_by_a_participle() -> None:
 
 
 BUDGETS: dict[str, int] = {
-    "common": 4_000,
+    "common": 4_023,  # 27: a text put together once, from pieces
     "program": 11_739,  # 30: 740 for tiles; 31: 935 for grids of ranks, and sizes read here
     "topology": 57_056,  # 32: 2,408 for alike nodes
     "graph": 77_291,  # 30; 32: 889 for routes; transfers, out of lower, where 2,536 went

@@ -93,15 +93,13 @@ def _pieces(block: Block, depth: int) -> Iterator[str]:
     pad = " " * depth
     yield "{\n"
     for place, (key, value) in enumerate(block.items()):
-        yield ",\n" * (place > 0) + f'{pad} "{key}": '
+        yield ",\n" * bool(place) + f'{pad} "{key}": '
         if isinstance(value, Block):
             yield from _pieces(value, depth + 1)
         elif isinstance(value, Rows):
             inner = " " * value.indent
-            yield "[\n"
-            for number, row in enumerate(value.texts):
-                yield from (",\n" * (number > 0), inner, row)
-            yield f"\n{inner[1:]}]"
+            rows = f",\n{inner}".join(value.texts)
+            yield from ("[\n", inner * bool(rows), rows, f"\n{inner[1:]}]")
         else:
             yield json.dumps(value)
     yield f"\n{pad}}}"

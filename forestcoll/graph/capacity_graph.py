@@ -196,6 +196,13 @@ class CapacityGraph:
             unit=self.unit,
         )
 
+    def induce(self, nodes: Sequence[int]) -> CapacityGraph:
+        """The graph of these nodes in this order, with all links between them."""
+        among = set(nodes)
+        return self.restrict(
+            nodes, {(u, v): c for u, v, c in self.arcs if u in among and v in among}
+        )
+
     @property
     def copies(self) -> bool:
         """Whether some switch copies or adds."""

@@ -36,7 +36,7 @@ from forestcoll.solver.fixed_trees import by_capacity, fit_trees, rate_worth
 from forestcoll.solver.flows.max_flow import cut_off
 from forestcoll.solver.optimum import algbw_of_trees, check_root, optimum
 from forestcoll.solver.task import Optimum, Task, analyse, forward
-from forestcoll.solver.walks import by_box
+from forestcoll.solver.walks import by_box, neighbours
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,11 +223,10 @@ class _Phase:
     @cached_property
     def _ends(self) -> tuple[list[list[int]], list[list[int]]]:
         """Per node the links that leave it, and those that enter it."""
-        out: list[list[int]] = [[] for _ in range(self._graph.n)]
-        into: list[list[int]] = [[] for _ in range(self._graph.n)]
-        for e, (u, v) in enumerate(self._graph.ends):
-            out[u].append(e)
-            into[v].append(e)
+        n, tail, head = self._graph.wires
+        out, into = (
+            neighbours(n, zip(ends, range(len(ends)), strict=True)) for ends in (tail, head)
+        )
         return out, into
 
     def algbw(self, trees: int) -> Fraction:

@@ -32,6 +32,7 @@ from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
 from forestcoll.solver.shallow.height import forest_bound
 from forestcoll.solver.task import Optimum, Packed, Task, analyse, assemble, forward
+from forestcoll.solver.walks import without_loops
 
 RANKS = 256
 """Ranks up to which trees that use the fabric are looked for."""
@@ -187,13 +188,3 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
         if best is not None and best.algbw == bound.algbw:
             break
     return best
-
-
-def without_loops(path: Path) -> Path:
-    """The path without the loops it makes."""
-    out: list[int] = []
-    for v in path:
-        if v in out:
-            del out[out.index(v) :]
-        out.append(v)
-    return tuple(out)

@@ -59,3 +59,13 @@ def by_box(graph: CapacityGraph, nodes: Iterable[int] | None = None) -> dict[str
     for v in range(graph.n) if nodes is None else nodes:
         boxes.setdefault(graph.box(v), []).append(v)
     return boxes
+
+
+def without_loops(path: Iterable[int]) -> tuple[int, ...]:
+    """The path without the loops it makes."""
+    out: list[int] = []
+    for v in path:
+        if v in out:
+            del out[out.index(v) :]
+        out.append(v)
+    return tuple(out)

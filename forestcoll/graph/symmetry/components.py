@@ -266,17 +266,15 @@ def _match_by_search(
     A node of `first` and one of `part` that looks like it get a colour of their own; where that
     leads nowhere, the next one that looks like it is tried.
     """
-    keep = {*outside, *first, *part}
-    nodes = sorted(keep)
+    nodes = sorted({*outside, *first, *part})
     number = {v: i for i, v in enumerate(nodes)}
-    arcs = [(number[u], number[v], c) for u, v, c in graph.arcs if u in keep and v in keep]
-    tail, head, capacity = ([arc[i] for arc in arcs] for i in range(3))
+    among = graph.induce(nodes)
 
     def search(colours: list[int]) -> list[int] | None:
         if budget[0] <= 0:
             return None
         budget[0] -= 1
-        colours = _kernel.refine_colours(len(nodes), tail, head, capacity, colours)
+        colours = refine(among, colours)
         mine, other = (_by_colour(side, colours, number) for side in (first, part))
         if any(len(other.get(colour, ())) != len(same) for colour, same in mine.items()):
             return None

@@ -279,9 +279,7 @@ class _Pool:
     def lengths(self, prices: Floats) -> tuple[int, ...]:
         """Prices as whole numbers, without a common factor."""
         largest = float(prices.max())
-        lengths = [round(price / largest * PARTS) for price in prices.tolist()]
-        common = math.gcd(*lengths)
-        return tuple(length // common for length in lengths)
+        return tuple(whole([Fraction(round(p / largest * PARTS)) for p in prices.tolist()]))
 
     def flows(self, shares: list[float]) -> tuple[Fraction, tuple[dict[int, Fraction], ...]]:
         """(rate, per source what each link carries), from shares that are made to add up."""

@@ -68,7 +68,7 @@ from forestcoll.solver.alltoall.routes import (
     even_out,
 )
 from forestcoll.solver.flows.exact_lp import glop
-from forestcoll.solver.walks import hops, links_out, neighbours
+from forestcoll.solver.walks import hops, links_out, neighbours, without_loops
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
@@ -322,21 +322,15 @@ class _Net:
         paths: Counter[Path] = Counter()
         for target in commodity.targets:
             for _ in range(units):
-                path, place = [target], {target: 0}
+                path = [target]
                 while path[-1] != source:
                     near = into[path[-1]]
                     u = max(near, key=lambda u: (near[u], -u))
                     near[u] -= 1
                     if not near[u]:
                         del near[u]
-                    if u in place:  # a circle
-                        for v in path[place[u] + 1 :]:
-                            del place[v]
-                        del path[place[u] + 1 :]
-                    else:
-                        place[u] = len(path)
-                        path.append(u)
-                paths[tuple(reversed(path))] += 1
+                    path.append(u)
+                paths[without_loops(path)[::-1]] += 1
         return dict(paths)
 
 
@@ -650,5 +644,4 @@ def restrict(graph: CapacityGraph, ranks: Sequence[int]) -> tuple[list[int], Cap
     ends = ((u, v) for u, v in graph.ends if u not in gone and v not in gone)
     reached = hops(neighbours(graph.n, ends, both=True), ranks)
     kept = sorted(reached)
-    links = {(u, v): c for u, v, c in graph.arcs if u in reached and v in reached}
-    return kept, graph.restrict(kept, links)
+    return kept, graph.induce(kept)

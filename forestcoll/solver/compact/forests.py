@@ -35,7 +35,7 @@ from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.compact.stars import LARGE, pack_stars
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.task import COMPACT_FROM, Packed, analyse, assemble, check_promise, forward
-from forestcoll.solver.walks import hops
+from forestcoll.solver.walks import hops, neighbours
 
 
 def pack_compact(
@@ -159,12 +159,9 @@ def _rows(
 
     Empty where some node cannot be reached.
     """
-    into: list[list[int]] = [[] for _ in range(graph.n)]
-    out: list[list[int]] = [[] for _ in range(graph.n)]
-    for e, (u, v) in enumerate(graph.ends):
-        if capacity[e]:
-            into[v].append(e)
-            out[u].append(v)
+    used = [e for e, c in enumerate(capacity) if c]
+    into = neighbours(graph.n, ((graph.head[e], e) for e in used))
+    out = neighbours(graph.n, ((graph.tail[e], graph.head[e]) for e in used))
     rows: list[tuple[int, int, Row]] = []
     for number, root in enumerate(roots):
         level = hops(out, [root])
@@ -198,7 +195,7 @@ def _divide(
             arcs.append((2 + i, node[orbit], k * len(places)))
     for orbit in orbits:
         arcs.append((node[orbit], 1, capacity[orbit]))
-    tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
+    tail, head, limit = zip(*arcs, strict=True)
     flow = _kernel.maximum_flow(2 + len(classes) + len(orbits), tail, head, limit, 0, 1)
     if sum(f for f, t in zip(flow, tail, strict=True) if t == 0) < k * len(rows):
         return None

@@ -358,10 +358,10 @@ def walks(
 
     `arcs`: tail, head, the most that may flow.
     """
-    tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
+    tail, head, limit = zip(*arcs, strict=True)
     flow = _kernel.maximum_flow(nodes, tail, head, limit, source, sink)
     left: dict[int, list[list[int]]] = defaultdict(list)  # node -> [head, units] of its arcs
-    for u, v, units in zip(tail, head, flow, strict=True):
+    for (u, v, _), units in zip(arcs, flow, strict=True):
         if units > 0:
             left[u].append([v, units])
     while left[source]:

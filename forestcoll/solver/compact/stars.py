@@ -15,7 +15,7 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.compact.rotation import EDGES
-from forestcoll.solver.walks import by_box
+from forestcoll.solver.walks import by_box, neighbours
 
 LARGE = 512
 """Ranks in a part above which its own packing takes minutes."""
@@ -55,11 +55,8 @@ class _Stars:
         boxes = [*named.values(), *([v] for v in lone)]
         self.boxes = [held for box in boxes if (held := [v for v in box if v in self.ranks])]
         self.outer = set(lone) - self.ranks
-        self.near: dict[int, list[int]] = {v: [] for v in range(graph.n)}
-        self.back: dict[int, list[int]] = {v: [] for v in range(graph.n)}
-        for u, v in graph.ends:
-            self.near[u].append(v)
-            self.back[v].append(u)
+        self.near = neighbours(graph.n, graph.ends)
+        self.back = neighbours(graph.n, zip(graph.head, graph.tail, strict=True))
 
     def edges(self, root: int) -> tuple[Path, ...] | None:
         """The edges of one tree, whose room is taken; the farthest boxes have the least choice."""

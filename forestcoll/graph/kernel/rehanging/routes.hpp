@@ -40,13 +40,14 @@ class Ledger {
     price_.assign(capacity_.size(), 0);
     twin_ = boxed.twin;
     twin_.resize(capacity_.size(), -1);
-    for (int r : range(resources())) first_.push_back(twin_[r] < 0 ? r : std::min(r, twin_[r]));
     place_.assign(capacity_.size(), -1);
     for (int r : range(resources()))
       if (of(r) == r) reprice(r);
   }
 
-  int of(int resource) const { return first_[resource]; }
+  int of(int resource) const {
+    return twin_[resource] < 0 ? resource : std::min(resource, twin_[resource]);
+  }
   void add(int resource, Amount trees) {  // takes away those below 0
     resource = of(resource);
     const Amount before = excess(resource);
@@ -105,7 +106,7 @@ class Ledger {
 
   Amounts capacity_, load_;
   std::vector<double> price_, cost_;  // what it costs stands at both arcs of a pair
-  Ints twin_, first_;  // first_: per resource the one that stands for it
+  Ints twin_;
   Ints overfull_, place_;  // place_: per resource where it stands in overfull_, or -1
   double penalty_ = 1;
   Amount overload_ = 0;
