@@ -230,7 +230,7 @@ def layout(
                     f"{graph.names[node]}, a GPU that is no rank: no runtime can do that; "
                     "solve with --relays none, or write only --format forest"
                 )
-    merged = _merge(_rank_trees(forest, parity))
+    merged = _rank_trees(forest, parity)
     whole = math.gcd(forest.total, *(t.count for t in merged))
     trees = [replace(t, count=t.count // whole * units) for t in merged]
     if grain:
@@ -269,8 +269,11 @@ def cut_evenly(low: int, high: int, parts: int) -> Iterator[tuple[int, int]]:
     return pairwise(low + (high - low) * part // max(1, parts) for part in range(parts + 1))
 
 
-def _rank_trees(forest: Forest, parity: Parity) -> Iterator[RankTree]:
+@lru_cache(maxsize=8)  # a forest is lowered many times
+def _rank_trees(forest: Forest, parity: Parity) -> list[RankTree]:
+    """Trees alike between ranks are one of their summed weight, in order of first appearance."""
     rank_of = forest.graph.rank_of
+    merged: dict[tuple[int, Phase, tuple[int, ...], tuple[int, ...]], RankTree] = {}
     for number, tree in enumerate(forest.trees):
         parent = [-1] * forest.n
         parities = [-1] * forest.n
@@ -282,9 +285,11 @@ def _rank_trees(forest: Forest, parity: Parity) -> Iterator[RankTree]:
         ordered = bool(forest.sums) and tree.phase == "reduce"
         served = [rank_of[path[0]] for path in reversed(tree.edges)] if ordered else range(forest.n)
         order = _order(number, tree, root, parent, served)
-        yield RankTree(
-            root, tree.phase, 0, tree.weight, tuple(parent), order, tuple(parities), 0, ordered
-        )
+        key = (root, tree.phase, tuple(parent), tuple(parities))
+        one = RankTree(root, tree.phase, 0, 0, key[2], order, key[3], 0, ordered)
+        alike = merged.setdefault(key, one)
+        merged[key] = replace(alike, count=alike.count + tree.weight)
+    return list(merged.values())
 
 
 def _order(
@@ -305,16 +310,6 @@ def _order(
             f"tree {number} of the forest is no spanning tree of the ranks: check the forest first"
         )
     return tuple(order)
-
-
-def _merge(trees: Iterable[RankTree]) -> list[RankTree]:
-    """Trees alike between ranks as one of their summed weight, in order of first appearance."""
-    merged: dict[tuple[int, Phase, tuple[int, ...], tuple[int, ...]], RankTree] = {}
-    for tree in trees:
-        key = (tree.root, tree.phase, tree.parent, tree.parities)
-        alike = merged.get(key)
-        merged[key] = replace(alike, count=alike.count + tree.count) if alike else tree
-    return list(merged.values())
 
 
 def _place(trees: list[RankTree], start: list[int], instances: int) -> Iterator[RankTree]:
