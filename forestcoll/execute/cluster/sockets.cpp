@@ -12,6 +12,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "wire.hpp"
 
@@ -31,10 +32,9 @@ struct Peer {
   std::vector<byte> buffer;  // read, not yet handled: [begin, end)
   std::size_t begin = 0, end = 0;
   Header header{};        // of the effect that is being read
-  std::size_t have = 0;   // bytes of it
-  Amount missing = 0;     // bytes of the payload that are yet to come
-  byte* place = nullptr;   // where the payload belongs
-  byte* target = nullptr;  // where the next of its bytes goes
+  byte* place = nullptr;  // where its payload belongs, once the header is whole
+  byte* target = reinterpret_cast<byte*>(&header);  // where the next byte of either goes
+  Amount missing = sizeof(Header);                  // bytes of it that are yet to come
   std::vector<byte> packets;
   bool closed = false;
 };
@@ -156,9 +156,7 @@ class Sockets : public Wire {
       if (got < 0 && errno == EAGAIN) return;
       if (got <= 0) return close_peer(number, got ? std::strerror(errno) : "it closed the connection");
       if (straight) {
-        peer.target += got;
-        peer.missing -= got;
-        if (!peer.missing && !finish(number)) return close_peer(number, nonsense);
+        if (!advance(number, got)) return close_peer(number, nonsense);
         continue;
       }
       peer.begin = 0;
@@ -168,39 +166,32 @@ class Sockets : public Wire {
     }
   }
 
-  // Takes all whole headers and payloads out of the buffer; what is left of a header moves to its
-  // beginning, and is read on to.
+  // Takes all headers and payloads out of the buffer.
   bool handle(int number) {
     Peer& peer = peers_[number];
     while (peer.begin < peer.end) {
-      const std::size_t there = peer.end - peer.begin;
-      if (!peer.missing) {
-        const std::size_t rest = sizeof(Header) - peer.have;
-        const std::size_t n = std::min(rest, there);
-        std::memcpy(reinterpret_cast<byte*>(&peer.header) + peer.have, peer.buffer.data() + peer.begin, n);
-        peer.begin += n;
-        peer.have += n;
-        if (peer.have < sizeof(Header)) break;
-        peer.have = 0;
-        if (!begin(number)) return false;
-        continue;
-      }
-      const Amount n = std::min<Amount>(peer.missing, there);
+      const Amount n = std::min<Amount>(peer.missing, peer.end - peer.begin);
       std::memcpy(peer.target, peer.buffer.data() + peer.begin, n);
       peer.begin += n;
-      peer.target += n;
-      peer.missing -= n;
-      if (!peer.missing && !finish(number)) return false;
+      if (!advance(number, n)) return false;
     }
     return true;
+  }
+
+  // So many bytes more are where they belong.
+  bool advance(int number, Amount n) {
+    Peer& peer = peers_[number];
+    peer.target += n;
+    peer.missing -= n;
+    return peer.missing || (peer.place ? finish(number) : begin(number));
   }
 
   // The header is whole.
   bool begin(int number) {
     Peer& peer = peers_[number];
     const Effect effect{peer.header};
-    peer.missing = effect.bytes;
     if (effect.bytes == 0) return finish(number);
+    peer.missing = effect.bytes;
     peer.target = peer.place = receiver_->place(number, effect);
     if (!peer.place) return false;
     if (effect.number == Number::packets) {
@@ -214,9 +205,11 @@ class Sockets : public Wire {
   bool finish(int number) {
     Peer& peer = peers_[number];
     Effect effect{peer.header};
-    effect.target = peer.place;
+    effect.target = std::exchange(peer.place, nullptr);
     if (effect.number == Number::packets && effect.bytes)
       store_words(effect.target, peer.packets.data(), effect.bytes);
+    peer.target = reinterpret_cast<byte*>(&peer.header);
+    peer.missing = sizeof(Header);
     return has_arrived(number, effect);
   }
 

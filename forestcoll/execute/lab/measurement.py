@@ -181,7 +181,6 @@ def entries_of(
     notes, collective = list[str](), program.collective
     exchanges = collective.transposes
     what, who = ("routes", "ranks") if exchanges else ("forest", "pairs of ranks")
-    ways = straight = routes(graph)
     if isinstance(made_from, Forest):
         paths = (path for tree in made_from.trees for path in tree.edges)
         _check_paths(graph, made_from.graph, paths, what)
@@ -191,6 +190,8 @@ def entries_of(
         ways = routes(graph, edges=alltoall.edges_of(made_from))
     else:
         notes.append(f"no {what} beside the plan: {who} take the shortest way")
+        ways = routes(graph)
+    straight = routes(graph)
     if ways.split:  # one way here, and several where the plan comes from
         notes.append(
             f"{len(ways.split)} pairs of ranks have several ways in the {what}, but one in the "

@@ -269,17 +269,14 @@ class CpuLayer {
 
   const Instruction& instruction() const { return machine_.tables.instructions[self_->at.pc]; }
 
-  // target = a op b. The target may be either.
+  // target = a op b, of a tile at most. The target may be either.
   void merge(byte* target, const byte* a, const byte* b, Amount bytes) {
     const auto user = machine_.options.user;
     if (!user) return machine_.combine(target, a, b, bytes);
     alignas(64) byte other[combine_tile];
-    for (Amount done = 0; done < bytes; done += combine_tile) {
-      const Amount size = std::min(combine_tile, bytes - done);
-      std::memcpy(other, b + done, size);
-      if (target != a) std::memcpy(target + done, a + done, size);
-      user(target + done, other, size / geometry().element_bytes);
-    }
+    std::memcpy(other, b, bytes);
+    if (target != a) std::memcpy(target, a, bytes);
+    user(target, other, bytes / geometry().element_bytes);
   }
 
   // What is done to a sum if it is complete now; `at`: its place in the instruction's operand.

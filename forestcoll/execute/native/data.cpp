@@ -161,29 +161,28 @@ Comparison compare(const Pattern& p, int source, Amount first, Amount count,
   result.wrong.assign(buffers.size(), 0);
   std::vector<std::vector<Difference>> found(buffers.size());
   std::mutex mutex;
-  const auto compare_tile = [&](auto zero, Amount at, Amount n) {
-    using T = decltype(zero);
-    T expected[tile];
-    expected_tile(p, values, source, first + at, n, expected);
-    if (source == reduced && epilogue)
-      epilogue->apply(p.type, first + at, n, reinterpret_cast<byte*>(expected));
-    for (std::size_t b = 0; b < buffers.size(); ++b) {
-      const T* got = reinterpret_cast<const T*>(buffers[b]) + at;
-      if (!std::memcmp(got, expected, n * sizeof(T))) continue;
-      const std::lock_guard lock(mutex);
-      std::size_t listed = 0;
-      for (Amount i = 0; i < n; ++i) {
-        if (!std::memcmp(got + i, expected + i, sizeof(T))) continue;
-        ++result.wrong[b];
-        if (listed++ < limit)
-          found[b].push_back({static_cast<int>(b), at + i, text(expected[i]), text(got[i])});
-      }
-      std::sort(found[b].begin(), found[b].end());
-      if (found[b].size() > limit) found[b].resize(limit);
-    }
-  };
   with_type(p.type, [&](auto zero) {
-    for_tiles(count, tile, threads, [&](Amount at, Amount n) { compare_tile(zero, at, n); });
+    for_tiles(count, tile, threads, [&](Amount at, Amount n) {
+      using T = decltype(zero);
+      T expected[tile];
+      expected_tile(p, values, source, first + at, n, expected);
+      if (source == reduced && epilogue)
+        epilogue->apply(p.type, first + at, n, reinterpret_cast<byte*>(expected));
+      for (std::size_t b = 0; b < buffers.size(); ++b) {
+        const T* got = reinterpret_cast<const T*>(buffers[b]) + at;
+        if (!std::memcmp(got, expected, n * sizeof(T))) continue;
+        const std::lock_guard lock(mutex);
+        std::size_t listed = 0;
+        for (Amount i = 0; i < n; ++i) {
+          if (!std::memcmp(got + i, expected + i, sizeof(T))) continue;
+          ++result.wrong[b];
+          if (listed++ < limit)
+            found[b].push_back({static_cast<int>(b), at + i, text(expected[i]), text(got[i])});
+        }
+        std::sort(found[b].begin(), found[b].end());
+        if (found[b].size() > limit) found[b].resize(limit);
+      }
+    });
   });
   for (auto& list : found) result.first.insert(result.first.end(), list.begin(), list.end());
   return result;

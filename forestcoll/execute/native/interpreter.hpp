@@ -357,21 +357,11 @@ struct Step {
 
   // Moves `at` past the instruction it stands on; true when that completed a step of the plan.
   FC_DEVICE bool advance() {
+    const Index done = at.pc++;
     at.piece = 0;
-    if (in.op == Op::loop) {
-      at.round = 0;
-      ++at.pc;
-      return false;
-    }
-    if (in.loop < 0) {
-      ++at.pc;
-      return true;
-    }
+    if (in.loop < 0) return true;
     const Loop& loop = tables.loops[in.loop];
-    if (at.pc < loop.last) {
-      ++at.pc;
-      return false;
-    }
+    if (done < loop.last) return false;  // as its head is
     const Amount unit = loop.unit_bytes;
     const Amount bytes = loop.chunks * g.chunk_bytes;
     ++at.round;
@@ -380,7 +370,6 @@ struct Step {
       return false;
     }
     at.round = 0;
-    ++at.pc;
     return true;
   }
 };

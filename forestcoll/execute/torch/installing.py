@@ -289,14 +289,7 @@ def _root_of(given: dict[str, Any], group: Any) -> int | None:
 def _call(collective: Collective, plan: Plan, given: dict[str, Any]) -> Any:
     tensors = _tensors(collective, given)
     if collective is Collective.ALLTOALL:
-        return alltoall.all_to_all_single(
-            tensors[1],
-            tensors[0],
-            plan,
-            given[SPLITS[0]],
-            given[SPLITS[1]],
-            given["group"],
-            given["async_op"],
-        )
+        options = (given[name] for name in (*SPLITS, "group", "async_op"))
+        return alltoall.all_to_all_single(tensors[1], tensors[0], plan, *options)
     op = given["op"] if collective.reduces else "sum"
     return collectives.perform(plan, tensors[0], tensors[-1], op, given["group"], given["async_op"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.common.errors import OutputError, PlanError, UnsupportedError
-from forestcoll.compile.formats import FORMATS
+from forestcoll.compile.formats import FORMATS, formats_of
 from forestcoll.ui.cli import files, writing
 from forestcoll.ui.cli.messages import (
     answer,
@@ -30,7 +30,6 @@ from forestcoll.ui.cli.options import (
     ALLTOALL,
     COLLECTIVES,
     EDITED_MACHINE,
-    HOLDS,
     MACHINE,
     SIGNAL,
     Machine,
@@ -388,10 +387,8 @@ def _bundle(
 
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is not a directory")
-    read = [form for form in FORMATS if target == "any" or form in ("forest", HOLDS[target])]
-    request = bundle.Request(
-        losses_report.workload, tuple(dict.fromkeys(formats)) or tuple(read), target
-    )
+    wanted = tuple(dict.fromkeys(formats)) or formats_of(None, target)
+    request = bundle.Request(losses_report.workload, wanted, target)
     failures = [loss.failure for loss in losses_report.losses]
     if dask is None:
         dask = "local" if dask_cluster.is_installed() and len(failures) > 1 else "none"

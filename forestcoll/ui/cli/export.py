@@ -117,8 +117,7 @@ def export(
     if output == "-":
         put(next(iter(files.values())))
         return
-    texts = {where / name: data for name, data in files.items()} if folder else {}
-    texts = texts or {where: next(iter(files.values()))}
+    texts = {where / name if folder else where: data for name, data in files.items()}
     writing.write_all(texts, force)
     what = words.plural(len(texts), "file") + f" in {where}"
     size_of_all = words.size(sum(map(len, texts.values())))

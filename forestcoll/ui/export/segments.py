@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring_ascii
@@ -106,13 +106,13 @@ class Book:
         return Book(sent.stem, fabric, repaired.edges, repaired.total, facts, repaired.changes)
 
     @cached_property
-    def near(self) -> Mapping[str, list[str]]:
+    def near(self) -> Mapping[str, Iterable[str]]:
         """Per node its neighbours, switches of the fabric behind hosts."""
         near: dict[str, dict[str, None]] = defaultdict(dict)
         for link in self.fabric.left.links:
             for one, other in link.directions():
                 near[one][other] = None
-        return {node: list(others) for node, others in near.items()}
+        return near
 
     def files(
         self, formats: tuple[str, ...], planes: Container[int] = range(MOST_PLANES)

@@ -45,6 +45,8 @@ COLUMNS = (
     *("time_us", "algbw", "busbw", "wrong", "predicted_us", "percent_of_predicted"),
 )
 """Columns of a CSV."""
+ROW_NAMES = {"type": "dtype", "redop": "op", "percent_of_predicted": "prediction_percent"}
+"""What a row calls those of them that have another name there."""
 
 
 class Rounded(NamedTuple):
@@ -125,9 +127,7 @@ def csv(results: Sequence[RunResult]) -> str:
     writer.writerow(COLUMNS)
     for result in results:
         for row in result.rows:
-            start = row.size, row.count, row.dtype, row.op, row.root, row.mode, row.time_us
-            end = row.algbw, row.busbw, row.wrong, row.predicted_us, row.prediction_percent
-            writer.writerow((*start, *end))
+            writer.writerow([getattr(row, ROW_NAMES.get(name, name)) for name in COLUMNS])
     return stream.getvalue()
 
 
