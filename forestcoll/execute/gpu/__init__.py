@@ -74,10 +74,10 @@ def run(
         job = Job.of(request, [used.index(d) for d in numbers], slots, slot_bytes)
         workers = len(os.sched_getaffinity(0))
         contents = Contents(
-            job.program, job.data, request.pattern, job.root, workers, range(job.program.n)
+            request.program, request.data, request.pattern, request.root, workers, range(n)
         )
         with Team(path, used, job, kept) as team:
-            rows = tuple(_row(request, job, team, contents, mode) for mode in request.modes)
+            rows = tuple(_row(job, team, contents, mode) for mode in request.modes)
     notes = request.notes
     if len(used) < n:
         words = f"{len(used)} GPU{'s' if len(used) > 1 else ''}"
@@ -85,9 +85,10 @@ def run(
     return RunResult(rows, notes, tuple(contents.mismatches))
 
 
-def _row(request: Request, job: Job, team: Team, contents: Contents, mode: Mode) -> Row:
+def _row(job: Job, team: Team, contents: Contents, mode: Mode) -> Row:
     """All launches of a mode."""
-    buffers, _ = staging(job.program, job.data, mode, team.memory.ctypes.data)
+    request = job.request
+    buffers, _ = staging(request, mode, team.memory.ctypes.data)
 
     def fill() -> None:
         contents.fill(buffers)

@@ -195,11 +195,11 @@ class Communicator:
 
     def _move(self, worker: Worker, user: int, mine: int, *, inwards: bool) -> None:
         """Between the caller's dense parts and the arena's, which are padded to whole chunks."""
-        job, data = self.job, self.data
-        collective, n = job.program.collective, job.program.n
+        request, data = self.job.request, self.data
+        collective, n = request.program.collective, request.program.n
         parts = collective.input_parts(n) if inwards else collective.output_parts(n)
         bytes_ = data.part * data.element
-        if not inwards and collective.origin(self.rank, job.root, 0) is None:
+        if not inwards and collective.origin(self.rank, request.root, 0) is None:
             parts = 0  # only the root has a result
         for part in range(parts):
             there, here = user + part * bytes_, mine + part * data.stride

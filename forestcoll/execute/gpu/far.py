@@ -80,7 +80,7 @@ class Far:
         self.relay = _engine.Relay(self.space, layout, [*peers, *peers, *takers], slots)
         first, end = self.space.arena(0), self.space.arena(len(nodes))
         worker.load(
-            mark_drains(tables, worker.addresses(mode, 0), job.data.chunk_bytes, nodes),
+            mark_drains(tables, worker.addresses(mode, 0), job.request.data.chunk_bytes, nodes),
             given,
             (seen, first, at(arenas.made[rank]), end - first),
         )

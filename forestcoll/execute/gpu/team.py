@@ -108,7 +108,7 @@ class Team:
     ) -> None:
         self.devices = list(devices)
         self._processes = processes
-        _, most = staging(job.program, job.data, "out-of-place", PAGE)
+        _, most = staging(job.request, "out-of-place", PAGE)
         self.memory = np.frombuffer(processes.need(len(self.devices), most), np.uint8)
         try:
             for gpu, device in enumerate(devices):

@@ -33,26 +33,21 @@ from forestcoll.execute.gpu.arena import (
 from forestcoll.execute.gpu.native import Device, Library
 from forestcoll.execute.request import Request
 from forestcoll.execute.result import Mode
-from forestcoll.execute.sizes import Geometry, Layout, geometry
+from forestcoll.execute.sizes import Geometry, geometry
 from forestcoll.execute.tables import Tables, build
-from forestcoll.program import Program
 
 PAGE = mmap.PAGESIZE
 GRACE = 10.0  # seconds for what was given up to end by itself
 
 
 class Job(NamedTuple):
-    """What every process of a run is told. `kind`: the engine's numbers of type and operation."""
+    """What every process of a run is told."""
 
-    program: Program
+    request: Request
     tables: Tables
-    data: Layout
     arenas: Arenas
     geometry: Geometry
     slots: tuple[int, int]  # bytes of one, how many
-    kind: tuple[int, int]
-    average: bool  # divide the sums by the ranks
-    root: int
     nodes: list[int]  # of each rank
 
     @staticmethod
@@ -74,26 +69,23 @@ class Job(NamedTuple):
             slot_bytes = min(slot_bytes, _engine.RING[2])
         tables, slot = tables or build(program), slot_of(program, data, slot_bytes)
         return Job(
-            program,
+            request,
             tables,
-            data,
             lay_out(program, tables, data, gpu_of, slots, slot, nodes),
             geometry(data, slot),
             (slot, slots),
-            request.kind,
-            request.average,
-            request.root,
             nodes,
         )
 
 
-def staging(program: Program, data: Layout, mode: Mode, begin: int) -> tuple[list[Buffers], int]:
+def staging(request: Request, mode: Mode, begin: int) -> tuple[list[Buffers], int]:
     """All ranks' buffers in memory of the host, from the address `begin` on; no scratch.
 
     And the bytes that they take. Parent and workers share that memory.
     """
+    program, chunk = request.program, request.data.chunk_bytes
     none = [0] * program.n
-    buffers, (end,) = place(program, none, data.chunk_bytes, mode, none, [begin], PAGE)
+    buffers, (end,) = place(program, none, chunk, mode, none, [begin], PAGE)
     return buffers, end
 
 
@@ -170,13 +162,13 @@ class Worker:
             np.array(t.loops, np.int64),
             np.array(t.blocks, np.int32),
             np.array(mine, np.int32),
-            np.zeros(6 * job.program.n, np.uint64),  # addresses: `prepare` gives them
+            np.zeros(6 * job.request.program.n, np.uint64),  # addresses: `prepare` gives them
             *(
                 np.array((given or {}).get(p) or [*map(self.at, getattr(arenas, p, ()))], np.uint64)
                 for p in order
             ),
         ]
-        self.device.load(tables, len(mine), job.geometry, job.slots, job.kind, far)
+        self.device.load(tables, len(mine), job.geometry, job.slots, job.request.kind, far)
 
     def at(self, place: Place) -> int:
         """A place as an address of this process."""
@@ -185,20 +177,21 @@ class Worker:
     def buffers(self, mode: Mode) -> list[Buffers]:
         """Of all ranks, as addresses of this process, behind which their data is not."""
         if mode not in self.placed:
-            job, chunk = self.job, self.job.data.chunk_bytes
+            job, request = self.job, self.job.request
             where = job.arenas.gpu_of, self.bases, ALIGNMENT
-            self.placed[mode], _ = place(job.program, job.tables.scratch, chunk, mode, *where)
+            what = request.program, job.tables.scratch, request.data.chunk_bytes, mode
+            self.placed[mode], _ = place(*what, *where)
         return self.placed[mode]
 
     def addresses(self, mode: Mode, launch: int) -> list[tuple[int, ...]]:
         """Of each rank's input, output and scratch, and of the allocations that they lie in."""
-        turns = 2 if self.job.program.double_scratch else 1
+        turns = 2 if self.job.request.program.double_scratch else 1
         return [each.addresses(launch % turns, turns) for each in self.buffers(mode)]
 
     def move(self, mode: Mode, inwards: bool) -> None:
         """Inputs and outputs from the host to the GPU, where scratch becomes all ones; or back."""
         there, move = self.buffers(mode), self.device.write if inwards else self.device.read
-        host, _ = staging(self.job.program, self.job.data, mode, self.memory.ctypes.data)
+        host, _ = staging(self.job.request, mode, self.memory.ctypes.data)
         for rank in self.mine:
             # in place the input is the last to be written: it is a part of the output, or the whole
             move(there[rank].output.ctypes.data, host[rank].output)
@@ -217,12 +210,12 @@ class Worker:
 
     def start(self, mode: Mode) -> None:
         """Starts the kernel; `avg` divides the complete sums behind it."""
-        job, buffers, sums = self.job, self.buffers(mode), []
-        if job.average:
-            origin = job.program.collective.origin
-            ranks = [rank for rank in self.mine if origin(rank, job.root, 0) is not None]
+        request, buffers, sums = self.job.request, self.buffers(mode), []
+        if request.average:
+            origin = request.program.collective.origin
+            ranks = [rank for rank in self.mine if origin(rank, request.root, 0) is not None]
             sums = [buffers[rank].output.ctypes.data for rank in ranks]
-        self.device.start(sums, buffers[0].output.nbytes, job.program.n)
+        self.device.start(sums, buffers[0].output.nbytes, request.program.n)
 
     def end_state(self) -> tuple[list[tuple[Any, ...]], list[int]]:
         """(where each thread block of this GPU stood, the flags of this GPU)."""
