@@ -37,6 +37,13 @@ def group_of(group: Any) -> Any:
     return group
 
 
+def gather(value: object, group: Any = None) -> list[Any]:
+    """What every rank gives, at every rank, by its number."""
+    told: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(told, value, group=group)
+    return told
+
+
 def movable(group: Any) -> set[str]:
     """Types of the devices whose tensors the group's backend moves; empty: it does not say."""
     return {device.type for device in getattr(group, "_device_types", ())}

@@ -10,6 +10,7 @@ reach and back: for large data and for trying plans on real links, not for the l
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from forestcoll.common import arguments
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.execute.gpu import communicator
 from forestcoll.execute.request import program_of
+from forestcoll.execute.torch.agreement import gather
 from forestcoll.execute.torch.plan import Plan
 from forestcoll.program import Program
 from forestcoll.verify import verify
@@ -64,19 +66,12 @@ class Communicator(communicator.Communicator):
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         whole = self._part * self.collective.parts(n)
-        words = _by_gloo(group)
-
-        def gather(text: bytes) -> list[bytes]:
-            told: list[Any] = [None] * n
-            dist.all_gather_object(told, text, group=words)
-            return told
-
         super().__init__(
             program,
             whole * dtype.itemsize,
             rank,
             self.device.index or 0,
-            gather,
+            partial(gather, group=_by_gloo(group)),
             dtype=str(dtype).removeprefix("torch."),
             op=op,
             timeout=timeout,

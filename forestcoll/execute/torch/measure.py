@@ -19,6 +19,7 @@ from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.result import MODES, Mode, Row, RunResult, repeat
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.torch import collectives
+from forestcoll.execute.torch.agreement import gather
 from forestcoll.execute.torch.alltoall import all_to_all_single
 from forestcoll.execute.torch.operators import OPERATORS, plain_numbers
 from forestcoll.execute.torch.plan import Plan
@@ -126,8 +127,7 @@ def time_it(
         return time.perf_counter() - began
 
     seconds, wrong = repeat((warmup, iterations), check, case.fill, launch, case.compare)
-    told: list[Any] = [None] * n
-    dist.all_gather_object(told, (seconds, wrong, case.texts), group=what.group)
+    told = gather((seconds, wrong, case.texts), what.group)
     slowest = max(entry[0] for entry in told)
     return (
         max(slowest, 1e-9) / iterations * 1e6,
@@ -240,8 +240,7 @@ def run_alltoallv(act: Act, blocks: Blocks) -> tuple[int, list[str]]:
     output = torch.full_like(wanted, -1.0)
     act(given, output)
     wrong, texts = compare(f"rank {rank}, output", output, wanted, 0, SHOWN)
-    told: list[Any] = [None] * n
-    dist.all_gather_object(told, (wrong, texts))
+    told = gather((wrong, texts))
     return sum(count for count, _ in told), [text for _, each in told for text in each]
 
 

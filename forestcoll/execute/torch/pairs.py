@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+
+from forestcoll.execute.torch.agreement import gather
 
 MESSAGES = 4
 """Messages of one timing, so that what starts and ends it counts little."""
@@ -61,9 +63,7 @@ def measure_pairs(
         if rank == src:
             rate = MESSAGES * size / median(times) / 1e9
             mine.append(((src, dst), rate, median(trips) / 2 * 1e6))
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, mine)
-    entries = [entry for part in every for entry in part]
+    entries = [entry for part in gather(mine) for entry in part]
     return Pairs({pair: r for pair, r, _ in entries}, {pair: late for pair, _, late in entries})
 
 

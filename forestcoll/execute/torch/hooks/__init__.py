@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ArgumentError, UnsupportedError
-from forestcoll.execute.torch.agreement import group_of
+from forestcoll.execute.torch.agreement import gather, group_of
 from forestcoll.execute.torch.collectives import all_reduce, check_once, refusal
 from forestcoll.execute.torch.plan import Plan, plan_of
 
@@ -210,9 +210,7 @@ class OptimizerHook:
         if not parameters:
             return
         mine = [dict(_kinds(self.pieces[p])) for p in parameters]
-        told: list[Any] = [None] * dist.get_world_size(self.group)
-        dist.all_gather_object(told, mine, group=self.group)
-        for parameter, *kinds in zip(parameters, *told, strict=True):
+        for parameter, *kinds in zip(parameters, *gather(mine, self.group), strict=True):
             entries = {name: kind for each in kinds for name, kind in each.items()}
             for name in sorted(entries):
                 state = self.optimizer.state[parameter]
