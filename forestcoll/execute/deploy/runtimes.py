@@ -132,7 +132,7 @@ def _files(
         "ranks_per_node": spread.per_node,
         "check": scripts[0],
         **document,
-        "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
+        "places": [place._asdict() for place in spread.places],
     }
     folder = resources.files("forestcoll.execute.deploy") / "scripts"
     names = "run.sh", "common.py", *scripts

@@ -278,7 +278,7 @@ def needs(deployment: Deployment, written: Sequence[Path]) -> list[Fact]:
     ranks = f"{len(spread.places)} on {words.plural(len(spread.nodes), 'node')}{each}"
     proof = deployment.proof.split("; ")
     how = "--output DIR writes plans, environment and run.sh, which proves use"
-    places = [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places]
+    places = [place._asdict() for place in spread.places]
     plans = [
         as_json([*_plan(plan), *bandwidth_facts(links)])
         for plan, links in zip(deployment.plans, figures, strict=True)
