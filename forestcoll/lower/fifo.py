@@ -89,8 +89,11 @@ def lower_fifo(
         work = _Work(layout, transfers, transfers.scratch, early)
         if not adders:
             work.blocks.add_late(LATE)
-            if _least_blocks(work, channels, limits.target) > limits.target.thread_blocks:
-                continue
+            least = _least_blocks(work, channels, limits.target)
+            if least > limits.target.thread_blocks:
+                if bulk:
+                    continue
+                raise limits.refuse("a rank", "thread blocks", least, limits.target.thread_blocks)
         work.arrivals, _ = schedule(transfers, links, channels)
         if adders:
             room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
@@ -98,7 +101,7 @@ def lower_fifo(
         try:
             return _write(work, channels, limits)
         except PlanError:
-            if adders:  # longer transfers are nothing that they are for
+            if adders or not bulk:  # longer transfers, or levels, are nothing that they are for
                 raise
     transfers = transfers_of(layout, limits.target.count, early, "instances")
     transfers.join_levels(limits.target.count)
@@ -133,10 +136,10 @@ def _attempts(
     while unit <= min(MOST_UNIT, target.count, 2 * whole - 1):  # the last holds whole trees
         if _least_steps(layout, unit) <= most_steps(layout.n, target):
             yield unit, rate, True
-            yield unit, None, True
-            yield unit, None, False
             if not bulk:
                 break
+            yield unit, None, True
+            yield unit, None, False
         unit *= 2
 
 

@@ -6,6 +6,7 @@ others; and the optimum's routes, with one unit of every pair, and with as many 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ WIDE: Final = 4
 PIECES: Final = (2, 4, 8)
 """Times as many parts of trees, on a schedule, or slices of MSCCL++'s pipelines: looked at where no
 program is good."""
-FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (2, 8, 16), "onesided": (2,)}
+FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (2, 4, 8, 16), "onesided": (2,)}
 """Times as many pieces of an all-to-all's blocks for more bytes: what is lost until all hops are
 under way, or while links in order serve others, is as long as a piece."""
 LEAST: Final = 2**11
@@ -154,8 +155,8 @@ def candidates_of(
 def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]]:
     """How many times as many pieces programs are looked at in, and above how many bytes."""
     if isinstance(source, Forest):
-        roots = 1 if source.collective.has_root else source.n
-        above = roots * source.trees_per_root * message if kind in KINDS[:2] else LARGEST
+        chunks = len(_trees_of(source)) // len(source.collective.phases)
+        above = chunks * message if kind in KINDS[:2] else LARGEST
         for times in PIECES:
             yield times, above if times == WIDE else LARGEST
     elif isinstance(source, Routes) and kind[1] != "LL":
@@ -191,11 +192,15 @@ class Made:
         rules: Sequence[Rule],
         links: Topology,
         options: Options,
+        until: float = math.inf,
     ) -> list[Timing]:
-        """Those of `simulate.run_each`, of each program once."""
+        """Those of `simulate.run_each`, of each program once that takes no more than `until`."""
         _, own = self.plays.setdefault((id(program), size, options), (program, {}))
         if not own.keys() >= {*rules}:
-            timings = simulate.run_each(program, where, size, rules, links=links, options=options)
+            how = {"links": links, "options": options, "until": until}
+            timings = simulate.run_each(program, where, size, rules, **how)
+            if timings[-1].time == math.inf:
+                return timings
             own |= dict(zip(rules, timings, strict=True))
         return [own[rule] for rule in rules]
 

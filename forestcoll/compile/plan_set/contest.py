@@ -45,7 +45,7 @@ TUNED: Final = 2
 PLAIN: Final[dict[Style, int]] = {"fifo": SHORT // 4, "onesided": SHORT // 256}
 """Bytes up to which nothing is gained: in chunks that are finer for SHORT messages are tiny. With
 a root chunks are as many times as long as there are ranks."""
-LARGEST_PLAYED: Final[dict[Style, int]] = {"fifo": 2**30, "onesided": 2**29}
+LARGEST_PLAYED: Final = 2**30
 """Bytes from which on calls go on as between half as many and these; each loop is played."""
 
 Lower = Callable[[Candidate, bool], tuple["Program", str]]
@@ -118,13 +118,13 @@ class Contest:
             self._clock.subject = subject
         return program
 
-    def timings(self, i: int, size: int, tuned: bool = True) -> list[Timing]:
-        """Those of a candidate that has a program, under each rule."""
+    def timings(self, i: int, size: int, tuned: bool = True, until: float = NEVER) -> list[Timing]:
+        """Those of a candidate that has a program, under each rule; `until` as of `run_each`."""
         program = self.program(i, tuned)
         assert program is not None
         with self._clock.stage("play"):
             how = self.where(i), size, self._rules, self._topology, self._options
-            return self._made.timings(program, *how)
+            return self._made.timings(program, *how, until)
 
     def where(self, i: int) -> Where:
         """What the plan of a candidate runs on."""
@@ -132,8 +132,8 @@ class Contest:
             self._where[i] = where_of(self.candidates[i].origin, self._topology)
         return self._where[i]
 
-    def times(self, i: int, size: int, tuned: bool = True) -> Sequence[float]:
-        """Microseconds under each rule; NEVER where the plan does not serve the size.
+    def times(self, i: int, size: int, tuned: bool = True, until: float = NEVER) -> Sequence[float]:
+        """Microseconds under each rule; NEVER where it is over `until`, or serves not the size.
 
         By the estimate alone for more than RANKS ranks. Of LARGEST_PLAYED at most.
         """
@@ -142,8 +142,8 @@ class Contest:
             return [NEVER] * len(self._rules)
         if not self._played:
             return [float(self.candidates[i].line.time(size))] * len(self._rules)
-        if size <= (most := LARGEST_PLAYED[program.style]):
-            return [timing.time for timing in self.timings(i, size, tuned)]
+        if size <= (most := LARGEST_PLAYED):
+            return [timing.time for timing in self.timings(i, size, tuned, until)]
         played = (self.timings(i, some, tuned) for some in (most // 2, most))
         return [
             b.time + (b.time - a.time) * 2 * (size / most - 1) for a, b in zip(*played, strict=True)
@@ -159,7 +159,7 @@ class Contest:
 
         `fits`: which programs of those may be taken for it.
         """
-        looked = self._look_briefly(size, fits)
+        looked = self._look_briefly(size, fits, behind=1)
         return min(looked, key=lambda look: max(looked[look]), default=None)
 
     def _look(self, size: int) -> dict[int, Sequence[float]]:
@@ -185,23 +185,27 @@ class Contest:
                 looked[i, True] = self.times(i, size)
         return looked
 
-    def _look_briefly(self, size: int, fits: Fits = lambda *_: True) -> dict[Look, Sequence[float]]:
+    def _look_briefly(
+        self, size: int, fits: Fits = lambda *_: True, behind: float = TUNED
+    ) -> dict[Look, Sequence[float]]:
         """The same for one as fast as any, by SURE: plain plans come before those of a search.
 
         Searched are those whose plain ones are fast, in that order, of each kind STARTS in turn
         that are no faster than all before, and as many that links make fastest: plain plans of many
-        trees say little. Of those that the fabric's symmetry maps onto each other, one.
+        trees say little. Of those that the fabric's symmetry maps onto each other, one. Plans that
+        take more than `behind` times as long as the best before are not played to their end.
         """
         best, looked = NEVER, dict[Look, Sequence[float]]()
 
-        def look_at(i: int, tuned: bool) -> float:
+        def look_at(i: int, tuned: bool) -> float | None:
+            """The time under the worse rule; None where there is no program that fits."""
             nonlocal best
             whole = next(k for k in range(i, -1, -1) if self.candidates[k].times == 1)
             for k in (whole, i):  # its program in finer pieces fits no more calls
                 program = self.program(k, tuned)
                 if program is None or not fits(program, size):
-                    return NEVER
-            times = self.times(i, size, tuned)
+                    return None
+            times = self.times(i, size, tuned, best * (behind if tuned else TUNED))
             if max(times) < NEVER:
                 looked[i, tuned] = times
                 best = min(best, max(times))
@@ -212,7 +216,7 @@ class Contest:
             one, above = self.candidates[i], self._search_above(i)
             if size > one.above and self.least(i, size) * SURE < best:
                 near, lines = look_at(i, tuned=above == NEVER), first[one.kind]
-                if size > above:
+                if size > above and near is not None:
                     plain.append((near, i))
                     lines += [one.line] if one.line not in lines else []
         fastest, alike, misses = NEVER, set[object](), Counter[object]()
@@ -224,7 +228,8 @@ class Contest:
             if vain or self.least(i, size) * SURE >= best:
                 continue
             alike.add(way)
-            if (time := look_at(i, tuned=True)) < NEVER:
+            time = look_at(i, tuned=True)
+            if time is not None and time < NEVER:
                 misses[one.kind] = misses[one.kind] + 1 if time >= fastest else 0
                 fastest = min(fastest, time)
         return looked
