@@ -83,7 +83,7 @@ def contest_of(times: Sequence[Callable[[int], float]], until: Sequence[int] = (
     contest.least = lambda i, size: 0.0  # type: ignore[method-assign]
     contest._search_above = lambda i: NEVER  # type: ignore[method-assign]
 
-    def times_of(i: int, size: int, tuned: bool = True) -> list[float]:
+    def times_of(i: int, size: int, *_: object) -> list[float]:
         assert contest.program(i) is not None
         return [times[i](size) if size <= ends[i] else NEVER] * 2
 
@@ -138,7 +138,7 @@ def test_of_plans_that_are_good_one_of_fewer_trees_is_taken(behind: float, taken
 
     contest = Contest(candidates, make, topology, Clock(), Made())
 
-    def times_of(i: int, size: int, tuned: bool = True) -> list[float]:
+    def times_of(i: int, size: int, *_: object) -> list[float]:
         assert contest.program(i) is not None
         return [size, size * behind**i]
 
@@ -334,7 +334,7 @@ def test_a_plan_is_near_the_fastest_under_each_rule_of_links() -> None:
     contest = contest_of([lambda s: 1.0] * 3)
     shared, in_order, both = [1.0, 2.0], [2.1, 1.0], [1.3, 1.25]
 
-    def times_of(i: int, size: int, tuned: bool = True) -> list[float]:
+    def times_of(i: int, size: int, *_: object) -> list[float]:
         assert contest.program(i) is not None
         return [shared, in_order, both][i]
 

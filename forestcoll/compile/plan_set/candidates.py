@@ -74,7 +74,7 @@ def drop_equals(forests: Iterable[Forest]) -> Iterator[Forest]:
             yield forest
 
 
-def _trees_of(forest: Forest) -> object:
+def _trees_of(forest: Forest) -> frozenset[object]:
     """What its plans follow from: its trees, in whatever order."""
     return frozenset((t.root, t.phase, t.weight, frozenset(t.edges)) for t in forest.trees)
 
@@ -197,8 +197,9 @@ class Made:
         """Those of `simulate.run_each`, of each program once that takes no more than `until`."""
         _, own = self.plays.setdefault((id(program), size, options), (program, {}))
         if not own.keys() >= {*rules}:
-            how = {"links": links, "options": options, "until": until}
-            timings = simulate.run_each(program, where, size, rules, **how)
+            timings = simulate.run_each(
+                program, where, size, rules, links=links, options=options, until=until
+            )
             if timings[-1].time == math.inf:
                 return timings
             own |= dict(zip(rules, timings, strict=True))

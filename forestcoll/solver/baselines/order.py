@@ -8,7 +8,6 @@ seconds: the same every time.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.baselines.shapes import Ways
+from forestcoll.solver.flows.max_flow import push, residual_of
 from forestcoll.solver.walks import by_box
 
 if TYPE_CHECKING:
@@ -290,13 +290,10 @@ def pack_cycles(ranks: Sequence[int], arcs: Arcs) -> list[Ring]:
 
 
 def _most(ranks: Sequence[int], rooms: Arcs) -> int:
-    """Rings that could enter and leave every rank."""
-    into: dict[int, int] = defaultdict(int)
-    out: dict[int, int] = defaultdict(int)
-    for (u, v), room in rooms.items():
-        out[u] += room
-        into[v] += room
-    return min(min(into[rank], out[rank]) for rank in ranks)
+    """Rings that could enter and leave every set of ranks."""
+    first, limit = ranks[0], sum(rooms.values())
+    ways = [way for rank in ranks[1:] for way in ((first, rank), (rank, first))]
+    return min(push(residual_of(rooms, ranks), *way, limit) for way in ways)
 
 
 @lru_cache(maxsize=1024)
