@@ -34,6 +34,7 @@ class Maker {
     for (nb::handle each : trees) {
       const int number = number_of(trees_);
       Tree& tree = trees_.emplace_back(Tree{read_tree(each, n), Ints(n)});
+      require(tree.first + tree.count <= std::numeric_limits<int>::max(), "more chunks than can be numbered");
       const Ints parities = nb::cast<Ints>(each.attr("parities"));
       for (int rank : tree.order) {
         const int parent = tree.parent[rank], group = groups.at(number);
@@ -144,6 +145,7 @@ bool touch(const Place& a, const Place& b) { return a.buffer == b.buffer && a.of
 
 Transfers transfers_of(nb::sequence trees, const Ints& groups, int most, const std::vector<bool>& early,
                        const Ints& inputs, const Ints& outputs) {
+  require(most > 0 && std::min(inputs.size(), outputs.size()) >= early.size(), "no chunks, or ranks without buffers");
   return Maker(early, inputs, outputs).make(trees, groups, most);
 }
 
@@ -214,9 +216,15 @@ void Transfers::join(int most) {
   join_neighbours(most);
 }
 
+FlatLists Transfers::take_needs() {
+  require(needs.ends.size() == items.size(), "transfers that are no trees', or in an order already");
+  return std::exchange(needs, {});
+}
+
 void Transfers::join_levels(int most) {
+  const FlatLists needed = take_needs();
   for (int m : range(items))
-    for (int n : needs[m]) items[m].level = std::max(items[m].level, items[n].level + 1);
+    for (int n : needed[m]) items[m].level = std::max(items[m].level, items[n].level + 1);
   std::ranges::stable_sort(items, {}, [](const Transfer& t) { return std::pair{t.level, t.src}; });
   open_sums();
   std::ranges::stable_sort(items, {}, [](const Transfer& t) {
@@ -229,6 +237,7 @@ std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& ca
                                             bool exchange, bool back) {
   require(ways.size() == connections.size() && channels.size() == ways.size(), "a way and channels for each connection");
   for (const Ints& way : ways) require_below(way, number_of(capacity), "a way names an unknown link");
+  const FlatLists needed = take_needs();
   const auto [least, most] = std::ranges::minmax(capacity);
   require(least > 0, "a link without capacity");
   const Wide unit = std::min(Wide{most} << kFine, Wide{least} << kCoarse);
@@ -253,7 +262,7 @@ std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& ca
         lengths.push_back(static_cast<Amount>(std::max<Wide>(1, chunks * lanes[link] * unit / capacity[link])));
       known[kind] = Kind(ways[connection], std::move(lengths));
     }
-    Timetable table = schedule_on_links(lanes, known, kinds, needs, ties);
+    Timetable table = schedule_on_links(lanes, known, kinds, needed, ties);
     if (table.stretch < best.stretch) {
       best = std::move(table);
       for (int m : range(ends)) ends[m] = best.starts[m] + known[kinds[m]].length;

@@ -85,6 +85,7 @@ struct Transfers {
                                    bool exchange, bool back);
 
  private:
+  FlatLists take_needs();
   void open_sums();
   void join_neighbours(int most);
 
