@@ -32,20 +32,19 @@ FlatLists transposed(const FlatLists& lists, int count) {
 // Transfers over the same links are a way; only the most urgent of a way can be the next to start.
 class Search {
  public:
-  Search(const Ints& lanes, const std::vector<Kind>& known, const Ints& kinds, const FlatLists& needs,
-         const Ints& ties)
-      : lanes_(lanes), known_(known), kinds_(kinds), ties_(ties), needs_(needs),
-        next_(transposed(needs, number_of(kinds))), batches_(known.size()) {
+  Search(const Ints& lanes, const Lists& ways, const std::vector<Times>& lengths, const Ints& kinds,
+         const FlatLists& needs, const Ints& ties)
+      : lanes_(lanes), kinds_(kinds), ties_(ties), needs_(needs), next_(transposed(needs, number_of(kinds))),
+        batches_(ways.size()) {
     std::map<Ints, int> numbers;
-    for (int k : range(known)) {
-      const auto [place, fresh] = numbers.emplace(known[k].links, number_of(numbers));
+    for (int k : range(ways)) {
+      const auto [place, fresh] = numbers.emplace(ways[k], number_of(numbers));
       way_.push_back(place->second);
+      if (fresh) links_.add(ways[k]);
       std::map<Time, Ints> together;  // links that are free again at the same time
-      for (int i : range(known[k].links)) together[known[k].lengths[i]].push_back(known[k].links[i]);
-      together[known[k].length];
+      for (int i : range(ways[k])) together[lengths[k][i]].push_back(ways[k][i]);
+      if (together.empty()) together[1];
       batches_[k].assign(together.begin(), together.end());
-      if (!fresh) continue;
-      links_.add(known[k].links);
     }
     crossing_ = transposed(links_, number_of(lanes));
     Ints left;
@@ -59,14 +58,15 @@ class Search {
     require(order_.size() == kinds.size(), "transfers wait for each other");
     Times busy(lanes.size(), 0);
     for (int kind : kinds)
-      for (int i : range(known[kind].links)) busy[known[kind].links[i]] += known[kind].lengths[i];
+      for (const auto& [time, links] : batches_[kind])
+        for (int link : links) busy[link] += time;
     for (int link : range(lanes)) {
       least_ = std::max(least_, busy[link] / lanes[link]);
       busiest_ = std::max(busiest_, static_cast<double>(busy[link]) / lanes[link]);
     }
   }
 
-  Timetable run() {
+  std::pair<Times, double> run() {
     keep(play(urgencies()));
     if (!enough()) {
       turn();
@@ -87,7 +87,8 @@ class Search {
  private:
   static constexpr int kRounds = 4;
 
-  Time length(int m) const { return known_[kinds_[m]].length; }
+  // Until a transfer is there: the longest of its times; what waits for it comes later.
+  Time length(int m) const { return batches_[kinds_[m]].back().first; }
 
   void turn() {
     std::swap(needs_, next_);
@@ -196,7 +197,6 @@ class Search {
   }
 
   const Ints& lanes_;
-  const std::vector<Kind>& known_;
   const Ints &kinds_, &ties_;
   FlatLists needs_, next_;  // transfers that each waits for, and those that wait for it
   Ints order_;              // each before those that wait for it
@@ -208,28 +208,20 @@ class Search {
   double busiest_ = 0;
 };
 
-std::pair<Times, double> schedule(const Ints& lanes, const Lists& ways, std::vector<Times> lengths,
-                                  const Ints& kinds, const Lists& needs, const Ints& ties) {
-  require(lengths.size() == ways.size() && needs.size() == kinds.size() && ties.size() == kinds.size(),
-          "ways and lengths, or kinds, needs and ties, differ in length");
-  std::vector<Kind> known;
-  for (int k : range(ways)) known.emplace_back(ways[k], std::move(lengths[k]));
-  FlatLists flat;
-  for (const Ints& own : needs) flat.add(own);
-  nb::gil_scoped_release free;
-  Timetable result = schedule_on_links(lanes, known, kinds, flat, ties);
-  return {std::move(result.starts), result.stretch};
-}
-
 }  // namespace
 
-Timetable schedule_on_links(const Ints& lanes, const std::vector<Kind>& known, const Ints& kinds,
-                            const FlatLists& needs, const Ints& ties) {
-  return Search(lanes, known, kinds, needs, ties).run();
+std::pair<Times, double> schedule_on_links(const Ints& lanes, const Lists& ways, const std::vector<Times>& lengths,
+                                           const Ints& kinds, const FlatLists& needs, const Ints& ties) {
+  return Search(lanes, ways, lengths, kinds, needs, ties).run();
 }
 
 void bind_scheduling(nb::module_& m) {
-  m.def("schedule", &schedule);
+  m.def("schedule", [](const Ints& lanes, const Lists& ways, const std::vector<Times>& lengths, const Ints& kinds,
+                       const Lists& needs, const Ints& ties) {
+    FlatLists flat;
+    for (const Ints& own : needs) flat.add(own);
+    return schedule_on_links(lanes, ways, lengths, kinds, flat, ties);
+  });
 }
 
 }  // namespace forestcoll

@@ -22,27 +22,12 @@ struct FlatLists {
   }
 };
 
-// What transfers of one length over the same links have in common.
-struct Kind {
-  Ints links;
-  Amounts lengths;    // how long one takes each link
-  Amount length = 1;  // until it is there: the longest of them; what waits for it comes later
-
-  Kind() = default;
-  Kind(Ints over, Amounts times) : links(std::move(over)), lengths(std::move(times)) {
-    for (Amount time : lengths) length = std::max(length, time);
-  }
-};
-
-struct Timetable {
-  Amounts starts;
-  double stretch;  // how many times as long as its busiest link is busy it takes
-};
-
-// Of several greedy schedules of transfers the shortest. `lanes`: how many transfers a link serves at
-// once; `kinds`, `needs`: of each transfer its kind, and those that it waits for; among equally urgent
-// ones the least of `ties` goes first.
-Timetable schedule_on_links(const Ints& lanes, const std::vector<Kind>& known, const Ints& kinds,
-                            const FlatLists& needs, const Ints& ties);
+// Of several greedy schedules of transfers the shortest: their starts, and how many times as long as its
+// busiest link is busy it takes. `lanes`: how many transfers a link serves at once; `ways`, `lengths`: of
+// each kind the links, and how long a transfer takes each; `kinds`, `needs`: of each transfer its kind, and
+// those that it waits for; among equally urgent ones the least of `ties` goes first.
+std::pair<Amounts, double> schedule_on_links(const Ints& lanes, const Lists& ways,
+                                             const std::vector<Amounts>& lengths, const Ints& kinds,
+                                             const FlatLists& needs, const Ints& ties);
 
 }  // namespace forestcoll

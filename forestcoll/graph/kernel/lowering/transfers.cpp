@@ -249,37 +249,36 @@ std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& ca
     const int distance = exchange ? t.dst ^ t.src : (t.dst - t.src + n) % n;
     ties.push_back(turns[t.tree] * width + (back ? width - distance : distance));
   }
-  Timetable best{{}, std::numeric_limits<double>::infinity()};
-  Amounts ends(items.size());
+  Lists ways_of_kinds(kind_of.size());
+  for (const auto& [key, kind] : kind_of) ways_of_kinds[kind] = ways[key.first];
+  Amounts starts, ends(items.size());
+  double stretch = std::numeric_limits<double>::infinity();
   // Uplinks serve one transfer after the other, so that not all arrive at the same time. Where ports are
   // idle for that, side by side.
   for (const Ints& lanes : lanes_of_links(ways, capacity, channels)) {
-    std::vector<Kind> known(kind_of.size());
-    for (const auto& [key, kind] : kind_of) {
-      const auto& [connection, chunks] = key;
-      Amounts lengths;
-      for (int link : ways[connection])
-        lengths.push_back(static_cast<Amount>(std::max<Wide>(1, chunks * lanes[link] * unit / capacity[link])));
-      known[kind] = Kind(ways[connection], std::move(lengths));
+    std::vector<Amounts> lengths(kind_of.size());
+    for (const auto& [key, kind] : kind_of)
+      for (int link : ways_of_kinds[kind])
+        lengths[kind].push_back(static_cast<Amount>(std::max<Wide>(1, key.second * lanes[link] * unit / capacity[link])));
+    auto [times, takes] = schedule_on_links(lanes, ways_of_kinds, lengths, kinds, needed, ties);
+    if (takes < stretch) {
+      stretch = takes;
+      starts = std::move(times);
+      for (int m : range(ends)) ends[m] = starts[m] + std::ranges::max(lengths[kinds[m]]);
     }
-    Timetable table = schedule_on_links(lanes, known, kinds, needed, ties);
-    if (table.stretch < best.stretch) {
-      best = std::move(table);
-      for (int m : range(ends)) ends[m] = best.starts[m] + known[kinds[m]].length;
-    }
-    if (best.stretch < kFull) break;
+    if (stretch < kFull) break;
   }
   Ints order = numbers(number_of(items)), arrivals;
-  std::ranges::stable_sort(order, {}, [&](int m) { return best.starts[m]; });
-  std::ranges::sort(best.starts);
+  std::ranges::stable_sort(order, {}, [&](int m) { return starts[m]; });
+  std::ranges::sort(starts);
   std::vector<Transfer> sorted;
   for (int m : order) {
     sorted.push_back(items[m]);
-    arrivals.push_back(static_cast<int>(std::ranges::lower_bound(best.starts, ends[m]) - best.starts.begin()));
+    arrivals.push_back(static_cast<int>(std::ranges::lower_bound(starts, ends[m]) - starts.begin()));
   }
   items = std::move(sorted);
   open_sums();
-  return {std::move(arrivals), best.stretch};
+  return {std::move(arrivals), stretch};
 }
 
 void bind_transfers(nb::module_& m) {
