@@ -365,11 +365,11 @@ def uneven_boxes(seed: int) -> CapacityGraph:
 
 def test_ranks_cannot_send_alike_then_as_their_links_allow(spy: Watch) -> None:
     """The first division between parts fails, a looser one does."""
-    attempts = spy(rotation._Scheme, "routes")
+    attempts = spy(rotation._Around, "plan")
 
     def way(graph: CapacityGraph) -> Forest | None:
         forest = solver.solve_compact(graph, ALLGATHER)
-        several = len({given[1:] for given, *_ in attempts.calls}) > 1
+        several = len({tries[0] for (*_, tries), *_ in attempts.calls if len(tries) == 1}) > 1
         return optimal(graph, forest=forest) if forest is not None and several else None
 
     first(map(uneven_boxes, range(60)), way, attempts)

@@ -41,10 +41,12 @@ from forestcoll.program.targets import MSCCL
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
-from forestcoll.solver.compact import exceptions, forests
+from forestcoll.solver.compact import forests
+from forestcoll.solver.compact import rotation as equal_parts
 from forestcoll.solver.compact.forests import pack_compact
-from forestcoll.solver.compact.rotation import choose_units, pack_parts, use_of
+from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.compact.stars import pack_stars
+from forestcoll.solver.compact.units import choose_units, use_of
 from forestcoll.solver.routes.edges import edges_of_forest
 from forestcoll.study.degrade.failures import classes, list_failures
 from forestcoll.topology import catalog
@@ -359,9 +361,9 @@ TIERS = "multi-plane-clos planes=1 pods=3 leaves=3 hosts=3"
 @pytest.fixture
 def nested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several generators, each of which keeps other parts, although one might do."""
-    groups = exceptions._groups
+    groups = equal_parts._groups
     monkeypatch.setattr(
-        exceptions, "_groups", lambda graph: (g for g in groups(graph) if len(g.generators) > 1)
+        equal_parts, "_groups", lambda graph: (g for g in groups(graph) if len(g.generators) > 1)
     )
 
 

@@ -30,8 +30,7 @@ from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.program import Collective
 from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.forest import Bound, Forest, Tree, in_order
-from forestcoll.solver.compact.exceptions import pack_around
-from forestcoll.solver.compact.rotation import pack_parts
+from forestcoll.solver.compact.rotation import pack_around, pack_parts
 from forestcoll.solver.compact.stars import LARGE, pack_stars
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.task import COMPACT_FROM, Packed, analyse, assemble, check_promise, forward

@@ -14,7 +14,7 @@ from itertools import pairwise
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.schedule.forest import Path, Tree
-from forestcoll.solver.compact.rotation import EDGES
+from forestcoll.solver.compact.units import EDGES
 from forestcoll.solver.walks import by_box, neighbours
 
 LARGE = 512
