@@ -11,7 +11,7 @@ then queue for it while the others are idle.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -108,22 +108,16 @@ def _boxes(graph: CapacityGraph) -> list[int]:
     """
     members = by_box(graph)
     members.pop("", None)
-    group = [-1] * graph.n
-    for number, nodes in enumerate(members.values()):
-        for node in nodes:
-            group[node] = number
-    inside = [(u, v) for u, v in graph.ends if group[u] == group[v] >= 0]
+    box = {v: name for name, nodes in members.items() for v in nodes}
+    inside = [(u, v) for u, v in graph.ends if u in box and box[u] == box.get(v)]
     out = neighbours(graph.n, inside)
     into = neighbours(graph.n, ((v, u) for u, v in inside))
-    count = len(members)
-    for nodes in members.values():
-        left = nodes
-        while left:
-            together = hops(out, left[:1]).keys() & hops(into, left[:1]).keys()
-            for node in together:
-                group[node] = count
+    group, count = [-1] * graph.n, 0
+    for v in box:
+        if group[v] < 0:
+            for mate in hops(out, [v]).keys() & hops(into, [v]).keys():
+                group[mate] = count
             count += 1
-            left = [node for node in left if node not in together]
     return group
 
 
@@ -155,6 +149,18 @@ def _over_paths(
     ]
     rank = graph.rank_of
     return sorted(trees, key=lambda tree: (rank[tree.root], -tree.weight))
+
+
+def rename(trees: Iterable[Tree], place: Mapping[int, int] | Sequence[int]) -> tuple[Tree, ...]:
+    """The trees where each node is another one."""
+    return tuple(
+        replace(
+            tree,
+            root=place[tree.root],
+            edges=tuple(tuple(place[v] for v in path) for path in tree.edges),
+        )
+        for tree in trees
+    )
 
 
 def trim_to_supply(graph: CapacityGraph, supply: list[int]) -> list[int] | None:

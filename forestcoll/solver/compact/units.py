@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.schedule.forest import Path, Tree
-from forestcoll.solver.packing import pack, trim_to_supply
+from forestcoll.solver.packing import pack, rename, trim_to_supply
 from forestcoll.solver.shares import apportion
 
 EDGES = 6_000_000
@@ -45,10 +44,8 @@ def pack_inside(
     if capacity is None:
         return None
     trees: dict[int, list[Tree]] = {v: [] for v in supply}
-    for tree in pack(inner, capacity, wanted):
-        edges = tuple(tuple(nodes[v] for v in path) for path in tree.edges)
-        root = nodes[tree.root]
-        trees[root].append(replace(tree, root=root, edges=edges))
+    for tree in rename(pack(inner, capacity, wanted), nodes):
+        trees[tree.root].append(tree)
     return trees
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -11,11 +11,12 @@ from typing import Literal
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CapacityGraph, Relays
 from forestcoll.program import Collective
-from forestcoll.schedule.forest import Forest, Phase, Tree, check
+from forestcoll.schedule.forest import Forest, Phase, check
 from forestcoll.schedule.group import Flow, Group, Together, check_together
 from forestcoll.solver.fixed_trees import Fit, fit_trees
 from forestcoll.solver.groups.split import Split
 from forestcoll.solver.optimum import optimum
+from forestcoll.solver.packing import rename
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.phase_packing import pack_part
 from forestcoll.solver.task import Packed, Task, analyse, assemble
@@ -88,18 +89,7 @@ def _pack_once(
         return alike[key][1]
     first, packed = alike[key]
     place = dict(zip(first, order, strict=True))
-    return replace(packed, trees=_rename(packed.trees, place))
-
-
-def _rename(trees: Iterable[Tree], place: Mapping[int, int]) -> tuple[Tree, ...]:
-    return tuple(
-        replace(
-            tree,
-            root=place[tree.root],
-            edges=tuple(tuple(place[v] for v in path) for path in tree.edges),
-        )
-        for tree in trees
-    )
+    return replace(packed, trees=rename(packed.trees, place))
 
 
 def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
@@ -168,7 +158,7 @@ def _forest(
     else:
         bound = optimum(graph, collective, root).bound
     at = -1 if root is None else root
-    forest = replace(whole, graph=graph, trees=_rename(whole.trees, place), bound=bound, root=at)
+    forest = replace(whole, graph=graph, trees=rename(whole.trees, place), bound=bound, root=at)
     reached = check(forest)
     if reached != algbw:
         raise RuntimeError(f"internal error: {name} reaches {reached} GB/s, not {algbw}")

@@ -102,9 +102,7 @@ class _Facts:
         """The most hops that any rank is away from a root at least."""
         everyone = sum(1 << v for v in self.ranks if self.supply[v])
         reached = {v: everyone & 1 << v for v in self.ranks}
-        into: dict[int, list[int]] = defaultdict(list)
-        for t, h, _ in self.links:
-            into[h].append(t)
+        into = neighbours(self.graph.n, ((h, t) for t, h, _ in self.links))
         relays = [v for v in range(self.graph.n) if v not in self.ranks]
         count = 0
         while any(mask != everyone for mask in reached.values()):
@@ -119,7 +117,7 @@ class _Facts:
         return count
 
     def _through_relays(
-        self, reached: dict[int, int], relays: Sequence[int], into: dict[int, list[int]]
+        self, reached: dict[int, int], relays: Sequence[int], into: Sequence[Sequence[int]]
     ) -> dict[int, int]:
         """Per relay the ranks whose data it has when ranks pass on what they have."""
         passed = dict.fromkeys(relays, 0)
