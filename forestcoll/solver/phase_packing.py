@@ -9,6 +9,7 @@ from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.fixed_trees import Fit, floors
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly, prefer, spread_evenly
+from forestcoll.solver.shallow.boxes import has_gates
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import PATIENT, Packed, Task
 
@@ -29,10 +30,10 @@ def pack_phase(task: Task, fit: Fit, patient: bool = True) -> Packed:
     """Broadcast trees of `task` that `fit`, or twice as many a root, at its algbw or more.
 
     Regular fabrics with several tiers of switches are packed by orbits: removing those switches is
-    slow and makes tall trees. Irregular ones are searched for low trees; others are packed in
-    general. Raises SlowError instead of that where many ranks make it slow, unless `patient`. With
-    many roots, paths are dealt out over parallel switches; chains from one root are better as they
-    are.
+    slow and makes tall trees. Irregular ones are searched for low trees, and so are first those
+    whose boxes hang together by switches that lead out; others are packed in general. Raises
+    SlowError instead of that where many ranks make it slow, unless `patient`. With many roots,
+    paths are dealt out over parallel switches; chains from one root are better as they are.
     """
     k, ranks, deal = fit.trees, len(fit.links.ranks), task.root is None
     trees = _pack_quickly(task, fit)
@@ -57,6 +58,11 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
     tiers = any(u not in ranks and v not in ranks for u, v in links.ends)
     packed = low = quick = None
     height = 0
+    if suits(task.given, task.root) and has_gates(task.given):
+        wanted = Wanted.of(task, k, fit.algbw)
+        low = pack_irregular(wanted)
+        if low is not None and scan(links, low)[1] <= wanted.least + LITTLE:
+            return low
     if tiers and task.root is None and not links.shares:
         packed = pack_compact(links, k, capacity)
     if packed is not None:
@@ -72,7 +78,7 @@ def _pack_quickly(task: Task, fit: Fit) -> list[Tree] | None:
         good = quick is not None or (packed is not None and not few)
         if not good or height > 2 + LITTLE * (not tiers):
             wanted = Wanted.of(task, k, fit.algbw)
-            low = pack_irregular(wanted) if not good or height > wanted.least else None
+            low = low or (pack_irregular(wanted) if not good or height > wanted.least else None)
     if packed is not None:
         if low is not None and scan(links, low)[1] < height:
             return low  # the others need not be written out

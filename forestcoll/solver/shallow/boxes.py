@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.shallow.gated import Gated, Gates
-from forestcoll.solver.walks import by_box, hops
+from forestcoll.solver.walks import by_box, hops, neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,19 @@ def find_boxes(
             members.append((v,))
     inner = tuple(at[t] if t in at and at[t] == at.get(h) else -1 for t, h in graph.ends)
     return Boxes(graph, capacity, supply, tuple(box), tuple(members), inner, tuple(entries), plans)
+
+
+def has_gates(graph: CapacityGraph) -> bool:
+    """Whether some box hangs together only by switches that also lead out of it."""
+    named = by_box(graph, graph.ranks)
+    named.pop("", None)
+    links = [(graph.box(u), graph.box(v), u, v) for u, v in graph.ends]
+    out = {u for home, other, u, _ in links if home != other and not graph.gpu[u]}
+    near = neighbours(graph.n, ((u, v) for home, other, u, v in links if home == other))
+    return any(
+        hops(near, held[:1], lambda v: v not in out).keys() < hops(near, held[:1]).keys()
+        for held in named.values()
+    )
 
 
 class _Links:
