@@ -42,12 +42,12 @@ std::int32_t take(std::vector<Item>& items, std::vector<std::int32_t>& free) {
 }
 
 struct Event {
-  std::uint64_t number;  // of two at one time the smaller goes first
+  std::uint64_t number;  // of two at one time the smaller goes first; its last two bits are its What
   std::int32_t link;     // whose service ends then: the number is that of its beginning; -1: none
-  What what;
   std::int32_t object;
-  std::int32_t next = -1;  // at its time
 };
+
+std::uint64_t numbered(std::uint64_t number, What what) { return number << 2 | static_cast<std::uint64_t>(what); }
 
 // Events, the earliest first. GPUs that do the same make many at one time, so those of a time are a
 // list, and only lists are in the heap.
@@ -57,55 +57,42 @@ class Events {
 
   double time() const { return heap_.empty() ? kUnlimited : heap_.front().time; }
 
-  void push(double time, const Event& pushed) {
-    const std::int32_t event = take(events_, free_events_);
-    events_[event] = pushed;
+  void push(double time, const Event& event) {
     Recent& recent = recent_at(time);
-    if (recent.list >= 0 && recent.time == time) {
-      events_[event].next = lists_[recent.list];
-      lists_[recent.list] = event;
-      return;
+    if (recent.list < 0 || recent.time != time) {
+      recent = {time, take(lists_, free_)};
+      heap_.push_back(recent);
+      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
     }
-    const std::int32_t list = take(lists_, free_lists_);
-    lists_[list] = event;
-    recent = {time, list};
-    heap_.push_back({time, list});
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+    lists_[recent.list].push_back(event);
   }
 
-  Event pop() {  // there has to be one
-    const auto [time, list] = heap_.front();
-    const std::int32_t number = lists_[list];
-    free_events_.push_back(number);
-    lists_[list] = events_[number].next;
-    if (lists_[list] < 0) {
-      if (Recent& recent = recent_at(time); recent.list == list) recent.list = -1;
-      free_lists_.push_back(list);
-      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-      heap_.pop_back();
-    }
-    return events_[number];
+  // Takes out the first list, the last event first; there has to be one.
+  void pop(std::vector<Event>& popped) {
+    const auto [time, number] = heap_.front();
+    std::vector<Event>& list = lists_[number];
+    popped.insert(popped.end(), list.rbegin(), list.rend());
+    list.clear();
+    if (Recent& recent = recent_at(time); recent.list == number) recent.list = -1;
+    free_.push_back(number);
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    heap_.pop_back();
   }
 
  private:
-  struct Entry {
-    double time;
-    std::int32_t list;
-    bool operator>(const Entry& other) const { return time > other.time; }
-  };
   struct Recent {  // the last list of a time, by its bits
     double time;
     std::int32_t list;
+    bool operator>(const Recent& other) const { return time > other.time; }
   };
 
   Recent& recent_at(double time) {
     return recent_[std::bit_cast<std::uint64_t>(time) * 0x9e3779b97f4a7c15ull >> 56];
   }
 
-  std::vector<Event> events_;
-  std::vector<std::int32_t> lists_;  // the first of each
-  std::vector<std::int32_t> free_events_, free_lists_;
-  std::vector<Entry> heap_;
+  std::vector<std::vector<Event>> lists_;
+  std::vector<std::int32_t> free_;
+  std::vector<Recent> heap_;
   std::array<Recent, 256> recent_;
 };
 
@@ -139,7 +126,7 @@ struct Later {
 
 struct alignas(64) State {  // of a thread
   const Thread* code;
-  const Operation *at = nullptr, *end = nullptr;  // the next, and the end of its segment
+  const Operation *begin = nullptr, *at = nullptr, *end = nullptr;  // its segment, and in that the next
   double here = 0;  // when the last of the transfers that have left is here
   std::int32_t segment = -1, round = 0, rounds = 0;
   std::int32_t under_way = 0;  // transfers that it has started
@@ -196,25 +183,25 @@ class Engine {
   // --- events ------------------------------------------------------------------------------------
 
   void at(double time, What what, std::int32_t object, std::int32_t link = -1) {
-    events_.push(time, {link < 0 ? ++number_ : 0, link, what, object});
+    events_.push(time, {numbered(link < 0 ? ++number_ : 0, what), link, object});
   }
 
   // Handles those that are due now.
   void handle_all() {
-    while (events_.time() <= now_) {
-      Event& event = due_.emplace_back(events_.pop());
-      if (event.link >= 0) event.number = lines_[event.link].begun;
-    }
-    std::sort(due_.begin(), due_.end(), [](const Event& a, const Event& b) {
-      return a.number != b.number ? a.number < b.number : a.what < b.what;
-    });
+    while (events_.time() <= now_) events_.pop(due_);
+    for (Event& event : due_)
+      if (event.link >= 0) event.number |= lines_[event.link].begun << 2;
+    if (std::ranges::adjacent_find(due_, std::less_equal<>(), &Event::number) == due_.end())
+      std::ranges::reverse(due_);
+    else
+      std::sort(due_.begin(), due_.end(), [](const Event& a, const Event& b) { return a.number < b.number; });
     for (const Event& event : due_) handle(event);
     due_.clear();
   }
 
   void handle(const Event& event) {
     if (event.link >= 0) lines_[event.link].begun = ++number_;
-    switch (event.what) {
+    switch (static_cast<What>(event.number & 3)) {
       case What::wakes:
         return wake(event.object);
       case What::comes:
@@ -266,16 +253,17 @@ class Engine {
 
   // Whether there is a next round, or segment: the thread begins it.
   static bool repeats(State& thread) {
-    const Thread& code = *thread.code;
     if (++thread.round >= thread.rounds) {
+      const Thread& code = *thread.code;
       thread.round = 0;
       do {
         if (++thread.segment == verify::count_of(code.segments)) return false;
         thread.rounds = code.segments[thread.segment].second;
       } while (!thread.rounds);
+      thread.begin = code.operations.data() + code.segments[thread.segment].first;
+      thread.end = code.operations.data() + code.end(thread.segment);
     }
-    thread.at = code.operations.data() + code.segments[thread.segment].first;
-    thread.end = code.operations.data() + code.end(thread.segment);
+    thread.at = thread.begin;
     return true;
   }
 
@@ -367,7 +355,7 @@ class Engine {
     counter.last = t;
     threads_[t].next = -1;
     for (; counter.later >= 0; counter.later = laters_[counter.later].next) {
-      events_.push(laters_[counter.later].time, {laters_[counter.later].number, -1, What::posts, number});
+      events_.push(laters_[counter.later].time, {numbered(laters_[counter.later].number, What::posts), -1, number});
       free_laters_.push_back(counter.later);
     }
     return false;
