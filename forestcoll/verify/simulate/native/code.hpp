@@ -27,13 +27,15 @@ namespace forestcoll::simulate {
 //   delay  does something on its own
 //   mark   notes that a place is read, or `full` microseconds from now written; a read waits for its producer
 //
-// A transfer posts one in counter `post` when its last byte has arrived.
+// A transfer posts one in its counter when its last byte has arrived.
 enum class Kind : std::int32_t { take, reach, post, move, fetch, start, join, delay, mark };
 
-struct Operation {
+struct alignas(32) Operation {  // two to a cache line
   Kind kind;
-  std::int32_t object, amount, stride, post;
-  double full, last, cap;
+  std::int32_t object;
+  std::int32_t amount;  // of a transfer: its counter, or -1
+  std::int32_t stride;  // of a transfer: how many share the rate of its thread block; 0: it has no limit
+  double full, last;
 };
 
 struct Origin {  // the instruction that an operation comes from
@@ -70,26 +72,26 @@ struct Thread {
     if (segments.empty() || segments.back() != std::pair{count(), rounds}) segments.push_back({count(), rounds});
   }
   // Waits for one more in the counter, and takes it.
-  void take(int counter) { add({Kind::take, counter, 1, 0, -1, 0, 0, 0}); }
+  void take(int counter) { add({Kind::take, counter, 1, 0, 0, 0}); }
   // Waits until so many, and `stride` more each round, have been posted.
   void reach(int counter, int amount, int stride) {
-    add({Kind::reach, counter, amount, stride, -1, 0, 0, 0});
+    add({Kind::reach, counter, amount, stride, 0, 0});
   }
   // Posts one in the counter, some microseconds from now.
-  void post(int counter, double delay = 0) { add({Kind::post, counter, 1, 0, -1, delay, delay, 0}); }
-  // Bytes over a route, at most `cap` bytes a microsecond.
-  void transfer(Kind kind, int route, Size size, double cap, int post = -1) {
-    add({kind, route, 0, 0, post, size.full, size.last, cap});
+  void post(int counter, double delay = 0) { add({Kind::post, counter, 1, 0, delay, delay}); }
+  // Bytes over a route, as one of so many `sharers`.
+  void transfer(Kind kind, int route, Size size, int sharers, int post = -1) {
+    add({kind, route, post, sharers, size.full, size.last});
   }
   // Waits for all transfers that were started.
-  void join() { add({Kind::join, 0, 0, 0, -1, 0, 0, 0}); }
+  void join() { add({Kind::join, 0, 0, 0, 0, 0}); }
   // Microseconds of work that no link sees.
   void delay(double full, double last) {
-    if (full > 0 || last > 0) add({Kind::delay, 0, 0, 0, -1, full, last, 0});
+    if (full > 0 || last > 0) add({Kind::delay, 0, 0, 0, full, last});
   }
 
   // Notes that a place is read, or written.
-  void mark(int place, double delay) { add({Kind::mark, place, 0, 0, -1, delay, delay, 0}); }
+  void mark(int place, double delay) { add({Kind::mark, place, 0, 0, delay, delay}); }
 
  private:
   void add(const Operation& operation) {
@@ -103,6 +105,7 @@ struct Thread {
 struct Threads {
   std::deque<Thread> threads;  // references stay
   std::vector<std::int64_t> counters;
+  double rate = 0;     // bytes a microsecond that a thread block moves; 0: no limit
   bool marks = false;  // whether reads and writes of inputs and outputs are noted
   std::vector<Place> places{};
   std::vector<std::pair<double, double>> produced{};  // bytes of each input so far, microseconds

@@ -18,7 +18,6 @@ namespace forestcoll::simulate {
 struct Rates {  // bytes a microsecond are 1000 times these; 0: no limit
   double block = 0, sum = 0;
   bool adds_slowly = false;  // whether adding up has a rate of its own
-  double cap(int sharers = 1) const { return block > 0 ? block * 1000 / sharers : 0; }
   double copy_time(double bytes) const { return block > 0 ? bytes / block / 1000 : 0; }
   double sum_time(double bytes) const { return sum > 0 ? bytes / sum / 1000 : 0; }
 };

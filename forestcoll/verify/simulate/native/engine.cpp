@@ -393,10 +393,10 @@ class Engine {
       for (int link : links(network_.stages[route.first].first, network_.stages[route.end - 1].end))
         outcome_.bytes[link] += bytes;
     const double off = on_grid(now_ + route.lead);  // when it sets off
-    const double cap = o.cap > 0 ? o.cap : kUnlimited;
+    const double cap = o.stride && code_.rate ? code_.rate / o.stride : kUnlimited;
     const double paced = route.queues && cap < kUnlimited ? on_grid(off + bytes / cap) : off;
     const std::int32_t begun = bytes > 0 ? 0 : route.end - route.first;
-    transfers_[number] = {o.object, t, o.post, note(t, thread, now_), bytes, cap, paced, off, -1, begun, 0,
+    transfers_[number] = {o.object, t, o.amount, note(t, thread, now_), bytes, cap, paced, off, -1, begun, 0,
                           o.kind != Kind::start, o.kind == Kind::fetch};
     if (off > now_)
       at(off, What::comes, number);

@@ -51,7 +51,9 @@ class FifoCoder {
  public:
   FifoCoder(const Columns& columns, const Slices& slices, const Rates& rates, Fabric& fabric, Threads& threads)
       : columns_(columns), slices_(slices), rates_(rates), fabric_(fabric), threads_(threads),
-        flags_(columns.instructions.size(), -1) {}
+        flags_(columns.instructions.size(), -1) {
+    threads.rate = rates.block * 1000;
+  }
 
   void write() {
     for (int r = 0; r < columns_.rank_count(); ++r) {
@@ -153,7 +155,7 @@ class FifoCoder {
   void send(Thread& thread, const Block& block, Queue& out, Size size) {
     const Size wire = size.times(slices_.wire);
     const int route = fabric_.between(block.rank, block.send, wire);
-    if (!out.proxy) return thread.transfer(Kind::move, route, wire, rates_.cap(), out.here);
+    if (!out.proxy) return thread.transfer(Kind::move, route, wire, 1, out.here);
     work(thread, size, false);
     thread.post(out.staged);
     out.proxy->take(out.staged);

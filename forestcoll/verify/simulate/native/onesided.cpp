@@ -26,7 +26,9 @@ constexpr double packet_bytes = 2;  // on a link for each byte of data in packet
 class OnesidedCoder {
  public:
   OnesidedCoder(const Columns& columns, const Rates& rates, Fabric& fabric, Threads& threads)
-      : columns_(columns), rates_(rates), fabric_(fabric), threads_(threads) {}
+      : columns_(columns), rates_(rates), fabric_(fabric), threads_(threads) {
+    threads.rate = rates.block * 1000;
+  }
 
   void write();
 
@@ -193,7 +195,7 @@ class Writer {
       const Operand& from = columns_.sources(i)[i.sources > 1 ? k : 0];
       if (!ports) {
         touch(thread_, from, i, true);
-        thread_.transfer(Kind::move, route, bytes, rates_.cap());
+        thread_.transfer(Kind::move, route, bytes, 1);
         continue;
       }
       const int c = columns_.channels_of(i)[k];
@@ -241,7 +243,7 @@ class Writer {
         const Size bytes = size(src[k], i);
         const int route = fabric_.between(src[k].rank, block_.rank, bytes, true);
         touch(thread_, src[k], i, true);
-        thread_.transfer(Kind::fetch, route, bytes, rates_.cap());
+        thread_.transfer(Kind::fetch, route, bytes, 1);
         touch(thread_, dst[k], i, false);
       }
       return;
@@ -259,16 +261,16 @@ class Writer {
     for (int k = 0; k < i.sources + i.targets; ++k) peers += src[k].rank != own_rank;
     for (int k = 0; k < i.sources; ++k)
       if (src[k].rank != own_rank) after = std::max(after, fabric_.round_trip(src[k].rank, block_.rank));
-    const double cap = rates_.cap(std::max(peers, 1));
+    const int sharers = std::max(peers, 1);
     for (int k = 0; k < i.sources; ++k) {
       if (src[k].rank == own_rank) continue;
       const Size bytes = size(src[k], i);
-      thread_.transfer(Kind::start, fabric_.between(src[k].rank, block_.rank, bytes, true), bytes, cap);
+      thread_.transfer(Kind::start, fabric_.between(src[k].rank, block_.rank, bytes, true), bytes, sharers);
     }
     for (int k = 0; k < i.targets; ++k) {
       if (dst[k].rank == own_rank) continue;
       const Size bytes = size(dst[k], i);
-      thread_.transfer(Kind::start, fabric_.between(block_.rank, dst[k].rank, bytes, false, after), bytes, cap);
+      thread_.transfer(Kind::start, fabric_.between(block_.rank, dst[k].rank, bytes, false, after), bytes, sharers);
     }
     thread_.join();
     if (rates_.adds_slowly || !peers) local(i, true);
@@ -300,7 +302,7 @@ class Writer {
         continue;
       }
       const Size bytes = size(to, i).times(packet_bytes);
-      thread_.transfer(Kind::move, fabric_.between(block_.rank, to.rank, bytes), bytes, rates_.cap(), told[d]);
+      thread_.transfer(Kind::move, fabric_.between(block_.rank, to.rank, bytes), bytes, 1, told[d]);
     }
   }
 
@@ -316,7 +318,7 @@ class Writer {
     for (int k = 0; k < i.sources; ++k) touch(thread_, columns_.sources(i)[k], i, true);
     const auto routes = fabric_.in_switch(block_.rank, adds, group);
     for (const int route : routes)
-      thread_.transfer(Kind::start, route, bytes, rates_.cap(verify::count_of(routes)));
+      thread_.transfer(Kind::start, route, bytes, verify::count_of(routes));
     thread_.join();
     for (int k = 0; k < i.targets; ++k)
       if (columns_.targets(i)[k].rank == own_rank)
