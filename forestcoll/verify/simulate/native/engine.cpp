@@ -75,8 +75,22 @@ class Events {
     list.clear();
     if (Recent& recent = recent_at(time); recent.list == number) recent.list = -1;
     free_.push_back(number);
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    // As std::pop_heap does it, but with no jumps on which of two is earlier.
+    const Recent last = heap_.back();
     heap_.pop_back();
+    std::size_t hole = 0, below;
+    while ((below = 2 * hole + 2) < heap_.size()) {
+      below -= heap_[below] > heap_[below - 1];
+      heap_[hole] = heap_[below];
+      hole = below;
+    }
+    if (below == heap_.size()) {
+      heap_[hole] = heap_[below - 1];
+      hole = below - 1;
+    }
+    if (heap_.empty()) return;
+    heap_[hole] = last;
+    std::push_heap(heap_.begin(), heap_.begin() + static_cast<std::ptrdiff_t>(hole) + 1, std::greater<>());
   }
 
  private:
