@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -44,11 +45,27 @@ from forestcoll.solver.baselines import by_name
 from forestcoll.topology import catalog
 from forestcoll.ui.cli.types import parse_budget
 from forestcoll.verify import simulate
+from forestcoll.verify.columns import columns_of, read_ranks, rows_of
 
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 
 # -- steps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [10, 64])
+def test_columns_are_those_of_the_steps_which_are_made_when_asked_for(blocks: int) -> None:
+    """Also where ten of a rank's 29 thread blocks may be waited for, which stand in front then."""
+    forest = synthesize(catalog.load("star"), "allreduce", formats=("forest",)).forest
+    target = replace(RCCL, dependency_blocks=blocks)
+    program, twin, copy = (lower(forest, target) for _ in range(3))
+    written = columns_of(program)
+    assert pickle.loads(pickle.dumps(twin)) == program
+    assert copy.edit(lambda _, instruction: instruction) == twin
+    assert list(map(hash, program.ranks)) == list(map(hash, twin.ranks))
+    assert all(type(block.steps) is tuple for *_, block in program.blocks())
+    read = read_ranks(program.style, program.ranks)
+    assert [*map(list, rows_of(written))] == [*map(list, rows_of(read))]
 
 
 # -- limits --------------------------------------------------------------------------------------

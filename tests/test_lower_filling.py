@@ -239,7 +239,7 @@ def test_adders_share_the_sums_of_one_tree() -> None:
     links, early = links_of(forest), early_copies(chunks)
     transfers = transfers_of(chunks, 1, early, "phases")
     schedule(transfers, links, channels_of(chunks, transfers, links, None))
-    blocks = _kernel.FifoBlocks(transfers, chunks.inputs, chunks.output_chunks, False, fifo._WORDS)
+    blocks = _kernel.FifoBlocks(transfers, chunks.inputs, chunks.output_chunks, False, fifo._OPS)
     counts, adders = blocks.add_apart(20)
     parts: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
     adder_of = {}

@@ -218,7 +218,7 @@ def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
 ) -> None:
     found, arrivals = given
     transfers = _kernel.Transfers(found)
-    blocks = _kernel.FifoBlocks(transfers, [0, 0, 0], 1, False, fifo._WORDS)
+    blocks = _kernel.FifoBlocks(transfers, [0, 0, 0], 1, False, fifo._OPS)
     blocks.share_out([[0]] * len(transfers.connections))
     events = blocks.events(arrivals)
     place = {event: number for number, event in enumerate(events)}

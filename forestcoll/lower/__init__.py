@@ -61,7 +61,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.check import accept
-from forestcoll.program.targets import Target, most_bytes, runtime_of
+from forestcoll.program.targets import Target, most_bytes, runtime_for, runtime_of
 from forestcoll.schedule.forest import Forest
 from forestcoll.verify._machine import Columns
 from forestcoll.verify.columns import columns_of
@@ -177,6 +177,8 @@ def program_of(
     columns = columns or check_ranks(ranks, limits)
     style = limits.target.style
     packets = style == "onesided" and protocol == "LL"
+    runtime = runtime_for(ranks)  # of those that can run it, the narrowest
+    most = most_bytes(runtime, protocol, chunks.chunks) if style == "fifo" else MAX_BYTES * packets
     program = Program(
         name=name,
         collective=chunks.collective,
@@ -187,14 +189,11 @@ def program_of(
         root=root,
         protocol=protocol,
         names=limits.names,
-        max_bytes=MAX_BYTES if packets else 0,
+        max_bytes=most,
         double_scratch=packets,
         extra=extra or {},
     )
-    if style == "fifo":  # of the runtimes that can run it, the narrowest
-        runtime = runtime_of(program)
-        program = replace(program, max_bytes=most_bytes(runtime, protocol, chunks.chunks))
-        runtime_of.keep(program, runtime)
+    runtime_of.keep(program, runtime)
     columns_of.keep(program, columns)
     if not packets and next(program.misplacements(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place

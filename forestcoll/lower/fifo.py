@@ -28,8 +28,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cache, partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.kernel import _kernel
@@ -53,9 +54,11 @@ from forestcoll.lower.schedule import (
     schedule,
     transfers_of,
 )
-from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
+from forestcoll.program import Op, RankProgram, ThreadBlock
 from forestcoll.program.targets import Target
+from forestcoll.verify import _machine
 from forestcoll.verify._machine import Columns
+from forestcoll.verify.columns import OPS, WORDS, instructions_of, rows_of
 
 LATE = 4
 """Parts of a sum at most that the block adds up that sends it on."""
@@ -63,8 +66,8 @@ Checked = tuple[tuple[RankProgram, ...], Columns]
 """What ranks do, and its columns, which break no limit."""
 Pairs = list[tuple[int, int]]
 """The connections, by their numbers, and the channels that they use."""
-_WORDS = (Instruction, Ref, *Buffer, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE)
-"""What thread blocks are made of."""
+_OPS = [*map(OPS.index, (Op.SEND, Op.RECV, Op.COPY, Op.REDUCE))]
+"""What thread blocks do."""
 
 
 def lower_fifo(
@@ -168,9 +171,8 @@ def _least_steps(layout: Layout, unit: int) -> int:
         into = 2 if tree.phase == "reduce" else 1
         for rank, parent in enumerate(tree.parent):
             if parent >= 0:
-                child_sends = tree.phase == "reduce"
-                needed[rank if child_sends else parent] += transfers
-                needed[parent if child_sends else rank] += transfers * into
+                needed[rank] += transfers
+                needed[parent] += transfers * into
     return max(needed)
 
 
@@ -214,7 +216,7 @@ class _Work:
     ) -> None:
         self.layout, self.scratch, self.early = layout, scratch, early
         self.blocks = _kernel.FifoBlocks(
-            transfers, layout.inputs, layout.output_chunks, recycles, _WORDS
+            transfers, layout.inputs, layout.output_chunks, recycles, _OPS
         )
         self.connections = transfers.connections
 
@@ -239,8 +241,9 @@ def _write(work: _Work, widths: Channels, limits: Limits) -> Checked:
             longest = max(map(max, lengths))
         if not work.arrivals or longest > target.steps:
             _emit(work, pairs, paired, target)
-    programs = tuple(_program(work, r, ports, target) for r, ports in enumerate(paired))
-    return programs, check_ranks(programs, limits)
+    columns = _machine.take_columns(work.blocks.columns(target.dependency_blocks), WORDS)
+    programs = _programs(work, columns)
+    return programs, check_ranks(programs, limits, columns)
 
 
 def _least_blocks(work: _Work, widths: Channels, target: Target) -> int:
@@ -383,21 +386,18 @@ def _emit(
     return work.blocks.write(copies, [rank in work.early for rank in range(layout.n)], arrivals)
 
 
-def _program(work: _Work, rank: int, ports: list[Ports], target: Target) -> RankProgram:
-    """Returns all that was written for a rank."""
-    blocks = []
-    for number, steps in work.blocks.program(rank, target.dependency_blocks):
-        own = ports[number] if number < len(ports) else ()
-        blocks.append(
-            ThreadBlock(
-                steps=steps,
-                recv=next((p.peer for p in own if not p.sends), -1),
-                send=next((p.peer for p in own if p.sends), -1),
-                channel=own[0].channel if own else 0,
-            )
-        )
-    layout, scratch = work.layout, work.blocks.scratch_of(rank)
-    return RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, scratch)
+def _programs(work: _Work, columns: Columns) -> tuple[RankProgram, ...]:
+    """Returns what all ranks do; steps are made when they are asked for, which most never are."""
+    made = cache(partial(instructions_of, columns))
+    blocks: list[list[ThreadBlock]] = [[] for _ in range(work.layout.n)]
+    for place, (rank, _, _, _, *ends) in enumerate(rows_of(columns)[0]):
+        steps: Any = lambda place=place: made()[place]  # noqa: E731
+        blocks[rank].append(ThreadBlock(steps, *ends[:3]))
+    chunks = work.layout.input_chunks, work.layout.output_chunks
+    return tuple(
+        RankProgram(tuple(own), *chunks, work.blocks.scratch_of(rank))
+        for rank, own in enumerate(blocks)
+    )
 
 
 def pair_ports(

@@ -14,14 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import islice, repeat
-from typing import Any, Literal, TypeVar
+from itertools import repeat
+from typing import Literal, TypeVar
 
 from forestcoll.common.errors import PlanError
 from forestcoll.program import (
-    FABRIC,
-    RECEIVES,
-    SENDS,
     Instruction,
     Op,
     Pipeline,
@@ -34,8 +31,9 @@ from forestcoll.program.program import Once
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
 from forestcoll.schedule.forest import Forest
+from forestcoll.verify import _machine
 from forestcoll.verify._machine import Columns
-from forestcoll.verify.columns import OPS, columns_of, read_ranks, rows_of
+from forestcoll.verify.columns import columns_of, read_ranks
 
 # --- protocols
 
@@ -86,61 +84,10 @@ class Usage:
     total: int = 0  # steps of all thread blocks of all ranks
 
 
-def takes(
-    ranks: Sequence[RankProgram], columns: Columns, boxes: Sequence[int] = ()
-) -> list[list[list[int]]]:
-    """Per rank and thread block what it takes of a target, and moves; `boxes`: of the ranks.
-
-    Steps, as targets count them; channels of one kind; chunks in one step; peers in one operation
-    (onesided); thread blocks up to the last that it waits for; chunks that it receives or,
-    onesided, moves inside its box; chunks that it sends.
-    """
-    import numpy as np
-
-    blocks, steps, operands, channels, after = rows_of(columns)
-    count, many = len(blocks), steps["sources"] + steps["targets"]
-
-    def owners(counts: Any) -> Any:
-        return np.repeat(np.arange(len(counts)), counts)
-
-    def most(where: Any, values: Any) -> Any:
-        np.maximum.at(largest := np.zeros(count, np.int64), where, values)
-        return largest
-
-    def some(*ops: Op) -> Any:
-        return np.isin(steps["op"], [*map(OPS.index, ops)])
-
-    block, of = owners(blocks["end"] - blocks["begin"]), owners(many)
-    here, peer, chunks = block[of], operands["rank"], operands["count"]
-    place = np.arange(len(of)) - steps["operands"][of]
-    far, source = (peer >= 0) & ~some(*FABRIC)[of], place < steps["sources"][of]
-    sides = (np.bincount(of, far & side, len(many)) for side in (source, ~source))
-    wide = np.maximum(steps["channels"], np.maximum(*sides) * (steps["targets"] > 0))
-    # local sums have two operands more than they may have peers
-    wide = np.where(some(Op.REDUCE_TO), steps["sources"] - 2, wide)
-    ports = np.bincount(owners(blocks["channel_count"]), channels["port"] > 0, count)
-    box, rank = np.array(boxes or [0] * len(ranks)), blocks["rank"][here]
-    near = far & (peer != rank) & (box[peer] == box[rank])
-    loops = 1 + (steps["at"] == 0)
-    figures = (
-        np.bincount(
-            block, np.where(steps["loop"] < 0, np.maximum(1, steps["afters"]), loops), count
-        ),
-        np.maximum.reduce([blocks["channel"] + 1, ports, blocks["channel_count"] - ports]),
-        most(here, chunks),
-        most(block, wide.astype(int)),
-        most(block[owners(steps["afters"])], after["block"] + 1),
-        np.bincount(here, chunks * (near | (place == 0) & some(*RECEIVES)[of]), count),
-        np.bincount(here, chunks * ((place == 0) & some(*SENDS)[of]), count),
-    )
-    rows = iter(np.stack(figures, 1).astype(np.int64).tolist())
-    return [[*islice(rows, len(rank.thread_blocks))] for rank in ranks]
-
-
 @Once
 def usage(program: Program) -> Usage:
     """What the fullest rank or thread block of the program takes, figure by figure."""
-    ranks = takes(program.ranks, columns_of(program))
+    ranks = _machine.takes(columns_of(program), [])
     lengths = [[block[0] for block in rank] for rank in ranks]
     scratch = [  # a plan that is run in place only may leave a user buffer out
         Fraction(rank.scratch_chunks, max(1, rank.input_chunks or rank.output_chunks))
@@ -218,14 +165,16 @@ def most_steps(n: int, target: Target) -> int:
     return min(target.thread_blocks * target.steps, nodes)
 
 
-def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> Columns:
+def check_ranks(
+    ranks: Sequence[RankProgram], limits: Limits, columns: Columns | None = None
+) -> Columns:
     """Returns the columns of what ranks do; PlanError with the first limit that one breaks."""
     target = limits.target
-    columns = read_ranks(target.style, ranks)
+    columns = columns or read_ranks(target.style, ranks)
     what = "channels of one kind" if target.style == "onesided" else "channels"
     words = "steps", what, "chunks in one step", "peers in one operation"
     bounds = target.steps, target.channels, target.count, target.peers
-    for number, (rank, blocks) in enumerate(zip(ranks, takes(ranks, columns), strict=True)):
+    for number, (rank, blocks) in enumerate(zip(ranks, _machine.takes(columns, []), strict=True)):
         where = limits.rank(number)
         chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
         waited = max((block[4] for block in blocks), default=0)
@@ -352,7 +301,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     numbers = [boxes.index(box) for box in boxes]
-    moved = takes(program.ranks, columns_of(program), numbers)
+    moved = _machine.takes(columns_of(program), numbers)
     most = (
         Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
         for rank, blocks in zip(program.ranks, moved, strict=True)

@@ -158,6 +158,21 @@ class ThreadBlock:
         )
 
 
+_slot: Any = vars(ThreadBlock)["steps"]
+
+
+def _steps(block: ThreadBlock) -> Any:
+    """The steps, made when they are first asked for where a function that makes them was given."""
+    steps = _slot.__get__(block)
+    if callable(steps):
+        steps = steps()
+        _slot.__set__(block, steps)
+    return steps
+
+
+type.__setattr__(ThreadBlock, "steps", property(_steps, _slot.__set__))
+
+
 @dataclass(frozen=True, slots=True)
 class RankProgram:
     """All that one rank does. Chunk counts: sizes of its buffers; `semaphores`: initial values."""

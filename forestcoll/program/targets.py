@@ -7,11 +7,12 @@ ROCm/rccl 0cbce2a (the same files), microsoft/mscclpp 1f5f065d (execution_common
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from forestcoll.program import FUSED, Program, Protocol, Style
+from forestcoll.program import FUSED, Program, Protocol, RankProgram, Style
 from forestcoll.program.program import Once
 
 PlanFormat = Literal["msccl-xml", "mscclpp-json"]
@@ -227,8 +228,13 @@ def runtime_of(program: Program) -> Target:
     RCCL if it runs there: what it runs, msccl-executor-nccl runs too, and its messages are longer.
     """
     fused = any(i.op in FUSED for *_, i in program.instructions())
-    most = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
-    return RCCL if most <= RCCL.loader_blocks and not fused else MSCCL
+    return MSCCL if fused else runtime_for(program.ranks)
+
+
+def runtime_for(ranks: Sequence[RankProgram]) -> Target:
+    """The same of what ranks do in operations that are not fused."""
+    most = max((len(rank.thread_blocks) for rank in ranks), default=0)
+    return RCCL if most <= RCCL.loader_blocks else MSCCL
 
 
 def runtime_on(program: Program, topology: str) -> Target:

@@ -6,31 +6,23 @@ hold; whoever needs more than the wiring has the structure checked before (progr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice, starmap
+from struct import iter_unpack
+from typing import Any, Final
 
-from forestcoll.program import OPERATIONS, Buffer, Pipeline, Program, RankProgram
+from forestcoll.program import OPERATIONS, Buffer, Instruction, Pipeline, Program, RankProgram, Ref
 from forestcoll.program.chunks import ChunkCounts
 from forestcoll.program.program import Once, Style
 from forestcoll.verify import _machine
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BUFFERS: Final = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
 """The buffers by their numbers in columns."""
 OPS: Final = tuple(OPERATIONS)
 """The operations likewise."""
 _ROOTS: Final = {"none": 0, "source": 1, "target": 2}
-_FIELDS: Final = (
-    "rank number begin end recv send channel channels channel_count steps",
-    "op step at operands sources targets after afters names channels semaphores ident group part "
-    "parts loop",
-    "rank buffer offset count",
-    "peer port index",
-    "block step",
-)
-_WORDS: Final = _machine.Words(OPERATIONS, list(BUFFERS), Pipeline)
+WORDS: Final = _machine.Words(OPERATIONS, list(BUFFERS), Pipeline)
 
 
 @Once
@@ -41,17 +33,35 @@ def columns_of(program: Program) -> _machine.Columns:
 
 def read_ranks(style: Style, ranks: Sequence[RankProgram]) -> _machine.Columns:
     """Returns the columns of what ranks do, before it is a program."""
-    return _machine.columns(style, ranks, _WORDS)
+    return _machine.columns(style, ranks, WORDS)
 
 
-def rows_of(columns: _machine.Columns) -> tuple[np.ndarray, ...]:
-    """Blocks, instructions, operands, channels and dependencies, with the fields of columns.hpp."""
-    import numpy as np
+def rows_of(columns: _machine.Columns) -> list[Iterator[Any]]:
+    """Returns blocks, instructions, operands and dependencies, with the fields of columns.hpp."""
+    return [*map(iter_unpack, ("10i", "16i", "4i", "2i"), _machine.rows(columns))]
 
-    rows = zip(_machine.rows(columns), _FIELDS, strict=True)
-    return tuple(
-        np.frombuffer(raw, [(name, "i4") for name in names.split()]) for raw, names in rows
-    )
+
+def instructions_of(columns: _machine.Columns) -> list[tuple[Instruction, ...]]:
+    """Returns the steps of the thread blocks that `_kernel.FifoBlocks` has written.
+
+    Operands that are alike are one object.
+    """
+    blocks, steps, operands, waits = rows_of(columns)
+    ref = cache(lambda _, buffer, *chunks: Ref(BUFFERS[buffer], *chunks))
+    refs = starmap(ref, operands)
+
+    def take(rows: Iterator[Any], count: int) -> Any:
+        return tuple(islice(rows, count))
+
+    return [
+        tuple(
+            [
+                Instruction(OPS[op], take(refs, sources), take(refs, targets), take(waits, count))
+                for op, _, _, _, sources, targets, _, count, *_ in islice(steps, length)
+            ]
+        )
+        for *_, length in blocks
+    ]
 
 
 def shape_of(program: Program, sizes: ChunkCounts, grain: int) -> _machine.Shape:

@@ -1,11 +1,13 @@
 // Python's door to the abstract machine: a program's columns in, numbers and places out, for Python to word.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -53,6 +55,42 @@ std::vector<std::tuple<int, int, int, std::int64_t>> moves(const Columns& column
   std::vector<std::tuple<int, int, int, std::int64_t>> found;
   for (const auto& [key, count] : sums) found.emplace_back(std::get<0>(key), std::get<1>(key), std::get<2>(key), count);
   return found;
+}
+
+// Per rank and thread block what it takes of a target, and moves; `boxes`: of the ranks, none: all are in one. Steps,
+// as targets count them; channels of one kind; chunks in one step; peers in one operation (onesided); thread blocks
+// up to the last that it waits for; chunks that it receives or, onesided, moves inside its box; chunks that it sends.
+auto takes(const Columns& columns, const std::vector<int>& boxes) {
+  std::vector<std::vector<std::array<std::int64_t, 7>>> taken(columns.rank_count());
+  for (const Block& block : columns.blocks) {
+    auto& [steps, channels, most, peers, waited, into, out] = taken[block.rank].emplace_back();
+    int ports = 0;
+    for (int c = 0; c < block.channel_count; ++c) ports += columns.channels[block.channels + c].port > 0;
+    channels = std::max({block.channel + 1, ports, block.channel_count - ports});
+    for (int k = block.begin; k < block.end; ++k) {
+      const Instruction& i = columns.instructions[k];
+      const Operation& row = columns.row(i);
+      const bool fabric = i.op == columns.op.fabric_store || i.op == columns.op.fabric_reduce_store;
+      steps += i.loop < 0 ? std::max(1, i.afters) : 1 + (i.at == 0);
+      int sides[2]{};
+      for (int o = 0; o < i.sources + i.targets; ++o) {
+        const Operand& operand = columns.sources(i)[o];
+        const bool far = operand.rank != own_rank && !fabric;
+        const bool near = far && operand.rank != block.rank &&
+                          (boxes.empty() || boxes.at(operand.rank) == boxes.at(block.rank));
+        sides[o < i.sources] += far;
+        most = std::max<std::int64_t>(most, operand.count);
+        into += operand.count * (near || (!o && row.receives));
+        out += operand.count * (!o && row.sends);
+      }
+      // local sums have two operands more than they may have peers
+      const int wide = i.op == columns.op.reduce_to ? i.sources - 2
+                       : std::max(i.channels, i.targets ? std::max(sides[0], sides[1]) : 0);
+      peers = std::max<std::int64_t>(peers, wide);
+      for (int a = 0; a < i.afters; ++a) waited = std::max<std::int64_t>(waited, columns.after[i.after + a].block + 1);
+    }
+  }
+  return taken;
 }
 
 template <class Row>
@@ -311,10 +349,17 @@ NB_MODULE(_machine, m) {
                          reduces, rooted, shorter};
       });
   m.def("columns", &read_program);
+  m.def("take_columns", [](nb::capsule made, const Words& words) {
+    auto& columns = *static_cast<Columns*>(made.data());
+    columns.table = words.table;
+    columns.op = words.op;
+    return std::move(columns);
+  });
   m.def("scale", &scale);
   m.def("moves", &moves);
+  m.def("takes", &takes);
   m.def("rows", [](const Columns& all) {
-    return nb::make_tuple(raw(all.blocks), raw(all.instructions), raw(all.operands), raw(all.channels), raw(all.after));
+    return nb::make_tuple(raw(all.blocks), raw(all.instructions), raw(all.operands), raw(all.after));
   });
   m.def("uses", &uses);
   m.def("prove", [](const Columns& columns, const Shape& shape, int rounds, int launches, std::int64_t piece,

@@ -2,20 +2,19 @@
 // in an order, and what it waits for.
 //
 // A program has a hundred thousand steps and is written several times until it fits, so steps are
-// numbers here; instructions become objects of program/ when all of it fits.
+// numbers here, and rows of verify/native/columns.hpp when all of it fits: that module makes columns of them.
 
 #include <array>
 #include <queue>
-#include <unordered_map>
 
-#include "objects.hpp"
+#include "../../../verify/native/columns.hpp"
+#include "python.hpp"
 #include "transfers.hpp"
 
 namespace forestcoll {
 
 namespace {
 
-constexpr int first_buffer = 2, first_op = 5;  // among the words
 enum class Op : int { send, recv, copy, reduce };
 struct Step {
   Op op;
@@ -29,6 +28,7 @@ struct Rank {
   int ports = 0, local = 0, kept = 0;
   bool copies_first = false;
   std::vector<std::vector<Step>> steps;
+  std::vector<std::array<int, 3>> ends;  // of each thread block: who it receives from, who it sends to, its channel
   Ints lengths;  // steps of each thread block, with a no-op for every dependency but the last
   Pairs waits;   // thread block, step
   // Per chunk of output and scratch its last writer, thread block and step; nobody writes the input.
@@ -53,12 +53,10 @@ class Blocks {
  public:
   // `transfers`: they may still be put in order. `inputs`: per rank the first chunk of the whole that its
   // input has. `recycles`: scratch is used again, so whoever writes it waits for those who sent what was
-  // there. `words`: the classes Instruction and Ref; the buffers, and the operations, in the orders of this file.
-  Blocks(const Transfers& transfers, Ints inputs, int outputs, bool recycles, nb::sequence words)
+  // there. `ops`: the operations of this file as columns number them.
+  Blocks(const Transfers& transfers, Ints inputs, int outputs, bool recycles, Ints ops)
       : transfers_(transfers.items), connections_(transfers.connections), inputs_(std::move(inputs)),
-        outputs_(outputs), recycles_(recycles), pair_(transfers_.size()) {
-    for (nb::handle word : words) words_.push_back(nb::borrow(word));
-    fill_in_.emplace(words_[0](words_[first_op]));
+        outputs_(outputs), recycles_(recycles), ops_(std::move(ops)), pair_(transfers_.size()) {
     int trees = 0;
     for (const Transfer& t : transfers_) trees = std::max(trees, t.tree + 1);
     parts_.resize(trees * inputs_.size());
@@ -194,8 +192,6 @@ class Blocks {
       into_.assign(pairs_.size(), -1);
       out_.assign(pairs_.size(), -1);
     }
-    for (const auto& [pair, block] : into) into_.at(pair) = block;
-    for (const auto& [pair, block] : out) out_.at(pair) = block;
     Rank& rank = ranks_.emplace_back();
     rank.ports = ports;
     rank.local = local;
@@ -203,6 +199,15 @@ class Blocks {
     rank.steps.resize(ports + local + adders);
     rank.lengths.resize(rank.steps.size());
     rank.waited.resize(rank.steps.size());
+    rank.ends.resize(rank.steps.size(), {-1, -1, 0});
+    for (const bool sends : {false, true})
+      for (const auto& [pair, block] : sends ? out : into) {
+        (sends ? out_ : into_).at(pair) = block;
+        const auto& [connection, channel] = pairs_[pair];
+        const auto& [src, dst, group, parity] = connections_[connection];
+        rank.ends.at(block)[sends] = sends ? dst : src;
+        rank.ends[block][2] = channel;
+      }
     rank.writers[output].assign(outputs_, {-1, -1});
     rank.writers[scratch].assign(kept, {-1, -1});
   }
@@ -241,11 +246,20 @@ class Blocks {
   // Chunks of scratch of a rank.
   int scratch_of(int rank) const { return ranks_.at(rank).kept; }
 
-  // The thread blocks of a rank by their numbers so far, and the instructions of each: those that others
-  // wait for in front if there are over `most`, for the runtime can only wait for the first ones.
-  std::vector<std::pair<int, nb::tuple>> program(int rank, int most) {
-    const Rank& own = ranks_.at(rank);
-    const int count = number_of(own.steps);
+  // The columns of all that is written, for verify's module. In a rank of over `most` thread blocks those that others
+  // wait for are in front, for the runtime can only wait for the first ones.
+  nb::capsule columns(int most) const {
+    auto* const all = new verify::Columns{.fifo = true};
+    const nb::capsule owner(all, [](void* made) noexcept { delete static_cast<verify::Columns*>(made); });
+    for (const Rank& rank : ranks_) add_columns(*all, rank, most);
+    all->ranks.push_back({number_of(all->blocks), 0});
+    return owner;
+  }
+
+ private:
+  void add_columns(verify::Columns& all, const Rank& own, int most) const {
+    const int number = number_of(all.ranks), count = number_of(own.steps);
+    all.ranks.push_back({number_of(all.blocks), 0});
     Ints order = numbers(count), place(count);
     if (count > most) {
       Marks waited(count);
@@ -253,15 +267,28 @@ class Blocks {
       std::ranges::stable_sort(order, [&](int a, int b) { return waited[a] > waited[b]; });
     }
     for (int b : range(count)) place[order[b]] = b;
-    std::vector<std::pair<int, nb::tuple>> blocks;
     for (int b : order) {
-      const nb::object list = tuple_of(own.steps[b], [&](const Step& step) { return instruction(own, step, place); });
-      blocks.emplace_back(b, nb::borrow<nb::tuple>(list));
+      const auto& [recv, send, channel] = own.ends[b];
+      const int begin = number_of(all.instructions), steps = number_of(own.steps[b]);
+      all.blocks.push_back({number, place[b], begin, begin + steps, recv, send, channel, 0, 0, steps});
+      for (const Step& step : own.steps[b]) {
+        all.instructions.push_back({.op = ops_[static_cast<int>(step.op)],
+                                    .step = number_of(all.instructions) - begin,
+                                    .operands = number_of(all.operands),
+                                    .sources = step.src.buffer != none,
+                                    .targets = step.dst.buffer != none,
+                                    .after = number_of(all.after),
+                                    .afters = step.end - step.waits,
+                                    .parts = 1,
+                                    .loop = -1});
+        for (const auto& [buffer, offset, length] : {step.src, step.dst})
+          if (buffer != none) all.operands.push_back({verify::own_rank, buffer, offset, length});
+        for (int k = step.waits; k < step.end; ++k) all.after.push_back({place[own.waits[k].first], own.waits[k].second});
+        std::ranges::sort(all.after.end() - (step.end - step.waits), all.after.end(), {}, &verify::After::block);
+      }
     }
-    return blocks;
   }
 
- private:
   // The number of the sum that a transfer is a part of which does not land `final`.
   int sum_of(const Transfer& t) const { return t.tree * number_of(inputs_) + t.dst; }
 
@@ -370,61 +397,25 @@ class Blocks {
     return readers;
   }
 
-  // An operand, or none, as a tuple; those alike share one object, and its number.
-  const std::pair<int, nb::object>& operand(const Place& place) {
-    const std::uint64_t key = (place.buffer & 3ull) << 62 | static_cast<std::uint64_t>(place.offset) << 31 | place.count;
-    const auto [at, fresh] = operands_.try_emplace(key);
-    auto& [number, refs] = at->second;
-    if (fresh) {
-      number = number_of(operands_);
-      refs = nb::tuple();
-      if (place.buffer != none)
-        refs = nb::make_tuple(words_[1](words_[first_buffer + place.buffer], place.offset, place.count));
-    }
-    return at->second;
-  }
-
-  // Those that wait for nothing share one object, too: there are few different ones.
-  nb::object instruction(const Rank& rank, const Step& step, const Ints& place) {
-    const auto& [src_number, src] = operand(step.src);
-    const auto& [dst_number, dst] = operand(step.dst);
-    const nb::object& op = words_[first_op + static_cast<int>(step.op)];
-    if (step.waits == step.end) {
-      const std::uint64_t key = static_cast<std::uint64_t>(src_number) << 33 | static_cast<std::uint64_t>(dst_number) << 2 |
-                                static_cast<unsigned>(step.op);
-      nb::object& alike = instructions_[key];
-      if (!alike.is_valid()) alike = (*fill_in_)({&op, &src, &dst});
-      return alike;
-    }
-    Pairs waits;
-    for (int k = step.waits; k < step.end; ++k) waits.emplace_back(place[rank.waits[k].first], rank.waits[k].second);
-    std::ranges::sort(waits);
-    const nb::object after = tuple_of(waits, [](const auto& wait) { return nb::make_tuple(wait.first, wait.second); });
-    return (*fill_in_)({&op, &src, &dst, &after});
-  }
-
   const std::vector<Transfer>& transfers_;
   const std::vector<Connection>& connections_;
   Ints inputs_;
   int outputs_;
   bool recycles_, apart_ = false;
-  Objects words_;
-  std::optional<Factory> fill_in_;  // an instruction
+  Ints ops_;
   Ints parts_, adder_;      // of each sum, and the thread block that adds it up where some only add
   Marks late_;              // whether its sender adds it up
   Pairs pairs_;             // connections and channels
   Ints pair_;               // of each transfer
   Ints into_, out_;         // of each the thread block that receives, and that sends
   std::vector<Rank> ranks_;
-  std::unordered_map<std::uint64_t, std::pair<int, nb::object>> operands_;
-  std::unordered_map<std::uint64_t, nb::object> instructions_;
 };
 
 }  // namespace
 
 void bind_fifo_blocks(nb::module_& m) {
   nb::class_<Blocks>(m, "FifoBlocks")
-      .def(nb::init<const Transfers&, Ints, int, bool, nb::sequence>(), nb::keep_alive<1, 2>())
+      .def(nb::init<const Transfers&, Ints, int, bool, Ints>(), nb::keep_alive<1, 2>())
       .def("add_late", &Blocks::add_late)
       .def("add_apart", &Blocks::add_apart)
       .def("steps_of_connections", &Blocks::steps_of_connections)
@@ -435,7 +426,7 @@ void bind_fifo_blocks(nb::module_& m) {
       .def("begin", &Blocks::begin)
       .def("write", &Blocks::write)
       .def("scratch_of", &Blocks::scratch_of)
-      .def("program", &Blocks::program);
+      .def("columns", &Blocks::columns);
 }
 
 }  // namespace forestcoll
