@@ -390,9 +390,12 @@ def _programs(work: _Work, columns: Columns) -> tuple[RankProgram, ...]:
     """Returns what all ranks do; steps are made when they are asked for, which most never are."""
     made = cache(partial(instructions_of, columns))
     blocks: list[list[ThreadBlock]] = [[] for _ in range(work.layout.n)]
+
+    def steps(place: int) -> Any:
+        return lambda: made()[place]
+
     for place, (rank, _, _, _, *ends) in enumerate(rows_of(columns)[0]):
-        steps: Any = lambda place=place: made()[place]  # noqa: E731
-        blocks[rank].append(ThreadBlock(steps, *ends[:3]))
+        blocks[rank].append(ThreadBlock(steps(place), *ends[:3]))
     chunks = work.layout.input_chunks, work.layout.output_chunks
     return tuple(
         RankProgram(tuple(own), *chunks, work.blocks.scratch_of(rank))
