@@ -155,8 +155,9 @@ def candidates_of(
 def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]]:
     """How many times as many pieces programs are looked at in, and above how many bytes."""
     if isinstance(source, Forest):
-        chunks = len(_trees_of(source)) // len(source.collective.phases)
-        above = chunks * message if kind in KINDS[:2] else LARGEST
+        above = LARGEST
+        if kind in KINDS[:2]:
+            above = len(_trees_of(source)) // len(source.collective.phases) * message
         for times in PIECES:
             yield times, above if times == WIDE else LARGEST
     elif isinstance(source, Routes) and kind[1] != "LL":

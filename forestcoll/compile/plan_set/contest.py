@@ -142,12 +142,11 @@ class Contest:
             return [NEVER] * len(self._rules)
         if not self._played:
             return [float(self.candidates[i].line.time(size))] * len(self._rules)
-        if size <= (most := LARGEST_PLAYED):
+        if size <= LARGEST_PLAYED:
             return [timing.time for timing in self.timings(i, size, tuned, until)]
-        played = (self.timings(i, some, tuned) for some in (most // 2, most))
-        return [
-            b.time + (b.time - a.time) * 2 * (size / most - 1) for a, b in zip(*played, strict=True)
-        ]
+        ends = LARGEST_PLAYED // 2, LARGEST_PLAYED
+        played = zip(*(self.timings(i, some, tuned) for some in ends), strict=True)
+        return [b.time + (b.time - a.time) * 2 * (size / LARGEST_PLAYED - 1) for a, b in played]
 
     def least(self, i: int, size: int) -> float:
         """Microseconds that no plan of the candidate takes less."""
