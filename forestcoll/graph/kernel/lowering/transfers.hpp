@@ -78,7 +78,8 @@ struct Transfers {
   void join_levels(int most);
 
   // Puts them in the order of a schedule: `ways`: the links of each connection, and how many channels it
-  // has; `capacity`: of all links. Per transfer how many have started when it is there; and how many times as long as its busiest link is busy all take.
+  // has; `capacity`: of all links. Per transfer how many have started when it is there; and how many times
+  // as long as its busiest link is busy all take.
   // `exchange`: ranks are as far from each other as the bits in which they differ, not (receiver - sender)
   // mod n; of equally urgent transfers the one to the nearest rank goes first, or to the farthest (`back`).
   std::pair<Ints, double> schedule(const Lists& ways, const Amounts& capacity, const Ints& channels,
