@@ -123,37 +123,47 @@ void Sharing::leave(int number) {
     list.pop_back();
   }
   bundle.rate = 0;
+  bundle.limit = -1;
 }
 
-// All links that hang together with the links that changed.
-void Sharing::gather() {
-  near_links_.swap(changed_links_);
-  changed_links_.clear();
-  for (int link : near_links_) links_[link].seen = true;
-  const auto visit = [this](int link) {
-    if (!links_[link].seen) near_links_.push_back(link);
-    links_[link].seen = true;
-  };
-  for (std::size_t k = 0; k < near_links_.size(); ++k) {
-    for (const Member& member : links_[near_links_[k]].members) {
-      if (member.other >= 0)
-        visit(member.other);
-      else if (member.other == -2)
-        for (const Seat& seat : seats(bundles_[member.bundle])) visit(seat.link);
-    }
-  }
-  for (int number : near_links_) {
-    Link& link = links_[number];
-    link.seen = link.dirty = false;
-    link.room = link.capacity;
-    link.rising = link.weight;
-    link.open = static_cast<std::int32_t>(link.members.size());
+// A link that may be filled anew.
+void Sharing::visit(int number) {
+  Link& link = links_[number];
+  if (link.seen == settles_) return;
+  near_links_.push_back(number);
+  link.seen = settles_;
+  link.left = link.capacity;
+  link.most = link.weight = 0;
+  link.opened = link.limited = 0;
+  for (const Member& member : link.members) {
+    const Bundle& bundle = bundles_[member.bundle];
+    link.left -= bundle.rate * bundle.count;
+    link.most = std::max(link.most, bundle.rate / bundle.weight);
+    link.limited += bundle.limit == number;
   }
 }
 
-void Sharing::freeze(const Member& member, double rate, double now) {
+// A bundle that gets a new rate.
+void Sharing::open(int number) {
+  Bundle& bundle = bundles_[number];
+  if (bundle.opened == settles_) return;
+  bundle.opened = settles_;
+  open_.push_back(number);
+  for (const Seat& seat : seats(bundle)) {
+    visit(seat.link);
+    Link& link = links_[seat.link];
+    link.left += bundle.rate * bundle.count;
+    link.weight += bundle.weight * bundle.count;
+    link.limited -= bundle.limit == seat.link;
+    ++link.opened;
+  }
+}
+
+void Sharing::freeze(const Member& member, double rate, int limit) {
   Bundle& bundle = bundles_[member.bundle];
   bundle.frozen = fillings_;
+  bundle.next = rate;
+  bundle.limit = limit;
   const double all = rate * bundle.count, weight = bundle.weight * bundle.count;
   const auto take = [&](int number) {
     Link& link = links_[number];
@@ -165,31 +175,37 @@ void Sharing::freeze(const Member& member, double rate, double now) {
     take(member.other);
   else if (member.other == -2)
     for (const Seat& seat : seats(bundle)) take(seat.link);
-  if (std::abs(rate - bundle.rate) <= kSame * rate) return;
-  advance(bundle, now);
-  bundle.rate = rate;
-  set_end(member.bundle);
 }
 
 void Sharing::settle(double now) {
+  ++settles_;
   for (int number : touched_) {
     Bundle& bundle = bundles_[number];
     const std::int32_t more = bundle.count - settled_[number].count;
     if (!more) continue;
     if (bundle.count == more) join(number);
     if (bundle.count == 0) leave(number);
-    for (const Seat& seat : seats(bundle)) {
-      Link& link = links_[seat.link];
-      if (!link.dirty) changed_links_.push_back(seat.link);
-      link.dirty = true;
-      link.weight = link.members.empty() ? 0 : link.weight + bundle.weight * more;
-    }
     settled_[number].count = bundle.count;
+    if (bundle.count)
+      open(number);
+    else
+      for (const Seat& seat : seats(bundle)) visit(seat.link);
   }
-  if (!changed_links_.empty()) {
-    gather();
-    fill(now);
+  for (std::size_t k = 0, changed = near_links_.size(); k < changed; ++k)
+    for (const Member& member : links_[near_links_[k]].members)
+      if (bundles_[member.bundle].limit == near_links_[k]) open(member.bundle);
+  if (!open_.empty())
+    do fill();
+    while (widen());
+  for (int number : open_) {
+    Bundle& bundle = bundles_[number];
+    if (std::abs(bundle.next - bundle.rate) <= kSame * bundle.next) continue;
+    advance(bundle, now);
+    bundle.rate = bundle.next;
+    set_end(number);
   }
+  open_.clear();
+  near_links_.clear();
   for (int number : touched_) {
     settled_[number].touched = false;
     set_end(number);
@@ -208,41 +224,74 @@ void Sharing::sink(std::size_t place) {
   levels_[place] = level;
 }
 
-// Rates for the bundles on the links that were found, from `now` on.
-void Sharing::fill(double now) {
+// Rates for the bundles that are open, beside what the others have.
+void Sharing::fill() {
   ++fillings_;
   levels_.clear();
   for (int number : near_links_) {
-    const Link& link = links_[number];
+    Link& link = links_[number];
+    link.room = link.left;
+    link.rising = link.weight;
+    link.open = link.opened;
+    link.level = kUnlimited;
     if (link.open) levels_.push_back({link.room / link.rising, number});
-    for (std::size_t m = 0; capped_ && m < link.members.size(); ++m) {
-      const Bundle& bundle = bundles_[link.members[m].bundle];
-      if (bundle.cap < kUnlimited) levels_.push_back({bundle.cap / bundle.weight, ~link.members[m].bundle});
-    }
+  }
+  for (std::size_t k = 0; capped_ && k < open_.size(); ++k) {
+    const Bundle& bundle = bundles_[open_[k]];
+    if (bundle.cap < kUnlimited) levels_.push_back({bundle.cap / bundle.weight, ~open_[k]});
   }
   for (std::size_t place = levels_.size() / 2; place--;) sink(place);
   while (!levels_.empty()) {
     const auto [level, which] = levels_.front();
     if (which >= 0 && links_[which].open) {
-      const Link& link = links_[which];
+      Link& link = links_[which];
       const double current = std::max(0.0, link.room) / link.rising;
       if (current > level * (1 + kSame)) {  // levels only rise: look again when its turn has come
         levels_.front().level = current;
         sink(0);
         continue;
       }
+      link.level = level;
       for (const Member& member : link.members) {
         const Bundle& bundle = bundles_[member.bundle];
-        if (bundle.frozen != fillings_) freeze(member, std::min(bundle.cap, level * bundle.weight), now);
+        if (bundle.opened == settles_ && bundle.frozen != fillings_)
+          freeze(member, std::min(bundle.cap, level * bundle.weight), which);
       }
-      links_[which].open = 0;
+      link.open = 0;
     } else if (which < 0 && bundles_[~which].frozen != fillings_) {
-      freeze({~which, 0, -2}, bundles_[~which].cap, now);
+      freeze({~which, 0, -2}, bundles_[~which].cap, -1);
     }
     levels_.front() = levels_.back();
     levels_.pop_back();
     if (!levels_.empty()) sink(0);
   }
+}
+
+// Opens those whose rates are not fair beside those of `fill`: who has more than a link is full at, or
+// may have more, for the link that limits them is not full or others have more of it. Whether it did.
+bool Sharing::widen() {
+  const std::size_t before = open_.size();
+  for (std::size_t k = 0, all = near_links_.size(); k < all; ++k) {
+    const int number = near_links_[k];
+    const Link& link = links_[number];
+    const double most = link.level * (1 + kSame);
+    if (!link.limited && link.most <= most) continue;
+    double least = link.level;
+    if (link.limited && least == kUnlimited && link.room <= kSame * link.capacity) {
+      least = 0;
+      for (const Member& member : link.members) {
+        const Bundle& bundle = bundles_[member.bundle];
+        if (bundle.opened == settles_) least = std::max(least, bundle.next / bundle.weight);
+      }
+    }
+    least *= 1 - kSame;
+    for (const Member& member : link.members) {
+      const Bundle& bundle = bundles_[member.bundle];
+      const double level = bundle.rate / bundle.weight;
+      if (level > most || (bundle.limit == number && level < least)) open(member.bundle);
+    }
+  }
+  return open_.size() > before;
 }
 
 }  // namespace forestcoll::simulate

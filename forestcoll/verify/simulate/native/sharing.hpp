@@ -21,11 +21,14 @@ struct Flow {
 // rate at all times, so one rate stands for all, and they end in the order of `Flow::served`.
 struct alignas(64) Bundle {
   double weight, cap;
-  double rate = 0, served = 0, since = 0;  // of each flow: rate, and bytes served until `since`
+  double rate = 0, next = 0;  // of each flow; `next`: by the last filling
+  std::int32_t first, end;    // its links: in `seats_`
+  std::int32_t count = 0;     // flows
+  std::int32_t limit = -1;    // the link that is full at its rate; -1: its cap
+  std::uint32_t frozen = 0;   // the filling that froze it last
+  std::uint32_t opened = 0;   // the settling that opened it last
+  double served = 0, since = 0;  // bytes of each flow that were served until `since`
   double first_ends = 0;  // what is served when the first flow ends
-  std::int32_t first, end;  // its links: in `seats_`
-  std::int32_t count = 0;  // flows
-  std::uint32_t frozen = 0;  // the filling that froze it last
 };
 
 class Sharing {
@@ -45,12 +48,14 @@ class Sharing {
   // Takes out all flows that end by then.
   void end(double now, double time, std::vector<Flow>& ended);
 
-  // Gives every flow that it may concern its rate from `now` on.
+  // Gives every flow that it concerns its rate from `now` on.
   //
-  // Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): all rates grow alike,
-  // weight by weight, and a flow stops where its cap is reached or a link of it is full. Flows that
-  // share no link with what changed, directly or through others, keep theirs. Where a bundle has as
-  // many flows as before, as when a thread block moves slice after slice, nothing has changed.
+  // Rates are max-min fair if each flow has its cap, or crosses a full link on which none has more by
+  // weight (Bertsekas and Gallager, Data Networks, section 6.5.2): the link that limits it. New are
+  // therefore at first the rates of the bundles that changed and of those that a changed link limits.
+  // Progressive filling gives them what the others leave; whoever then has more than a link is full at,
+  // or could have more, is filled again with them, until all rates stand. Where a bundle has as many
+  // flows as before, as when a thread block moves slice after slice, nothing has changed.
   void settle(double now);
 
  private:
@@ -62,10 +67,14 @@ class Sharing {
     std::int32_t other;  // its other link; -1 where there is none, -2 where there are several
   };
   struct alignas(64) Link {
-    double capacity, weight = 0;   // of all flows
-    double room = 0, rising = 0;   // what is left for the flows that are not frozen yet, their weight,
-    std::int32_t open = 0;         // and how many bundles they are
-    bool dirty = false, seen = false;
+    double capacity;
+    double left = 0, weight = 0;  // what bundles that are not open leave; the weight of the open ones
+    double most = 0;              // by weight, of all that are not open, or more
+    double room = 0, rising = 0;  // of `left` and `weight`, what those that are not frozen yet have
+    double level = 0;             // at which it is full; kUnlimited: it never is
+    std::int32_t opened = 0, open = 0;  // bundles that are open, and of those not frozen yet
+    std::int32_t limited = 0;           // that it limits and that are not open
+    std::uint32_t seen = 0;             // the settling that visited it last
     std::vector<Member> members{};
     std::vector<std::int32_t> bundles{};  // whose first it is
   };
@@ -77,9 +86,11 @@ class Sharing {
   void touch(int bundle);
   void join(int bundle);
   void leave(int bundle);
-  void gather();
-  void fill(double now);
-  void freeze(const Member& member, double rate, double now);
+  void visit(int link);
+  void open(int bundle);
+  void fill();
+  bool widen();
+  void freeze(const Member& member, double rate, int limit);
   void set_end(int bundle);
 
   std::vector<Bundle> bundles_;
@@ -88,8 +99,8 @@ class Sharing {
   std::vector<double> ends_, soonest_;    // when the first flow of each bundle ends, and of each block of bundles
   std::vector<Seat> seats_;
   std::vector<Link> links_;
-  std::vector<int> changed_links_, near_links_, touched_;
-  std::uint32_t fillings_ = 0;
+  std::vector<int> near_links_, open_, touched_;
+  std::uint32_t settles_ = 0, fillings_ = 0;
   bool capped_ = false;  // some bundle is
   struct Level {  // bytes a microsecond and weight at which a link is full, or ~bundle at its cap
     double level;
