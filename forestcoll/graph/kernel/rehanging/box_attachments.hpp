@@ -38,9 +38,9 @@ class BoxAttachments {
   const Hook& hook(int unit, int box) const { return hooks_[slot(unit, box)]; }
   bool is_root(int unit, int box) const { return boxed_.box[root(unit)] == box; }
   bool hangs(int unit, int box) const { return hook(unit, box).way >= 0; }
-  Ints way(int unit, int box) const {
+  std::span<const int> way(int unit, int box) const {
     const auto used = uses(hook(unit, box));
-    return {used.begin(), used.end() - 1};
+    return used.first(used.size() - 1);
   }
   // Whether its way crosses what carries too much
   bool crowded(int unit, int box) const {

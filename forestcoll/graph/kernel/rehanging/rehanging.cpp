@@ -1,5 +1,6 @@
 #include "rehanging/rehanging.hpp"
 
+#include <string_view>
 #include <unordered_map>
 
 #include "rehanging/box_attachments.hpp"
@@ -95,17 +96,9 @@ long negotiate(BoxAttachments& hanging, long most) {
   return moves;
 }
 
-struct WayHash {
-  std::size_t operator()(const Ints& way) const {
-    std::size_t hash = way.size();
-    for (int arc : way) hash = (hash ^ static_cast<std::size_t>(arc)) * 0x100000001b3u;
-    return hash ^ (hash >> 29);
-  }
-};
-
 // The trees, with every way once.
 void read(const BoxAttachments& hanging, Rehung& result) {
-  std::unordered_map<Ints, int, WayHash> number;
+  std::unordered_map<std::string_view, int> number;  // by the bytes of the way's arcs
   Ints order;
   for (int u : range(hanging.units())) {
     order.clear();
@@ -116,9 +109,10 @@ void read(const BoxAttachments& hanging, Rehung& result) {
     });
     Ints& tree = result.trees.emplace_back();
     for (int b : order) {
-      const auto [it, fresh] =
-          number.try_emplace(hanging.way(u, b), number_of(result.ways));
-      if (fresh) result.ways.push_back(it->first);
+      const auto way = hanging.way(u, b);
+      const std::string_view bytes(reinterpret_cast<const char*>(way.data()), way.size_bytes());
+      const auto [it, fresh] = number.try_emplace(bytes, number_of(result.ways));
+      if (fresh) result.ways.emplace_back(way.begin(), way.end());
       tree.push_back(hanging.hook(u, b).depth);
       tree.push_back(it->second);
     }
