@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # what was cut off by the signal came out as another error (an import does that)
         code = messages.complain(process.WORDS[stops.first.number], stops.first.code, kind="")
     stops.leave()
+    gc.freeze()  # Python looks for cycles once more on its way out: in vain
     return code if stops.first is None else stops.first.code
 
 

@@ -79,13 +79,12 @@ def schedule(
             "powers_of_two": sizes.powers,
             "simulated": bands.get(form),
         }
-    alone = bands.get("forest")
-    height = words.height(forest, result.latency, result.least_height)
+    least = result.least_height
     return [
         *_head("schedule", result.name, forest.graph, forest.collective, forest.root),
         *reach[:3],
         Fact("trees", forest.count, _trees(result)),
-        Fact("height", forest.height, height),
+        Fact("height", forest.height, words.height(forest, result.latency, least)),
         *reach[3:],
         *machine(
             algbw_decimal=float(figures.algbw),
@@ -97,7 +96,7 @@ def schedule(
             trees_per_root=forest.trees_per_root,
             representatives=len(forest.trees),
             different_trees_per_root=different_trees(forest),
-            height_bound=result.least_height,
+            height_bound=least,
             latency_us=result.latency,
             latency_us_decimal=float(result.latency),
             cut=_names(forest.graph, bound),
@@ -105,7 +104,9 @@ def schedule(
             plans=plans,
         ),
         *(line(form, _plan(result, form)) for form in result.programs),
-        Fact("simulated", alone, lambda band: f"{words.rates(band)}, the trees alone"),
+        Fact(
+            "simulated", bands.get("forest"), lambda band: f"{words.rates(band)}, the trees alone"
+        ),
         model(bands.values()),
         seconds(timings),
         *files(paths),
