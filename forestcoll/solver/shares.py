@@ -88,7 +88,7 @@ def _amount(value: int | str, entry: int | str) -> int:
 
 def apportion(amounts: Sequence[int] | Sequence[Fraction], total: int) -> list[int]:
     """Whole numbers that add up to `total`, in proportion to `amounts`: largest remainders."""
-    whole = sum(amounts)
+    whole = sum(amounts) or 1
     parts = [int(amount * total // whole) for amount in amounts]
     left = sorted(range(len(parts)), key=lambda i: -(amounts[i] * total % whole))
     for i in left[: total - sum(parts)]:
@@ -102,13 +102,14 @@ def slices(ways: Sequence[list[tuple[T, int]]], units: int) -> Iterator[tuple[tu
     `ways`: things and the units that have them, one after the other.
     """
     queues = [iter(way) for way in ways]
-    things: dict[int, T] = {}
-    amounts = [0] * len(ways)
-    while units:
-        for i, amount in enumerate(amounts):
-            if not amount:
-                things[i], amounts[i] = next(queues[i])
-        weight = min(amounts)
-        yield tuple(things.values()), weight
-        amounts = [amount - weight for amount in amounts]
+    heads = [next(queue) for queue in queues]
+    while True:
+        weight = min([amount for _, amount in heads])
+        yield tuple([thing for thing, _ in heads]), weight
         units -= weight
+        if not units:
+            return
+        heads = [
+            (thing, amount - weight) if amount > weight else next(queue)
+            for (thing, amount), queue in zip(heads, queues, strict=True)
+        ]

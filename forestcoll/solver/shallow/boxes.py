@@ -68,16 +68,11 @@ class Boxes:
         return self.single and any(name and len(held) > 1 for name, held in named)
 
 
-def find_boxes(
-    graph: CapacityGraph,
-    capacity: Sequence[int],
-    supply: Sequence[int],
-    gated: bool = False,
-) -> Boxes:
+def find_boxes(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> Boxes:
     """The boxes of a graph by the names of its nodes.
 
-    `gated`: those that hang together only by switches that also lead out are boxes, too, where
-    trees inside them are found.
+    Those that hang together only by switches that also lead out are boxes, too, where trees inside
+    them are found.
     """
     named = by_box(graph)
     lone = named.pop("", [])
@@ -90,25 +85,18 @@ def find_boxes(
     at: dict[int, int] = {}  # the box of a node inside one
     plans: dict[int, Gated] = {}
     members: list[tuple[int, ...]] = []
-    boxed: set[int] = set()
     for name, held in held_by.items():
         if len(held) < 2:
             continue
         inside, outward = _split_switches(links, named[name], held)
         parts = _components(links, held, inside)
-        if gated and not any(part.issuperset(held) for part in parts):
+        if not any(part.issuperset(held) for part in parts):
             whole = [p for p in _components(links, held, inside | outward) if p.issuperset(held)]
-            found = gates.plans(held, whole[0]) if whole else []
-            for plan in found:
-                plans[len(members)] = plan
+            for plan in gates.plans(held, whole[0]) if whole else []:
+                plans[len(members)], parts = plan, []
                 for v in plan.nodes:
-                    box[v] = len(members)
-                for v, most in plan.entries.items():
-                    entries[v] = most
+                    box[v], entries[v] = len(members), plan.entries.get(v, -1)
                 members.append(tuple(plan.entries))
-            if found:
-                boxed.update(held)
-                continue
         for part in parts:
             some = tuple(v for v in part if v in ranks)
             limits = _entry_limits(links, some, part, supply)
@@ -120,10 +108,9 @@ def find_boxes(
             if len(some) == len(held):
                 for v in outward:
                     box[v] = len(members)
-            boxed.update(some)
             members.append(some)
     for v in graph.ranks:
-        if v not in boxed:
+        if box[v] < 0:
             box[v] = len(members)
             members.append((v,))
     inner = tuple(at[t] if t in at and at[t] == at.get(h) else -1 for t, h in graph.ends)

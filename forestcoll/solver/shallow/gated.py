@@ -11,9 +11,9 @@ trees leave: capacity is split, so that loads stay within it whatever is found.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, product
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.shallow.inside import Interior, Spread
@@ -23,7 +23,7 @@ from forestcoll.solver.walks import hops
 QUARTERS = (4, 2, 1, 0)
 """Of what may leave beyond a box's own trees: how much is kept for those of others, most first."""
 HIGHEST = 3
-"""Hops inside a box up to which trees are searched; beyond, as the general packers make them."""
+"""Hops inside a box up to which trees are searched."""
 
 FAILURES = 4
 """Different boxes in which nothing is found, after which no others are looked at."""
@@ -112,43 +112,40 @@ class Gates:
     def _solve(self, box: _Box, nodes: Sequence[int]) -> Gated | None:
         own = {v: self._supply[v] for v in box.ranks}
         whole = sum(self._supply)
-        entries = box.enter(whole - sum(own.values()))
-        if entries is None:
+        entering = list(box.entering(whole - sum(own.values())))
+        entries = dict.fromkeys(box.ranks, 0)
+        for _, rank, units in entering:
+            entries[rank] += units
+        if sum((*entries.values(), *own.values())) < whole:
             return None
-        if not whole:
-            return Gated(nodes, entries, {}, 1, {})
         starts = {v: own[v] + entries[v] for v in box.ranks}
         sends = {v: own[v] * (self._boxes - 1) for v in box.ranks}
         rooms: list[dict[Link, int]] = []
         for quarters in QUARTERS:
-            room = box.room(entries, sends, quarters)
+            room = box.room(entering, entries, sends, quarters)
             sent = sum(units for (rank, _), units in room.items() if rank in starts)
             if room not in rooms and sent >= whole * (len(box.ranks) - 1):
                 rooms.append(room)
         interior = Interior(self._graph, box.ranks, box.links)
-        ways = [(room, height) for height in range(1, HIGHEST + 1) for room in rooms]
-        for room, height in (*ways, *((room, 0) for room in rooms)):
-            spreads = interior.hang(starts, room, height) if height else interior.pack(starts, room)
+        for height, room in product(range(1, HIGHEST + 1), rooms):
+            spreads = interior.hang(starts, room, height)
             if spreads is not None:
-                return Gated(nodes, entries, spreads, *_measure(spreads))
+                every = list(chain.from_iterable(spreads.values()))
+                loads: Counter[Link] = Counter()
+                for spread in every:
+                    for link in chain.from_iterable(map(pairwise, spread.paths)):
+                        loads[link] += spread.weight
+                highest = max((spread.height for spread in every), default=1)
+                return Gated(nodes, entries, spreads, highest, loads)
         return None
 
 
-def _measure(spreads: Mapping[int, Sequence[Spread]]) -> tuple[int, Counter[Link]]:
-    """(the most hops, what every link carries)."""
-    loads: Counter[Link] = Counter()
-    highest = 0
-    for some in spreads.values():
-        for spread in some:
-            highest = max(highest, spread.height)
-            for path in spread.paths:
-                for link in pairwise(path):
-                    loads[link] += spread.weight
-    return highest, loads
-
-
 class _Box:
-    """The nodes of a box, its own links, and what comes in and goes out where."""
+    """The nodes of a box, its own links, and what comes in and goes out where.
+
+    `ports`: where links from outside end, and where links to the outside begin, with what all of
+    them carry.
+    """
 
     def __init__(
         self,
@@ -158,63 +155,47 @@ class _Box:
         into: Sequence[Mapping[int, int]],
     ) -> None:
         self.ranks = ranks
-        self._among = set(ranks)
         self.links = {(t, h): c for t in sorted(part) for h, c in out[t].items() if h in part}
-        self._near = tuple(
-            {v: [w for w in ends[v] if w in part] for v in part} for ends in (out, into)
-        )
-        self.ports = tuple(
-            {
-                v: c
-                for v in sorted(part)
-                if (c := sum(c for w, c in ends[v].items() if w not in part))
-            }
+        across = [
+            {v: sum(c for w, c in ends[v].items() if w not in part) for v in sorted(part)}
             for ends in (into, out)
-        )
-        self._far = tuple(
-            {port: self._distances(port, near) for port in ports}
+        ]
+        self.ports = [{v: c for v, c in some.items() if c} for some in across]
+        among = set(ranks)  # they pass nothing on
+        self._near = [
+            {v: () if v in among else part.intersection(ends[v]) for v in part}
+            for ends in (out, into)
+        ]
+        self._far = [
+            {port: hops(near, [port]) for port in ports}
             for ports, near in zip(self.ports, self._near, strict=True)
-        )
+        ]
 
-    def _distances(self, port: int, near: Mapping[int, Sequence[int]]) -> dict[int, int]:
-        """Links between a port and each node, ranks passing nothing on."""
-        if port in self._among:
-            return {port: 0}
-        return hops(near, [port], lambda v: v not in self._among)
-
-    def enter(self, units: int) -> dict[int, int] | None:
-        """Per rank how many of these trees enter there; None where none can."""
-        entries = dict.fromkeys(self.ranks, 0)
-        for _, rank, some in self._entering(units):
-            entries[rank] += some
-        return entries if sum(entries.values()) == units else None
-
-    def _entering(self, units: int) -> Iterator[tuple[int, int, int]]:
-        """(port, rank, units): ports as they are wide, the ranks nearest to them alike."""
+    def entering(self, units: int) -> Iterator[tuple[int, int, int]]:
+        """(port, rank, units) of these: ports as they are wide, the ranks nearest to them alike."""
         ports = self.ports[0]
-        if not ports:
-            return
-        for port, quota in zip(ports, apportion(list(ports.values()), units), strict=True):
+        for port, quota in zip(ports, apportion([*ports.values()], units), strict=True):
             far = self._far[0][port]
             least = min((far[v] for v in self.ranks if v in far), default=None)
-            nearest = [v for v in self.ranks if far.get(v) == least]
-            if least is not None:
-                for rank, some in zip(nearest, apportion([1] * len(nearest), quota), strict=True):
-                    yield port, rank, some
+            nearest = [v for v in self.ranks if far.get(v, -1) == least]
+            for rank, some in zip(nearest, apportion([1] * len(nearest), quota), strict=True):
+                yield port, rank, some
 
     def _leaving(self, sends: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
         """(port, rank, units): the ports nearest to each rank, as they are wide."""
         for rank, units in sends.items():
             ways = {p: far[rank] for p, far in self._far[1].items() if rank in far}
-            least = min(ways.values(), default=0)
-            nearest = [p for p, far in ways.items() if far == least]
-            if nearest and units:
-                wide = [self.ports[1][p] for p in nearest]
-                for port, some in zip(nearest, apportion(wide, units), strict=True):
-                    yield port, rank, some
+            nearest = [p for p, far in ways.items() if far == min(ways.values())]
+            wide = [self.ports[1][p] for p in nearest]
+            for port, some in zip(nearest, apportion(wide, units), strict=True):
+                yield port, rank, some
 
     def room(
-        self, entries: Mapping[int, int], own: Mapping[int, int], quarters: int
+        self,
+        entering: Iterable[tuple[int, int, int]],
+        entries: Mapping[int, int],
+        own: Mapping[int, int],
+        quarters: int,
     ) -> dict[Link, int]:
         """What is left of the links for trees inside, where so much of the rest relays."""
         room = dict(self.links)
@@ -225,22 +206,13 @@ class _Box:
         else:
             more = apportion(list(entries.values()), (egress - wanted) * quarters // 4)
             sends = [units + some for units, some in zip(sends, more, strict=True)]
-        for port, rank, units in self._entering(sum(entries.values())):
-            self._take(room, port, rank, units, 0)
-        for port, rank, units in self._leaving(dict(zip(self.ranks, sends, strict=True))):
-            self._take(room, port, rank, units, 1)
+        leaving = self._leaving(dict(zip(self.ranks, sends, strict=True)))
+        for side, ways in enumerate((entering, leaving)):
+            for port, rank, units in ways:
+                far, near = self._far[side][port], self._near[side]
+                v = rank
+                while far[v]:
+                    u = next(u for u in far if far[u] < far[v] and v in near[u])
+                    room[(v, u) if side else (u, v)] -= units
+                    v = u
         return {link: c for link, c in room.items() if c > 0}
-
-    def _take(self, room: dict[Link, int], port: int, rank: int, units: int, side: int) -> None:
-        """Takes room off a shortest way between port and rank, where most is left."""
-        far, near = self._far[side][port], self._near[1 - side]
-        v = rank
-        while far[v]:
-            ends = {
-                (v, u) if side else (u, v): u
-                for u in near[v]
-                if far.get(u) == far[v] - 1 and (u not in self._among or u == port)
-            }
-            link = max(ends, key=lambda ends: room[ends])
-            room[link] -= units
-            v = ends[link]

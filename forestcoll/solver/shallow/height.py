@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest
+from forestcoll.solver.fixed_trees import floors
 from forestcoll.solver.walks import by_box, hops, neighbours
 
 MOST_RANKS = 2_048
@@ -60,8 +62,7 @@ def forest_bound(forest: Forest) -> int | None:
     reverse = forest.collective.reduces and forest.collective is not Collective.ALLREDUCE
     graph = forest.graph.reverse() if reverse else forest.graph
     phase = "reduce" if reverse else "broadcast"
-    u = graph.unit * forest.total / forest.algbw
-    capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+    capacity = floors(graph.unit * forest.total / forest.algbw, graph.capacity)
     supply = [0] * graph.n
     weights: dict[int, int] = {}
     for tree in forest.trees:
@@ -101,36 +102,24 @@ class _Facts:
     def hops(self) -> int:
         """The most hops that any rank is away from a root at least."""
         everyone = sum(1 << v for v in self.ranks if self.supply[v])
-        reached = {v: everyone & 1 << v for v in self.ranks}
+        reached = [everyone & 1 << v if v in self.ranks else 0 for v in range(self.graph.n)]
         into = neighbours(self.graph.n, ((h, t) for t, h, _ in self.links))
         relays = [v for v in range(self.graph.n) if v not in self.ranks]
-        count = 0
-        while any(mask != everyone for mask in reached.values()):
-            count += 1
-            passed = self._through_relays(reached, relays, into)
-            before = dict(reached)
-            for v in self.ranks:
-                for u in into[v]:
-                    reached[v] |= before[u] if u in before else passed[u]
-            if reached == before:
-                break
-        return count
 
-    def _through_relays(
-        self, reached: dict[int, int], relays: Sequence[int], into: Sequence[Sequence[int]]
-    ) -> dict[int, int]:
-        """Per relay the ranks whose data it has when ranks pass on what they have."""
-        passed = dict.fromkeys(relays, 0)
-        changed = True
-        while changed:
-            changed = False
-            for w in relays:
-                mask = passed[w]
-                for u in into[w]:
-                    mask |= reached[u] if u in reached else passed[u]
-                if mask != passed[w]:
-                    passed[w], changed = mask, True
-        return passed
+        def gather(v: int) -> int:
+            return reduce(or_, (reached[u] for u in into[v]), reached[v])
+
+        count, before = 0, None
+        while reached != before and any(reached[v] != everyone for v in self.ranks):
+            count, before = count + 1, list(reached)
+            passed = None
+            while passed != reached:
+                passed = list(reached)
+                for w in relays:
+                    reached[w] = gather(w)
+            for v, mask in [(v, gather(v)) for v in self.ranks]:
+                reached[v] = mask
+        return count
 
     @cached_property
     def room(self) -> list[int]:

@@ -8,13 +8,14 @@ counting the loads is all the proof that it takes. Boxes spread what enters them
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
+from forestcoll.solver.fixed_trees import floors
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
 from forestcoll.solver.shallow.inside import Hung, Interior, Spread, hang
@@ -60,8 +61,7 @@ class Wanted:
     def of(task: Task, k: int, algbw: Fraction) -> Wanted:
         """Those of `task`, `k` per root, with all that links can carry where it runs at `algbw`."""
         graph = task.given
-        u = task.roots * k * graph.unit / algbw
-        capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+        capacity = floors(task.roots * k * graph.unit / algbw, graph.capacity)
         return Wanted.on(graph, capacity, task.supply(k))
 
 
@@ -70,12 +70,8 @@ def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
 
     Heights from the lower bound up are tried, `higher` more; trees inside boxes may add to them.
     """
-    for gated in (True, False):
-        boxes = find_boxes(wanted.graph, wanted.capacity, wanted.supply, gated)
-        trees = _search(boxes, wanted.capacity, wanted.least, higher)
-        if trees is not None or not boxes.gated:
-            return trees
-    return None
+    boxes = find_boxes(wanted.graph, wanted.capacity, wanted.supply)
+    return _search(boxes, wanted.capacity, wanted.least, higher)
 
 
 def rehang_mirrored(
@@ -101,7 +97,7 @@ def _mirror(
     """(the boxes that hold trees of both phases, per link what these share): for any height."""
     room = dict(zip(graph.ends, capacity, strict=True))
     both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
-    return find_boxes(graph, [c // 2 for c in both], supply, gated=True), both
+    return find_boxes(graph, [c // 2 for c in both], supply), both
 
 
 def _search(
@@ -121,6 +117,14 @@ def _search(
     units = [(v, many) for v in graph.ranks for many in _portions(supply[v])]
     problem = graph.n, {pair: c for pair, c in links.items() if c > 0}, graph.ranks, units
     least = max(least, 1 + max((gated.hops for gated in boxes.gated.values()), default=0))
+    rooted, leaving, box = Counter[int](), Counter[int](), boxes.box
+    for v in graph.ranks:
+        rooted[box[v]] += supply[v]
+    for (t, h), c in links.items():
+        if box[t] != box[h]:  # no way leads on from another box's switch
+            leaving[box[t]] += c if box[h] < 0 else min(c, rooted[box[t]])
+    if any(trees * (boxes.count - 1) > leaving[b] for b, trees in rooted.items()):
+        least = max(least, 2 + min(boxes.spread))  # below, roots send to all boxes themselves
     for height in range(least, least + higher + 1):
         hung = hang(*problem, height, boxes.box, boxes.spread, boxes.entries, boxes.apart, shared)
         if hung is not None:
@@ -145,19 +149,19 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     if chosen is None:
         return None
     weights: Counter[tuple[int, ...]] = Counter()
-    trees_inside: dict[tuple[int, ...], tuple[Path, ...]] = {}
+    edges: dict[tuple[int, ...], tuple[Path, ...]] = {}
     for (root, many), tree, ways in zip(hung.units, hung.trees, chosen, strict=True):
+        numbers = tree[1::2]
         for inside, weight in slices(ways, many):
-            key = (root, *tree[1::2], *map(id, inside))
+            key = (root, *numbers, *map(id, inside))
             weights[key] += weight
-            if key in trees_inside:
-                continue
-            edges = [*inside[0].paths]
-            for number, spread in zip(tree[1::2], inside[1:], strict=True):
-                edges.append(hung.paths[number])
-                edges += spread.paths
-            trees_inside[key] = tuple(edges)
-    return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in trees_inside.items()]
+            if key not in edges:
+                paths = [*inside[0].paths]
+                for number, spread in zip(numbers, inside[1:], strict=True):
+                    paths.append(hung.paths[number])
+                    paths += spread.paths
+                edges[key] = tuple(paths)
+    return [Tree(key[0], "broadcast", weights[key], paths) for key, paths in edges.items()]
 
 
 _Entry = tuple[int, int, int]
@@ -204,9 +208,7 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
             return None
         passed_on = {unit: frozenset(ranks) for unit, ranks in sending[box].items()}
         for rank, some in spreads.items():
-            shares = _assign(rank, entries[rank], some, passed_on, weights)
-            for (_, unit, place), share in shares:
-                chosen[unit][place] = share
+            _assign(rank, entries[rank], some, passed_on, weights, chosen)
     return chosen
 
 
@@ -219,41 +221,43 @@ _FIRST = 1 << 32
 def _assign(
     rank: int,
     entries: list[_Entry],
-    spreads: list[Spread],
+    spreads: Sequence[Spread],
     senders: Mapping[int, frozenset[int]],
     weights: Sequence[int],
-) -> Iterator[tuple[_Entry, _Shares]]:
-    """Each of the entries of a rank with trees for its unit; `senders`: the ranks that send it on.
+    chosen: Sequence[list[_Shares]],
+) -> None:
+    """Chooses trees for what enters at a rank; `senders`: the ranks of its box that send it on.
 
-    First choose those that other ranks of the box send on, what enters deepest before the rest: a
+    First for those that other ranks of the box send on, what enters deepest before the rest: a
     tree in which these ranks are near, then a low one.
     """
     if len(spreads) == 1:
-        yield from ((entry, [(spreads[0], weights[entry[1]])]) for entry in entries)
+        for _, unit, place in entries:
+            chosen[unit][place] = [(spreads[0], weights[unit])]
         return
     left = [spread.weight for spread in spreads]
-    heights = [spread.height for spread in spreads]
-    onward = [senders.get(unit, _NOBODY) for _, unit, _ in entries]
-    queues = {  # the best last
+    queues = {  # the best last; spreads come the lowest first
         nodes: sorted(
             range(len(spreads)),
-            key=lambda i: (max([spreads[i].depth[v] for v in nodes], default=0), heights[i], i),
+            key=lambda i: (max([spreads[i].depth[v] for v in nodes], default=0), i),
             reverse=True,
         )
-        for nodes in set(onward)
+        for nodes in {_NOBODY, *senders.values()}
     }
+    onward = [senders.get(unit, _NOBODY) for _, unit, _ in entries]
     first = {nodes: 0 if nodes <= {rank} else _FIRST for nodes in queues}
     keys = [first[nodes] + depth for nodes, (depth, _, _) in zip(onward, entries, strict=True)]
     for at in sorted(range(len(entries)), key=keys.__getitem__, reverse=True):
-        queue = queues[onward[at]]
+        _, unit, place = entries[at]
+        queue, rest = queues[onward[at]], weights[unit]
         shares: _Shares = []
-        rest = weights[entries[at][1]]
         while rest:
-            while not left[queue[-1]]:
-                queue.pop()
             best = queue[-1]
-            taken = min(rest, left[best])
-            left[best] -= taken
-            rest -= taken
-            shares.append((spreads[best], taken))
-        yield entries[at], shares
+            taken = left[best] if left[best] < rest else rest
+            if taken:
+                left[best] -= taken
+                rest -= taken
+                shares.append((spreads[best], taken))
+            else:
+                queue.pop()
+        chosen[unit][place] = shares
