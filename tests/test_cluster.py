@@ -132,13 +132,13 @@ def test_samples_are_right_however_late_and_disorderly(name: str, lazy: bool) ->
         assert result.wrong == 0, result.mismatches
 
 
-@pytest.mark.parametrize("target", ["msccl-xml", "mscclpp-json"])
+@pytest.mark.parametrize("target", ["rccl", "mscclpp"])
 @pytest.mark.parametrize("collective", ["allreduce", "alltoall"])
 def test_plans_are_right_over_the_unkind_wire(
     compiled: Artefacts, collective: str, target: str
 ) -> None:
-    program = compiled("dgx-a100 boxes=2", collective).programs[target]
-    result = run_apart(program, 1 << 14, 4, seed=3)
+    made = compiled("rail boxes=4 gpus=2 rails=2", collective, "--target", target)
+    result = run_apart(*made.programs.values(), 1 << 14, 4, seed=3)
     assert result.wrong == 0, result.mismatches
 
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,13 @@ LL = ("mscclpp-json", "--target", "mscclpp", "--protocol", "LL")
 
 def plan(compiled: Artefacts, each: int, collective: str, form: str, *more: str) -> Program:
     """For so many GPUs in each of two boxes."""
-    ranks = ("--ranks", f"box*/gpu[0-{each - 1}]")
-    return compiled("dgx-a100 boxes=2", collective, *ranks, *more).programs[form]
+    return compiled(f"rail boxes=2 gpus={each} rails={each}", collective, *more).programs[form]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("each", [2, 4])
+@pytest.mark.parametrize(
+    ("collective", "each"), [*product(COLLECTIVES, [2]), ("allreduce", 4), ("alltoall", 4)]
+)
 def test_every_collective_is_right_over_two_nodes(
     compiled: Artefacts,
     library: Path,  # noqa: F811
@@ -158,9 +159,7 @@ def test_packets_are_right_over_two_nodes(
     library: Path,  # noqa: F811
 ) -> None:
     """Of few bytes, and of more than a thread block makes at once."""
-    program = plan(
-        compiled, 4, "allreduce", "mscclpp-json", "--target", "mscclpp", "--protocol", "LL"
-    )
+    program = plan(compiled, 4, "allreduce", *LL)
     assert program.protocol == "LL"
     for size in (64, 5_000, 3_000_000):
         assert run(program, size, library) == [0] * 8, size
@@ -196,7 +195,8 @@ def test_it_is_right_however_late_and_disorderly(
     form: str,
     staged: bool,
 ) -> None:
-    program = plan(compiled, 2, collective, form)
+    ranks = ("--ranks", "box*/gpu[0-1]")
+    program = compiled("dgx-a100 boxes=2", collective, *ranks).programs[form]
     for seed, lazy in ((1, False), (2, True)):
         use_unkind(monkeypatch, 4, seed, lazy=lazy, staged=staged)
         assert run(program, 40_000, library, staged=staged) == [0] * 4
@@ -212,9 +212,7 @@ def test_it_is_right_over_ucx(
     """Which reaches the stand-in's memory, and reads it back."""
     program = plan(compiled, 2, "allreduce", form)
     assert run(program, 300_000, library, wire="ucx", staged=False) == [0] * 4
-    program = plan(
-        compiled, 2, "allreduce", "mscclpp-json", "--target", "mscclpp", "--protocol", "LL"
-    )
+    program = plan(compiled, 2, "allreduce", *LL)
     assert run(program, 5_000, library, wire="ucx", staged=False) == [0] * 4
 
 

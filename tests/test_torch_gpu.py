@@ -146,8 +146,7 @@ def test_all_nodes_end_when_a_rank_is_killed(
     compiled: Artefacts,
     victim: int,
 ) -> None:
-    ranks = ("--ranks", "box*/gpu[0-1]")
-    program = compiled("dgx-a100 boxes=2", "allreduce", *ranks).programs["mscclpp-json"]
+    program = compiled("rail boxes=2 gpus=2 rails=2", "allreduce").programs["mscclpp-json"]
     told = run_ranks(4, bereaved, str(library), program, victim, may_die=(victim,))
     for rank, answer in enumerate(told):
         if rank == victim:
