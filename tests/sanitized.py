@@ -46,9 +46,9 @@ def right(processes: bool) -> int:
     for way in ways:
         for number, (name, plan) in enumerate(pg.all_good().items()):
             fewest = 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
-            queues = ((fewest, 64, "sum"), (None, None, "max"), (3, 4096, "avg"))
-            if way == "processes":  # which take long to make: few and many slots by turns
-                queues = (queues[number % 2],)
+            queues = [(fewest, 64, "sum"), ((None, None, "max"), (3, 4096, "avg"))[number % 2]]
+            if way == "processes":  # which take long to make: of every third, these by turns
+                queues = [] if number % 3 else [queues[number % 2]]
             for slots, slot_bytes, op in queues:
                 result = run(
                     plan, 5000, slots=slots, slot_bytes=slot_bytes, op=op, threads=4, ranks_as=way,

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -279,13 +280,14 @@ def test_progress_is_shown_on_a_terminal_after_a_second(tmp_path: Path) -> None:
         "with StageProgress() as p:\n"
         "    p('packing', 0.25); time.sleep({})"
     )
-    slow = on_a_terminal([sys.executable, "-c", code.format(4)], tmp_path)  # a busy machine is late
-    assert b"packing 25%" in slow
-    quick = on_a_terminal([sys.executable, "-c", code.format(0.1)], tmp_path)
-    assert quick == b""
-    command = [sys.executable, "-c", code.format(1.3)]
-    done = subprocess.run(command, capture_output=True, env=environment(), check=True)
+    # the first: a busy machine is late
+    slow, quick, alone = ([sys.executable, "-c", code.format(s)] for s in (4, 0.1, 1.3))
+    with ThreadPoolExecutor() as pool:
+        shown = pool.submit(on_a_terminal, slow, tmp_path)
+        assert on_a_terminal(quick, tmp_path) == b""
+        done = subprocess.run(alone, capture_output=True, env=environment(), check=True)
     assert done.stdout == done.stderr == b""
+    assert b"packing 25%" in shown.result()
 
 
 def test_stages_say_what_and_how_far(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def test_no_lowest_trees_where_only_strangers_lead_on() -> None:
 @pytest.mark.parametrize(
     ("name", "collective"),
     [
-        ("dgx-a100", Collective.ALLREDUCE),
+        ("star gpus=4", Collective.ALLREDUCE),
         *(("ring gpus=5", collective) for collective in BY_TREES),
     ],
 )
@@ -233,7 +233,7 @@ def test_every_size_has_one_plan_and_the_plans_run(
 
 
 def test_protocols_go_from_little_data_to_much() -> None:
-    xml, onesided = made("dgx-a100", "allreduce").plans
+    xml, onesided = made("star gpus=4", "allreduce").plans
     protocols = [e.program.protocol for e in xml.entries]
     assert protocols == sorted(protocols, key=["LL", "LL128", "Simple"].index)
     assert {protocols[0], protocols[-1]} == {"LL", "Simple"}
@@ -243,7 +243,7 @@ def test_protocols_go_from_little_data_to_much() -> None:
     assert (gap.low, gap.high) == (onesided.entries[-1].high + 1, 8 * G)
     assert gap.why == "mscclpp counts bytes in 32 bits: no plan serves larger buffers"
     assert [xml.entries[0].origin, onesided.entries[0].origin] == [None, None]  # in one round
-    heights = [e.origin.height for e in xml.entries[1:]]
+    heights = [e.origin.height for e in xml.entries if e.origin]
     assert heights == sorted(heights)
 
 
