@@ -287,8 +287,10 @@ def test_headers_of_ucx_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("processes", [2, 3])
-@pytest.mark.parametrize("name", ["ring_allreduce", "reading_allreduce", "packet_allreduce"])
+@pytest.mark.parametrize(
+    ("name", "processes"),
+    [("ring_allreduce", 3), ("reading_allreduce", 2), ("packet_allreduce", 3)],
+)
 def test_processes_run_a_plan_together(
     name: str, processes: int, wire: str, jobs: list[Job], tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def die_at(count: int, run: Callable[[], object]) -> bool:
     return code == 0
 
 
+@pytest.mark.forks
 def test_a_killed_run_goes_on(
     whole: Path, made: dict[Failure, Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -382,7 +382,7 @@ def links() -> Iterator[None]:
 @pytest.mark.parametrize("engine", ["cpu", "torch"])
 def test_measured_on_a_fabric(engine: str) -> None:
     """Right data over the right links, at a speed that is theirs."""
-    words = ["-t", "rail", *SET, "--rate", "40", "--seconds", "2", "--json", "--engine", engine]
+    words = ["-t", "rail", *SET, "--rate", "40", "--seconds", "1", "--json", "--engine", engine]
     run = start(*words, "--against", "ring", "--against", "gloo")
     run.watch(4)
     # One for each GPU, box and switch of the fabric, one for the ranks' control, and its own.

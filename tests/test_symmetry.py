@@ -496,7 +496,7 @@ def test_thousands_of_gpus() -> None:
 @pytest.mark.parametrize(
     ("words", "change", "algbw", "most"),
     [
-        ("fat-tree leaves=128 hosts=16 spines=16", "box0/gpu0-leaf0", "716800/2047", 76),
+        ("fat-tree leaves=64 hosts=16 spines=16", "box0/gpu0-leaf0", "358400/1023", 86),
         ("multi-plane-clos planes=1 pods=4 leaves=8 hosts=16 spines=8 cores=4",
          "box0/gpu0-plane0.leaf0", "44800/511", 56),
     ],
@@ -504,7 +504,7 @@ def test_thousands_of_gpus() -> None:
 def test_thousands_of_gpus_below_tiers_of_switches_with_a_dead_port(
     words: str, change: str, algbw: str, most: int
 ) -> None:
-    """The sound leaves, boxes at each, those beside the broken one: 16,384 and 4,096 GPUs."""
+    """The sound leaves, boxes at each, those beside the broken one: 8,192 and 4,096 GPUs."""
     forest = compact(CapacityGraph.from_topology(edit(machine(words), [change], [])), name="x")
     assert certificate.check(forest) == (Fraction(algbw), Fraction(algbw))
     assert (forest.height, len(forest.trees)) == (3, most)

@@ -289,6 +289,7 @@ def recovered(folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
 def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[str, str]) -> None:
     """Killed at call k; the next run that writes anything there first undoes what was begun."""
@@ -308,6 +309,7 @@ def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[
     assert len(seen) == 6
 
 
+@pytest.mark.forks
 def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
     put(tmp_path / "out", OLD)
     before = tree(tmp_path / "out")
