@@ -69,10 +69,10 @@ def seat(
 
     PlanError where a runtime that was asked for, or every one, does not.
     """
-    from forestcoll.plans.rules import check_group
-
     if not any(target.nics for target in targets.values()):
         return dict(targets), []
+    from forestcoll.plans.rules import check_group
+
     names = [graph.names[node] for node in graph.ranks]
     number = graph.rank_of
     links = graph.ends
