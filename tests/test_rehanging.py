@@ -281,7 +281,7 @@ def interior(links: Sequence[tuple[str, str, int]]) -> tuple[CapacityGraph, Inte
 def test_boxes_spread_what_enters(links: Sequence[tuple[str, str, int]], height: int) -> None:
     graph, box = interior(links)
     starts = dict(zip(graph.ranks, (3, 3, 1, 2), strict=True))
-    spreads = box.spread(starts, {})
+    spreads = box.spread(starts)
     assert spreads is not None
     loads: Counter[tuple[int, int]] = Counter()
     for rank, some in spreads.items():
@@ -302,7 +302,7 @@ def test_boxes_spread_what_enters(links: Sequence[tuple[str, str, int]], height:
 
 def test_a_box_says_when_its_links_do_not_hold_it() -> None:
     graph, box = interior([(f"gpu{i}", "switch", 2) for i in range(3)])
-    assert box.spread(dict(zip(graph.ranks, (2, 1, 1), strict=True)), {}) is None
+    assert box.spread(dict(zip(graph.ranks, (2, 1, 1), strict=True))) is None
 
 
 # ------------------------------------------------------------------------- lower bounds

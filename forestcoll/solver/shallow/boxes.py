@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.shallow.gated import Gated, Gates
+from forestcoll.solver.shallow.gated import Gated, Gates, Links
+from forestcoll.solver.shallow.inside import Link
 from forestcoll.solver.walks import by_box, hops, neighbours
 
 
@@ -48,9 +49,9 @@ class Boxes:
         """How many boxes there are."""
         return len(self.members)
 
-    def links_inside(self) -> list[dict[tuple[int, int], int]]:
+    def links_inside(self) -> list[dict[Link, int]]:
         """Per box its own links and how many trees each may carry."""
-        links: list[dict[tuple[int, int], int]] = [{} for _ in self.members]
+        links: list[dict[Link, int]] = [{} for _ in self.members]
         for (t, h, box), c in zip(self.graph.along(self.inner), self.capacity, strict=True):
             if box >= 0 and c:
                 links[box][t, h] = c
@@ -76,11 +77,11 @@ def find_boxes(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[i
     """
     named = by_box(graph)
     lone = named.pop("", [])
-    links = _Links(graph, capacity)
+    links = Links(graph, capacity)
     ranks = set(graph.ranks)
     held_by = {name: [v for v in nodes if v in ranks] for name, nodes in named.items()}
     count = sum(map(bool, held_by.values())) + len(ranks.intersection(lone))
-    gates = Gates(graph, links.out, links.into, supply, count)
+    gates = Gates(graph, links, supply, count)
     box, entries = [-1] * graph.n, [-1] * graph.n
     at: dict[int, int] = {}  # the box of a node inside one
     plans: dict[int, Gated] = {}
@@ -130,19 +131,8 @@ def has_gates(graph: CapacityGraph) -> bool:
     )
 
 
-class _Links:
-    """The links of a graph by their ends."""
-
-    def __init__(self, graph: CapacityGraph, capacity: Sequence[int]) -> None:
-        self.out: list[dict[int, int]] = [{} for _ in range(graph.n)]
-        self.into: list[dict[int, int]] = [{} for _ in range(graph.n)]
-        for t, h, c in graph.along(capacity):
-            if c:
-                self.out[t][h] = self.into[h][t] = c
-
-
 def _split_switches(
-    links: _Links, nodes: Sequence[int], ranks: Sequence[int]
+    links: Links, nodes: Sequence[int], ranks: Sequence[int]
 ) -> tuple[set[int], set[int]]:
     """(switches inside a box, switches through which it reaches others) among its nodes."""
     switches, own = set(nodes) - set(ranks), set(nodes)
@@ -151,7 +141,7 @@ def _split_switches(
     return inside, switches - inside
 
 
-def _components(links: _Links, ranks: Sequence[int], inside: set[int]) -> list[set[int]]:
+def _components(links: Links, ranks: Sequence[int], inside: set[int]) -> list[set[int]]:
     """The strongly connected parts of a box over its own links, those of one node left out.
 
     Where a link between two of them leads one way only, neither is sound as a box: none then.
@@ -172,7 +162,7 @@ def _components(links: _Links, ranks: Sequence[int], inside: set[int]) -> list[s
 
 
 def _entry_limits(
-    links: _Links, ranks: Sequence[int], part: set[int], supply: Sequence[int]
+    links: Links, ranks: Sequence[int], part: set[int], supply: Sequence[int]
 ) -> list[int] | None:
     """Per rank how many trees may enter the box there (-1: any number); None where it is tight.
 
@@ -195,7 +185,7 @@ def _entry_limits(
     return [max(0, fan - supply[v]) for v, fan in zip(ranks, fans, strict=True)]
 
 
-def _fan(links: _Links, rank: int, ranks: Sequence[int], part: set[int]) -> int:
+def _fan(links: Links, rank: int, ranks: Sequence[int], part: set[int]) -> int:
     """How many stars can start at a rank of a box, as far as its own links tell."""
     hops = {v: c for v, c in links.out[rank].items() if v in part}
     among = set(ranks)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise, product
 
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.solver.shallow.inside import Interior, Spread
+from forestcoll.solver.shallow.inside import Interior, Link, Spread
 from forestcoll.solver.shares import apportion
 from forestcoll.solver.walks import hops
 
@@ -27,8 +27,6 @@ HIGHEST = 3
 
 FAILURES = 4
 """Different boxes in which nothing is found, after which no others are looked at."""
-
-Link = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +54,26 @@ class Gated:
         )
 
 
+class Links:
+    """The links of a graph by their ends."""
+
+    def __init__(self, graph: CapacityGraph, capacity: Sequence[int]) -> None:
+        self.out: list[dict[int, int]] = [{} for _ in range(graph.n)]
+        self.into: list[dict[int, int]] = [{} for _ in range(graph.n)]
+        for t, h, c in graph.along(capacity):
+            if c:
+                self.out[t][h] = self.into[h][t] = c
+
+
+@dataclass(frozen=True, slots=True)
 class Gates:
     """Finds that for every box; boxes that are alike share their trees."""
 
-    def __init__(
-        self,
-        graph: CapacityGraph,
-        out: Sequence[Mapping[int, int]],
-        into: Sequence[Mapping[int, int]],
-        supply: Sequence[int],
-        boxes: int,
-    ) -> None:
-        self._graph = graph
-        self._out, self._into = out, into
-        self._supply = supply
-        self._boxes = boxes
-        self._known: dict[object, tuple[list[int], Gated | None]] = {}
+    graph: CapacityGraph
+    links: Links
+    supply: Sequence[int]
+    boxes: int
+    known: dict[object, tuple[list[int], Gated | None]] = field(default_factory=dict)
 
     def plans(self, ranks: Sequence[int], part: set[int]) -> list[Gated]:
         """Of a box of these ranks and nodes, else of what stands around each switch; or nothing.
@@ -83,7 +85,7 @@ class Gates:
             return [whole]
         around: dict[int, list[int]] = defaultdict(list)
         for v in ranks:
-            near = [s for s in self._out[v] if s in part and s not in ranks]
+            near = [s for s in self.links.out[v] if s in part and s not in ranks]
             if len(near) == 1:
                 around[near[0]].append(v)
         plans = [self._plan(held, {switch, *held}) for switch, held in around.items()]
@@ -94,24 +96,24 @@ class Gates:
         """Trees in a box; None where nothing is found."""
         nodes = [*ranks, *sorted(part.difference(ranks))]
         place = {v: number for number, v in enumerate(nodes)}
-        box = _Box(ranks, part, self._out, self._into)
+        box = _Box(ranks, part, self.links)
         key = (
             len(ranks),
             tuple((place[t], place[h], c) for (t, h), c in sorted(box.links.items())),
             *(tuple((place[v], c) for v, c in sorted(ports.items())) for ports in box.ports),
-            *(self._supply[v] for v in ranks),
+            *(self.supply[v] for v in ranks),
         )
-        if key not in self._known:
-            failed = sum(gated is None for _, gated in self._known.values())
-            self._known[key] = nodes, self._solve(box, nodes) if failed < FAILURES else None
-        model, gated = self._known[key]
+        if key not in self.known:
+            failed = sum(gated is None for _, gated in self.known.values())
+            self.known[key] = nodes, self._solve(box, nodes) if failed < FAILURES else None
+        model, gated = self.known[key]
         if gated is None or model == nodes:
             return gated
         return gated.move(dict(zip(model, nodes, strict=True)))
 
     def _solve(self, box: _Box, nodes: Sequence[int]) -> Gated | None:
-        own = {v: self._supply[v] for v in box.ranks}
-        whole = sum(self._supply)
+        own = {v: self.supply[v] for v in box.ranks}
+        whole = sum(self.supply)
         entering = list(box.entering(whole - sum(own.values())))
         entries = dict.fromkeys(box.ranks, 0)
         for _, rank, units in entering:
@@ -119,14 +121,14 @@ class Gates:
         if sum((*entries.values(), *own.values())) < whole:
             return None
         starts = {v: own[v] + entries[v] for v in box.ranks}
-        sends = {v: own[v] * (self._boxes - 1) for v in box.ranks}
+        sends = {v: own[v] * (self.boxes - 1) for v in box.ranks}
         rooms: list[dict[Link, int]] = []
         for quarters in QUARTERS:
             room = box.room(entering, entries, sends, quarters)
             sent = sum(units for (rank, _), units in room.items() if rank in starts)
             if room not in rooms and sent >= whole * (len(box.ranks) - 1):
                 rooms.append(room)
-        interior = Interior(self._graph, box.ranks, box.links)
+        interior = Interior(self.graph, box.ranks, box.links)
         for height, room in product(range(1, HIGHEST + 1), rooms):
             spreads = interior.hang(starts, room, height)
             if spreads is not None:
@@ -147,14 +149,9 @@ class _Box:
     them carry.
     """
 
-    def __init__(
-        self,
-        ranks: Sequence[int],
-        part: set[int],
-        out: Sequence[Mapping[int, int]],
-        into: Sequence[Mapping[int, int]],
-    ) -> None:
+    def __init__(self, ranks: Sequence[int], part: set[int], links: Links) -> None:
         self.ranks = ranks
+        out, into = links.out, links.into
         self.links = {(t, h): c for t in sorted(part) for h, c in out[t].items() if h in part}
         across = [
             {v: sum(c for w, c in ends[v].items() if w not in part) for v in sorted(part)}

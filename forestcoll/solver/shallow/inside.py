@@ -1,20 +1,19 @@
 """Packing inside a box: how it spreads the trees that enter it; and the kernel's search.
 
 Where the links hold them, all trees are stars: one hop from where a tree enters to every other rank
-of the box. Else the general packers say what is possible.
+of the box. Else some take two hops.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.schedule.forest import Path
-from forestcoll.solver.packing import trim_to_supply
 from forestcoll.solver.shares import slices
 
 MOVES = 2
@@ -26,6 +25,8 @@ ATTEMPTS = 3
 """Seeds that are tried where the first comes near."""
 NEARLY = 30
 """Units over the capacities that are near."""
+
+Link = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Hung:
 
 def hang(
     nodes: int,
-    links: Mapping[tuple[int, int], int],
+    links: Mapping[Link, int],
     ranks: Sequence[int],
     units: list[tuple[int, int]],
     height: int,
@@ -60,7 +61,7 @@ def hang(
     tail: list[int] = []
     head: list[int] = []
     capacity: list[int] = []
-    first: dict[tuple[int, int], int] = {}  # the first of the arcs that stand for a link
+    first: dict[Link, int] = {}  # the first of the arcs that stand for a link
     for (t, h), c in links.items():
         first[t, h] = len(tail)
         if t in among and h in among:  # by way of a node that stands for the link
@@ -129,7 +130,7 @@ class Interior:
     """The links inside one box, and how trees spread over them."""
 
     def __init__(
-        self, graph: CapacityGraph, ranks: Sequence[int], links: Mapping[tuple[int, int], int]
+        self, graph: CapacityGraph, ranks: Sequence[int], links: Mapping[Link, int]
     ) -> None:
         self.ranks = ranks
         among = set(ranks)
@@ -137,85 +138,60 @@ class Interior:
         self._links = links
         self._graph = graph
 
-    def spread(
-        self, starts: Mapping[int, int], onward: Mapping[int, int]
-    ) -> dict[int, list[Spread]] | None:
+    def spread(self, starts: Mapping[int, int]) -> dict[int, list[Spread]] | None:
         """Per rank the trees that spread what starts there, the lowest first; None: no room.
 
         `starts`: per rank how many trees start there, those rooted at it and those that enter.
-        `onward`: how many of them other ranks of the box send on, so that they should be stars.
         """
-        whole = self._stars(starts, dict(self._links))
-        if whole is not None:
-            return whole
-        for stars in (onward, {}) if any(onward.values()) else ({},):
-            room = dict(self._links)
-            low = self._stars(stars, room)
-            if low is None:
-                continue
-            links = {ends: c for ends, c in room.items() if c}
-            rest = {v: units - stars.get(v, 0) for v, units in starts.items()}
-            others = self.hang(rest, links, 2) or self.pack(rest, links)
-            if others is not None:
-                return {v: [*low.get(v, ()), *others.get(v, ())] for v in self.ranks}
-        return None
+        return self._stars(starts) or self.hang(starts, self._links, 2)
 
-    def _stars(
-        self, starts: Mapping[int, int], room: dict[tuple[int, int], int]
-    ) -> dict[int, list[Spread]] | None:
-        """One hop to every other rank, over the links that have most room left; takes the room."""
-        out: dict[int, list[int]] = defaultdict(list)
+    def _stars(self, starts: Mapping[int, int]) -> dict[int, list[Spread]] | None:
+        """One hop to every other rank, over the links that have most room left."""
+        room, among = dict(self._links), set(self.ranks)
+        over: dict[int, list[int]] = defaultdict(list)  # switches, for each rank
         for t, h in self._links:
-            out[t].append(h)
+            if h not in among:
+                over[t].append(h)
         stars: dict[int, list[Spread]] = {}
         for rank, units in starts.items():
             if not units:
                 continue
-            ways = []
-            for mate in self.ranks:
-                if mate == rank:
-                    continue
-                taken = self._hops(room, out[rank], rank, mate, units)
-                if taken is None:
-                    return None
-                ways.append(taken)
+            mates = [mate for mate in self.ranks if mate != rank]
+            ways = [self._hops(room, over[rank], rank, mate, units) for mate in mates]
+            if not all(ways):
+                return None
             stars[rank] = [Spread.of(rank, units, star) for star, units in slices(ways, units)]
         return stars
 
     def _hops(
-        self,
-        room: dict[tuple[int, int], int],
-        near: Sequence[int],
-        rank: int,
-        mate: int,
-        units: int,
-    ) -> list[tuple[Path, int]] | None:
-        """(path, units) pairs that bring `units` from a rank to a mate; takes their room."""
+        self, room: dict[Link, int], over: Sequence[int], rank: int, mate: int, units: int
+    ) -> list[tuple[Path, int]]:
+        """(path, units) pairs that bring `units` from a rank to a mate, or none; takes room."""
         ways: list[tuple[Path, int]] = []
         paths: list[Path] = [(rank, mate)] if (rank, mate) in room else []
-        among = set(self.ranks)
-        paths += [(rank, s, mate) for s in near if s not in among and (s, mate) in room]
+        paths += [(rank, s, mate) for s in over if (s, mate) in room]
 
         def free(path: Path) -> int:
             return min(room[ends] for ends in pairwise(path))
 
-        while units:
-            path = max(paths, key=free, default=None)
-            if path is None or not free(path):
-                return None
+        while units and paths:
+            path = max(paths, key=free)
             taken = min(units, free(path))
+            if not taken:
+                break
             for ends in pairwise(path):
                 room[ends] -= taken
             ways.append((path, taken))
             units -= taken
-        return ways
+        return [] if units else ways
 
     def hang(
-        self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int], height: int
+        self, starts: Mapping[int, int], links: Mapping[Link, int], height: int
     ) -> dict[int, list[Spread]] | None:
-        """Trees of this height over these links, as the search that hangs boxes finds them."""
-        given, wanted = self._problem(starts, links)
-        if _kernel.violated(*given.wires, given.capacity, wanted, given.ranks):
+        """Per rank trees of this height, the lowest first, as the search that hangs boxes finds."""
+        given = self._graph.restrict(self._nodes, links)
+        supply = [starts.get(v, 0) for v in self._nodes]
+        if _kernel.violated(*given.wires, given.capacity, supply, range(len(self.ranks))):
             return None  # a cut says that none of any height are there
         units = [(v, 1) for v in self.ranks for _ in range(starts[v])]
         box = [-1] * self._graph.n
@@ -229,39 +205,7 @@ class Interior:
             (root, tuple(hung.paths[number] for number in tree[1::2]))
             for (root, _), tree in zip(hung.units, hung.trees, strict=True)
         )
-        return _by_root((root, weight, paths) for (root, paths), weight in trees.items())
-
-    def _problem(
-        self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
-    ) -> tuple[CapacityGraph, list[int]]:
-        """(these links as a graph, the trees that start at each of its nodes)."""
-        box = self._graph.restrict(self._nodes, links)
-        ranks = tuple(range(len(self.ranks)))
-        return replace(box, ranks=ranks), [starts.get(v, 0) for v in self._nodes]
-
-    def pack(
-        self, starts: Mapping[int, int], links: Mapping[tuple[int, int], int]
-    ) -> dict[int, list[Spread]] | None:
-        """Those of the general packers over these links."""
-        box, supply = self._problem(starts, links)
-        capacity = trim_to_supply(box, supply)
-        if capacity is None:
-            return None
-        logical = _kernel.remove_relays(*box.wires, capacity, supply, box.ranks, [0] * box.n, True)
-        given = logical, supply, box.ranks
-        packed = _kernel.pack(*given, False) or _kernel.pack(*given, True)
-        if packed is None:
-            return None
-        paths = [tuple(self._nodes[v] for v in path) for path in logical.paths]
-        return _by_root(
-            (self._nodes[root], weight, tuple(paths[e] for e in edges))
-            for root, weight, edges in packed[1]
-        )
-
-
-def _by_root(trees: Iterable[tuple[int, int, tuple[Path, ...]]]) -> dict[int, list[Spread]]:
-    """Per root its trees (root, weight, paths), the lowest first."""
-    found: dict[int, list[Spread]] = defaultdict(list)
-    for root, weight, paths in trees:
-        found[root].append(Spread.of(root, weight, paths))
-    return {root: sorted(spreads, key=lambda s: s.height) for root, spreads in found.items()}
+        found: dict[int, list[Spread]] = defaultdict(list)
+        for (root, paths), weight in trees.items():
+            found[root].append(Spread.of(root, weight, paths))
+        return {root: sorted(some, key=lambda s: s.height) for root, some in found.items()}

@@ -8,7 +8,7 @@ counting the loads is all the proof that it takes. Boxes spread what enters them
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -164,8 +164,11 @@ def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
     return [Tree(key[0], "broadcast", weights[key], paths) for key, paths in edges.items()]
 
 
-_Entry = tuple[int, int, int]
-"""(depth, unit, place): hops before it enters the `place`-th box of its tree; 0: the root's."""
+_Entry = tuple[frozenset[int], int, int, int]
+"""(senders, depth, unit, place): where the `place`-th box of a tree is entered; 0: the root's.
+
+`senders`: the ranks of the box that send it on to others; `depth`: hops before.
+"""
 _Shares = list[tuple[Spread, int]]
 """The ways in which a unit's trees spread, one after the other, and how many do."""
 
@@ -173,21 +176,21 @@ _Shares = list[tuple[Spread, int]]
 def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
     """Per unit how each box spreads it, first the root's own, then in the order of its tree."""
     first, last = [path[0] for path in hung.paths], [path[-1] for path in hung.paths]
-    entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
-    senders: list[set[int]] = []  # per unit the ranks that send to other boxes
-    sending: list[dict[int, set[int]]] = [{} for _ in boxes.members]  # per box and unit those in it
-    for unit, ((root, _), tree) in enumerate(zip(hung.units, hung.trees, strict=True)):
-        entries[root].append((0, unit, 0))
-        for place, (depth, number) in enumerate(zip(tree[::2], tree[1::2], strict=True), 1):
-            entries[last[number]].append((depth, unit, place))
-        senders.append({first[number] for number in tree[1::2]})
-        for v in senders[unit]:
-            sending[boxes.box[v]].setdefault(unit, set()).add(v)
     weights = [many for _, many in hung.units]
-    chosen = [
-        [[(_NOTHING, many)]] * (len(tree) // 2 + 1)
-        for many, tree in zip(weights, hung.trees, strict=True)
-    ]
+    chosen: list[list[_Shares]] = []
+    entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
+    same: dict[frozenset[int], frozenset[int]] = {}  # equal sets of senders are one
+    for unit, ((root, many), tree) in enumerate(zip(hung.units, hung.trees, strict=True)):
+        depths, numbers = [0, *tree[::2]], tree[1::2]
+        chosen.append([[(_NOTHING, many)]] * len(depths))
+        sending: dict[int, set[int]] = defaultdict(set)
+        for v in {first[number] for number in numbers}:
+            sending[boxes.box[v]].add(v)
+        sets = [frozenset(ranks) for ranks in sending.values()]
+        senders = dict(zip(sending, map(same.setdefault, sets, sets), strict=True))
+        for place, v in enumerate((root, *(last[number] for number in numbers))):
+            entry = senders.get(boxes.box[v], _NOBODY), depths[place], unit, place
+            entries[v].append(entry)
     for box, (members, links) in enumerate(zip(boxes.members, boxes.links_inside(), strict=True)):
         if len(members) == 1:
             continue
@@ -195,61 +198,45 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[_Shares]] | None:
         if box in boxes.gated:
             spreads = boxes.gated[box].spreads
         else:
-            interior = Interior(boxes.graph, members, links)
-            onward = {
-                v: sum(
-                    weights[u] for _, u, _ in entries[v] if u in sending[box] and senders[u] != {v}
-                )
-                for v in members
-            }
-            starts = {v: sum(weights[u] for _, u, _ in entries[v]) for v in members}
-            spreads = interior.spread(starts, onward)
+            starts = {v: sum(weights[u] for _, _, u, _ in entries[v]) for v in members}
+            spreads = Interior(boxes.graph, members, links).spread(starts)
         if spreads is None:
             return None
-        passed_on = {unit: frozenset(ranks) for unit, ranks in sending[box].items()}
         for rank, some in spreads.items():
-            _assign(rank, entries[rank], some, passed_on, weights, chosen)
+            for unit, place, shares in _assign(rank, entries[rank], some, weights):
+                chosen[unit][place] = shares
     return chosen
 
 
 _NOTHING = Spread(0, (), {})
 _NOBODY = frozenset[int]()
-_FIRST = 1 << 32
-"""What comes before what enters deeper: more than any depth."""
 
 
 def _assign(
-    rank: int,
-    entries: list[_Entry],
-    spreads: Sequence[Spread],
-    senders: Mapping[int, frozenset[int]],
-    weights: Sequence[int],
-    chosen: Sequence[list[_Shares]],
-) -> None:
-    """Chooses trees for what enters at a rank; `senders`: the ranks of its box that send it on.
+    rank: int, entries: list[_Entry], spreads: Sequence[Spread], weights: Sequence[int]
+) -> Iterator[tuple[int, int, _Shares]]:
+    """(unit, place, trees) for each of the entries of a rank.
 
-    First for those that other ranks of the box send on, what enters deepest before the rest: a
+    First choose those that other ranks of the box send on, what enters deepest before the rest: a
     tree in which these ranks are near, then a low one.
     """
     if len(spreads) == 1:
-        for _, unit, place in entries:
-            chosen[unit][place] = [(spreads[0], weights[unit])]
+        yield from ((unit, place, [(spreads[0], weights[unit])]) for _, _, unit, place in entries)
         return
     left = [spread.weight for spread in spreads]
     queues = {  # the best last; spreads come the lowest first
-        nodes: sorted(
+        senders: sorted(
             range(len(spreads)),
-            key=lambda i: (max([spreads[i].depth[v] for v in nodes], default=0), i),
+            key=lambda i: (max([spreads[i].depth[v] for v in senders], default=0), i),
             reverse=True,
         )
-        for nodes in {_NOBODY, *senders.values()}
+        for senders in {senders for senders, _, _, _ in entries}
     }
-    onward = [senders.get(unit, _NOBODY) for _, unit, _ in entries]
-    first = {nodes: 0 if nodes <= {rank} else _FIRST for nodes in queues}
-    keys = [first[nodes] + depth for nodes, (depth, _, _) in zip(onward, entries, strict=True)]
-    for at in sorted(range(len(entries)), key=keys.__getitem__, reverse=True):
-        _, unit, place = entries[at]
-        queue, rest = queues[onward[at]], weights[unit]
+    alone = {rank}
+    for senders, _, unit, place in sorted(
+        entries, key=lambda entry: (not entry[0] <= alone, entry[1]), reverse=True
+    ):
+        queue, rest = queues[senders], weights[unit]
         shares: _Shares = []
         while rest:
             best = queue[-1]
@@ -260,4 +247,4 @@ def _assign(
                 shares.append((spreads[best], taken))
             else:
                 queue.pop()
-        chosen[unit][place] = shares
+        yield unit, place, shares
