@@ -72,6 +72,7 @@ __all__ = [
     "UNIT_BYTES",
     "Usage",
     "hopeless",
+    "in_protocol",
     "lower",
     "program_of",
     "serve",
@@ -199,6 +200,18 @@ def program_of(
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
         columns_of.keep(program, columns)
     return accept(program)
+
+
+def in_protocol(program: Program, protocol: Protocol) -> Program:
+    """The program, of fifo style if that is another, with what it sends in that protocol."""
+    if protocol == program.protocol:
+        return program
+    first, runtime = program.ranks[0], runtime_of(program)
+    most = most_bytes(runtime, protocol, max(first.input_chunks, first.output_chunks))
+    sent = replace(program, protocol=protocol, max_bytes=most)
+    runtime_of.keep(sent, runtime)
+    columns_of.keep(sent, columns_of(program))
+    return accept(sent)
 
 
 def slice_pipelines(program: Program, unit: int) -> Program:

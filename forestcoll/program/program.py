@@ -297,7 +297,7 @@ class Program(Shown):
     @property
     def in_switches(self) -> bool:
         """Whether switches copy or add."""
-        return any(i.op in FABRIC for *_, i in self.instructions())
+        return self.style == "onesided" and any(i.op in FABRIC for *_, i in self.instructions())
 
     def blocks(self) -> Iterator[tuple[int, int, ThreadBlock]]:
         """(rank, number in it, thread block) of all."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.program import (
@@ -23,7 +24,7 @@ from forestcoll.program import (
 )
 from forestcoll.program.program import where
 from forestcoll.verify import _machine
-from forestcoll.verify.columns import columns_of
+from forestcoll.verify.columns import OPS, columns_of, rows_of
 
 Connection = tuple[int, int, int]  # from rank, to rank, channel
 End = tuple[int, int, str, int]  # of a onesided channel: at rank, to peer, kind, index
@@ -66,7 +67,10 @@ def end_of(rank: int, channel: Channel) -> End:
 
 def _check_connections(program: Program) -> Faults:
     ways: tuple[dict[Connection, _Messages], dict[Connection, _Messages]] = {}, {}
-    for r, b, block in program.blocks():
+    blocks, steps, operands, _ = rows_of(columns_of(program))
+    counts = [count for *_, count in operands]
+    for (r, b, block), (_, _, begin, end, *_) in zip(program.blocks(), blocks, strict=True):
+        own = [(s, OPS[op], first) for op, s, _, first, *_ in islice(steps, end - begin)]
         for way, peer, key, ops, verb in (
             (ways[0], block.send, (r, block.send, block.channel), SENDS, "sends to"),
             (ways[1], block.recv, (block.recv, r, block.channel), RECEIVES, "receives from"),
@@ -84,11 +88,7 @@ def _check_connections(program: Program) -> Faults:
             else:
                 way[key] = (
                     b,
-                    [
-                        ((r, b, s, i.op), (*i.src, *i.dst)[0].count)
-                        for s, i in block.instructions()
-                        if i.op in ops
-                    ],
+                    [((r, b, s, op), counts[first]) for s, op, first in own if op in ops],
                 )
     for key in sorted(ways[0].keys() | ways[1].keys()):
         yield from _check_messages(key, *(way.get(key, (-1, [])) for way in ways))

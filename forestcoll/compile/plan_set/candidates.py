@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from forestcoll import solver
     from forestcoll.compile.problem import Problem
     from forestcoll.graph.capacity_graph import CapacityGraph
-    from forestcoll.program import Collective, Program, Style
+    from forestcoll.program import Collective, Program, Protocol, Style
     from forestcoll.program.targets import Target
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.topology import Topology
@@ -222,7 +222,7 @@ def best_program(
     on this topology it is taken from there. Raises PlanError where the target holds none.
     """
     from forestcoll.compile.search import search
-    from forestcoll.lower import UNIT_BYTES, lower, slice_pipelines
+    from forestcoll.lower import UNIT_BYTES, in_protocol, lower, slice_pipelines
     from forestcoll.lower.alltoall.filling import fill
 
     source, protocol = candidate.origin, candidate.protocol
@@ -232,16 +232,25 @@ def best_program(
         return lower_rounds(source, target), ""
     if isinstance(source, Other):
         return source.program, ""
-    programs = made.programs
-    key = _trees_of(source), source.collective, protocol, target, instances
-    if (*key, False) not in programs:
-        programs[*key, False] = lower(source, target, instances=instances, protocol=protocol), ""
-    times = candidate.times
+    programs, times = made.programs, candidate.times
+    # LL128's steps are those of LL, but with a root, where it may be what much data is sent in
+    alike = protocol == "LL128" and not source.collective.has_root
+    steps: Protocol = "LL" if alike else protocol
+    key = _trees_of(source), source.collective, target, instances
+
+    def lower_in(parts: int, scheduled: bool) -> Program:
+        own = *key, steps, parts, scheduled
+        if own not in programs:
+            how = lower(source, target, instances=parts, protocol=steps, scheduled=scheduled)
+            programs[own] = how, ""
+        return in_protocol(programs[own][0], protocol)
+
     if times > 1 and candidate.kind != KINDS[-1]:
-        parts = instances * times
-        return lower(source, target, instances=parts, protocol=protocol, scheduled=True), ""
-    if (*key, tuned) not in programs:
-        program, links = programs[*key, False][0], topology.latencies()
-        programs[*key, tuned] = search(source, target, program, links=links)
-    program, note = programs[*key, tuned]
+        return lower_in(instances * times, scheduled=True), ""
+    if (*key, protocol, tuned) not in programs:
+        program, note = lower_in(instances, scheduled=False), ""
+        if tuned:
+            program, note = search(source, target, program, links=topology.latencies())
+        programs[*key, protocol, tuned] = program, note
+    program, note = programs[*key, protocol, tuned]
     return slice_pipelines(program, UNIT_BYTES // times) if times > 1 else program, note

@@ -210,27 +210,29 @@ class Contest:
                 best = min(best, max(times))
             return max(times)
 
-        plain, first = list[tuple[float, int]](), defaultdict[object, list[Line]](list)
-        for i in self._in_order(size):
-            one, above = self.candidates[i], self._search_above(i)
-            if size > one.above and self.least(i, size) * SURE < best:
-                near, lines = look_at(i, tuned=above == NEVER), first[one.kind]
-                if size > above and near is not None:
-                    plain.append((near, i))
-                    lines += [one.line] if one.line not in lines else []
-        fastest, alike, misses = NEVER, set[object](), Counter[object]()
-        for near, i in sorted(plain):
-            one = self.candidates[i]
-            way = one.kind, one.line, near
-            vain = near > TUNED * best or misses[one.kind] == STARTS
-            vain = way in alike or (vain and one.line not in first[one.kind][:STARTS])
-            if vain or self.least(i, size) * SURE >= best:
-                continue
-            alike.add(way)
-            time = look_at(i, tuned=True)
-            if time is not None and time < NEVER:
-                misses[one.kind] = misses[one.kind] + 1 if time >= fastest else 0
-                fastest = min(fastest, time)
+        first, fastest = defaultdict[object, list[Line]](list), NEVER
+        alike, misses = set[object](), Counter[object]()
+        for group in self._groups(size):
+            plain: list[tuple[float, int]] = []
+            for i in group:
+                one, above = self.candidates[i], self._search_above(i)
+                if size > one.above and self.least(i, size) * SURE < best:
+                    near, lines = look_at(i, tuned=above == NEVER), first[one.kind]
+                    if size > above and near is not None:
+                        plain.append((near, i))
+                        lines += [one.line] if one.line not in lines else []
+            for near, i in sorted(plain):
+                one = self.candidates[i]
+                way = one.kind, one.line, near
+                vain = near > TUNED * best or misses[one.kind] == STARTS
+                vain = way in alike or (vain and one.line not in first[one.kind][:STARTS])
+                if vain or self.least(i, size) * SURE >= best:
+                    continue
+                alike.add(way)
+                time = look_at(i, tuned=True)
+                if time is not None and time < NEVER:
+                    misses[one.kind] = misses[one.kind] + 1 if time >= fastest else 0
+                    fastest = min(fastest, time)
         return looked
 
     def _search_above(self, i: int) -> float:
@@ -239,6 +241,15 @@ class Contest:
         if not isinstance(origin, Forest) or protocol != "Simple":
             return NEVER
         return 0 if origin.collective.has_root else PLAIN[style]
+
+    def _groups(self, size: int) -> list[list[int]]:
+        """Those that are looked at one after the other: for many bytes those first that a search
+        makes fast, and then, if links allow, the others."""
+        order = self._in_order(size)
+        if size < MANY:
+            return [order]
+        others = [i for i in order if self._search_above(i) == NEVER]
+        return [[i for i in order if i not in others], others]
 
     def _in_order(self, size: int) -> list[int]:
         """By the estimate; of long calls by all bytes, and what is played quickly first."""
