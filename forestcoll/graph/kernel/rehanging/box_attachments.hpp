@@ -210,11 +210,12 @@ class BoxAttachments {
   // it and the `below` hops under it stay within the height.
   bool hang_cheapest(int unit, int box, int below) {
     const int home = boxed_.box[root(unit)];
-    for (int b : range(boxes())) {
-      const Hook& hook = this->hook(unit, b);
+    const std::span hooks(&hooks_[slot(unit, 0)], boxed_.boxes);
+    for (int b : range(hooks)) {
+      const Hook& hook = hooks[b];
       const int room = height_ - hook.depth - below;
       sender_[b] = kNone;
-      if (below_[b] || b == box || (hook.way < 0 && b != home) || room < 1) continue;
+      if (room < 1 || below_[b] || b == box || (hook.way < 0 && b != home)) continue;
       noise_[b] = kNoise * (random_() >> 8) / (1 << 24) + kDeeper * hook.depth;
       sender_[b] = room >= 1 + spread(b) ? kAny : hook.rank;
     }
@@ -224,7 +225,7 @@ class BoxAttachments {
         const int b = boxed_.box[rank];
         if (sender_[b] != kAny && sender_[b] != rank) continue;
         const double cost = ledger_.cost(arc) + router_.distance(relay) + noise_[b] +
-                            (rank != hook(unit, b).rank ? kDeeper : 0);
+                            (rank != hooks[b].rank ? kDeeper : 0);
         best = std::min(best, {cost, b, rank, arc});
       }
       return std::get<0>(best) - kLeastCost;
