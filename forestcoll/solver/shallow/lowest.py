@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from dataclasses import replace
-from fractions import Fraction
+from itertools import pairwise
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Path, Phase, Tree
-from forestcoll.schedule.routes import Wide, wide_links
+from forestcoll.schedule.routes import shortest_ways, wide_links
 from forestcoll.solver.task import Optimum
 
 
@@ -54,34 +53,20 @@ def central(forest: Forest) -> Forest | None:
     return replace(forest, trees=kept, total=len({tree.root for tree in kept}))
 
 
-Ways = dict[int, dict[int, tuple[Fraction, Path]]]  # rank -> rank -> (GB/s, path through switches)
+Ways = dict[int, dict[int, tuple[int, Path]]]  # rank -> rank -> (capacity, path through switches)
 
 
 def _ways(graph: CapacityGraph) -> Ways:
     """Per rank those that it reaches through switches alone, each by the widest, shortest path."""
-    near = wide_links(graph)
-    return {rank: _reach(graph, near, rank) for rank in graph.ranks}
-
-
-def _reach(graph: CapacityGraph, near: Wide, start: int) -> dict[int, tuple[Fraction, Path]]:
-    ranks = set(graph.ranks)
-    reach: dict[int, tuple[Fraction, Path]] = {}
-    done: set[int] = set()
-    queue: list[tuple[int, int, Path]] = [(-sum(c for _, c in near.get(start, ())), 0, (start,))]
-    while queue:
-        width, length, path = heapq.heappop(queue)
-        node = path[-1]
-        if node in done:
-            continue
-        done.add(node)
-        if node != start and graph.gpu[node]:
-            if node in ranks:
-                reach[node] = (-width * graph.unit, path)
-            continue
-        for head, capacity in near.get(node, ()):
-            if head not in done:
-                heapq.heappush(queue, (max(width, -capacity), length + 1, (*path, head)))
-    return reach
+    ranks, out, capacity = set(graph.ranks), wide_links(graph), graph.links
+    return {
+        rank: {
+            v: (min(map(capacity.__getitem__, pairwise(path))), path)
+            for v, path in shortest_ways(graph, out, rank, over_gpus=False).items()
+            if v in ranks and v != rank
+        }
+        for rank in graph.ranks
+    }
 
 
 def _tree(ways: Ways, root: int, phase: Phase, load: dict[tuple[int, int], int]) -> Tree:
