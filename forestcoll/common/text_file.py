@@ -84,8 +84,8 @@ class Rows:
 
 
 def dump_block(block: Block) -> str:
-    """Returns the JSON of a block with the blocks and rows in it; equal ones have equal bytes."""
-    return "".join(_pieces(block, 0))
+    """Returns a file of JSON: a block with the blocks and rows in it; equal ones, equal bytes."""
+    return "".join((*_pieces(block, 0), "\n"))
 
 
 def _pieces(block: Block, depth: int) -> Iterator[str]:

@@ -161,7 +161,7 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
         algbw=str(done.algbw),
         bound=bound,
     )
-    return dump_block(block) + "\n"
+    return dump_block(block)
 
 
 def _rows(items: Iterable[object]) -> Rows:

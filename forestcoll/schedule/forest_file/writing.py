@@ -37,7 +37,7 @@ def dumps(forest: Forest) -> str:
         block["symmetry"] = Block(generators=Rows(maps, 3))
     if forest.sums:
         block["sums"] = forest.sums
-    return dump_block(block) + "\n"
+    return dump_block(block)
 
 
 def moves(names: Sequence[str], image: Sequence[int]) -> dict[str, str]:

@@ -71,7 +71,7 @@ def dumps(exchange: Optimum | Routes, name: str) -> str:
         block["routes"] = _routes(exchange)
     else:
         block["flows"] = Rows(map(json.dumps, _flows(exchange)), 2)
-    return dump_block(block) + "\n"
+    return dump_block(block)
 
 
 def _generators(graph: CapacityGraph, images: Iterable[Image]) -> dict[str, object]:

@@ -170,7 +170,7 @@ class Book:
             **self.images,
             edges=Rows(edges(), 2),
         )
-        return dump_block(routes) + "\n"
+        return dump_block(routes)
 
     def _repair(self) -> str:
         """The addresses to retire, and those in their place; null: the edge's others do."""
@@ -186,7 +186,7 @@ class Book:
             }
             lines.append(json.dumps(line))
         name, rows = self.fabric.left.name, Rows(lines, 2)
-        return dump_block(Block(format=REPAIR, topology=name, changes=rows)) + "\n"
+        return dump_block(Block(format=REPAIR, topology=name, changes=rows))
 
     def ports(self, node: str, values: dict[str, int]) -> Iterator[Port]:
         """The ports of one of the switches that a node stands for."""
