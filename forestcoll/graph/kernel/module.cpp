@@ -1,7 +1,6 @@
 // The Python face of the kernel: flat arrays of integers in, flat arrays out, the GIL released.
 
 #include <chrono>
-#include <unordered_map>
 
 #include "boxes/boxes.hpp"
 #include "contract.hpp"
@@ -245,14 +244,16 @@ struct PyTrees {
   Lists trees;  // per tree, its paths
 
   PyTrees(const nb::sequence& edges, const TreeScan& scan, int nodes) {
-    std::unordered_map<const PyObject*, int> number;
+    ArcIndex number;  // by both halves of an address
     Ints hops;
     for (nb::handle tree : edges) {
       Ints& list = trees.emplace_back();
       list.reserve(nb::len(tree));
       for (nb::handle path : nb::borrow<nb::sequence>(tree)) {
-        const auto [it, fresh] = number.try_emplace(path.ptr(), number_of(paths));
-        if (fresh) {
+        const auto address = reinterpret_cast<std::uintptr_t>(path.ptr());
+        int& at = number.insert(static_cast<int>(address >> 32), static_cast<int>(address));
+        if (at < 0) {
+          at = number_of(paths);
           keep_.push_back(nb::borrow(path));  // no other path may come to lie at its address
           hops.clear();
           for (nb::handle node : nb::borrow<nb::sequence>(path)) {
@@ -261,7 +262,7 @@ struct PyTrees {
           }
           paths.push_back(scan.read(hops));
         }
-        list.push_back(it->second);
+        list.push_back(at);
       }
     }
   }

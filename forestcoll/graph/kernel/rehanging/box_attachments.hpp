@@ -36,7 +36,6 @@ class BoxAttachments {
   int boxes() const { return boxed_.boxes; }
   Amount edges() const { return trees_ * boxes(); }
   const Hook& hook(int unit, int box) const { return hooks_[slot(unit, box)]; }
-  bool is_root(int unit, int box) const { return boxed_.box[root(unit)] == box; }
   bool hangs(int unit, int box) const { return hook(unit, box).way >= 0; }
   std::span<const int> way(int unit, int box) const {
     const auto used = uses(hook(unit, box));
@@ -116,7 +115,7 @@ class BoxAttachments {
       if (depth < height_) router_.leave_from(rank, kShallow * depth);
     };
     const auto wanted = [&](int rank) {
-      return !hangs(unit, box[rank]) && !is_root(unit, box[rank]);
+      return !hangs(unit, box[rank]) && box[rank] != box[root(unit)];
     };
     router_.start_growth();
     place(root(unit), 0);
