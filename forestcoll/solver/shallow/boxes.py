@@ -75,21 +75,20 @@ def find_boxes(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[i
     Those that hang together only by switches that also lead out are boxes, too, where trees inside
     them are found.
     """
-    named = by_box(graph)
-    lone = named.pop("", [])
+    named, held_by = by_box(graph), by_box(graph, graph.ranks)
+    lone = held_by.pop("", [])
     links = Links(graph, capacity)
     ranks = set(graph.ranks)
-    held_by = {name: [v for v in nodes if v in ranks] for name, nodes in named.items()}
-    count = sum(map(bool, held_by.values())) + len(ranks.intersection(lone))
-    gates = Gates(graph, links, supply, count)
+    gates = Gates(graph, links, supply, len(held_by) + len(lone))
     box, entries = [-1] * graph.n, [-1] * graph.n
     at: dict[int, int] = {}  # the box of a node inside one
     plans: dict[int, Gated] = {}
     members: list[tuple[int, ...]] = []
-    for name, held in held_by.items():
+    for name, nodes in named.items():
+        held = held_by.get(name, ())
         if len(held) < 2:
             continue
-        inside, outward = _split_switches(links, named[name], held)
+        inside, outward = _split_switches(links, nodes, held)
         parts = _components(links, held, inside)
         if not any(part.issuperset(held) for part in parts):
             whole = [p for p in _components(links, held, inside | outward) if p.issuperset(held)]
