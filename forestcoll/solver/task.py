@@ -37,7 +37,7 @@ from forestcoll.graph.symmetry.group import SymmetryGroup
 from forestcoll.graph.symmetry.quotient import ALIKE_FROM, alike_ranks, fold
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound
-from forestcoll.schedule.forest import Bound, Forest, Phase, Tree, check
+from forestcoll.schedule.forest import Bound, Forest, Path, Phase, Tree, check
 from forestcoll.schedule.group import scale, whole_group
 from forestcoll.solver.flows.folded import Folded
 from forestcoll.solver.flows.model import Model
@@ -191,9 +191,16 @@ def assemble(
 ) -> Forest:
     """The forest of these phases, one after the other as they are listed; not checked yet."""
     total = math.lcm(*(packed.total for packed in phases.values()))
+    turned: dict[Path, Path] = {}
+
+    def turn(tree: Tree) -> Tree:
+        """The tree turned round; paths that trees share they go on sharing."""
+        tree = tree.reverse()
+        return replace(tree, edges=tuple([turned.setdefault(path, path) for path in tree.edges]))
+
     trees = [
         replace(
-            tree.reverse() if phase == "reduce" else tree,
+            turn(tree) if phase == "reduce" else tree,
             weight=tree.weight * (total // packed.total),
         )
         for phase, packed in phases.items()
