@@ -188,17 +188,16 @@ class _Machine:
                 ways[t].add(t)
             elif inner < 0 and h in out and box[t] == box[h]:
                 ways[t].add(h)
+        sharing = Counter(way for some in ways.values() for way in some)
         supply = [0] * graph.n
         for members, own in zip(self.boxes.members, units, strict=True):
-            able = [v for v in members if ways[v]] or members
-            taken: dict[int, Fraction] = defaultdict(Fraction)  # of each way
-            for _ in range(own):
-                room = {v: max(1, sum(map(out.__getitem__, ways[v]))) for v in able}
-                used = {v: sum(map(taken.__getitem__, ways[v]), Fraction(1)) for v in able}
-                v = min(able, key=lambda v: (used[v] / room[v], supply[v], v))
-                supply[v] += 1
-                for way in ways[v]:
-                    taken[way] += Fraction(1, len(ways[v]))
+            able = [v for v in members if v in ways] or members
+            room = [
+                sum((Fraction(out[w], sharing[w]) for w in ways[v]), Fraction(not ways[v]))
+                for v in able
+            ]
+            for v, some in zip(able, apportion(room, own), strict=True):
+                supply[v] = some
         return supply
 
 
