@@ -42,7 +42,7 @@ def pack_first(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> 
 
 def pack_low(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
     """By re-hanging boxes."""
-    return pack_irregular(Wanted.on(graph, capacity, supply), 2)
+    return pack_irregular(Wanted(graph, capacity, supply), 2)
 
 
 def without_link(graph: CapacityGraph, one: str, other: str) -> CapacityGraph:

@@ -31,7 +31,7 @@ from forestcoll.solver import multicast
 from forestcoll.solver.front import Front
 from forestcoll.solver.shallow import rehanging
 from forestcoll.solver.shallow.boxes import find_boxes
-from forestcoll.solver.shallow.height import forest_bound, least_height, least_with_copies
+from forestcoll.solver.shallow.height import forest_bound, least_height
 from forestcoll.solver.shallow.inside import Interior
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.solve import SLACK
@@ -172,11 +172,11 @@ def test_what_does_not_fit_is_not_claimed() -> None:
     """One unit less on a link that the optimum needs, and there are no trees."""
     graph = small("rails")
     task, capacity, supply = room(graph)
-    assert pack_irregular(Wanted(graph, capacity, supply, 2), 0) is not None
+    assert pack_irregular(Wanted(graph, capacity, supply), 0) is not None
     cut = task.bound.parts[0]
     crossing = [e for e, (t, h) in enumerate(graph.ends) if t in cut and h not in cut]
     capacity[crossing[0]] -= 1
-    assert pack_irregular(Wanted(graph, capacity, supply, 2), 0) is None
+    assert pack_irregular(Wanted(graph, capacity, supply), 0) is None
 
 
 # ------------------------------------------------------------------------------ boxes
@@ -357,7 +357,7 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
     for pattern, expected in (("*/nvswitch", height), ("*", 1)):
         copying = able(graph, pattern)
         assert any(copying.multicast)
-        assert least_with_copies(copying, graph.capacity, supply) == expected
+        assert least_height(copying, graph.capacity, supply, copying=True) == expected
 
 
 def test_kernel_refuses_what_makes_no_sense() -> None:

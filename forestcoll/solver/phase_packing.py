@@ -95,7 +95,7 @@ def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> l
     require_size(capacity, 1)
     require_size(supply, 1)
     if suits(graph, None) and sum(map(bool, supply)) > 1:
-        low = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
+        low = pack_irregular(Wanted(graph, capacity, supply), LITTLE)
         if low is not None:
             return low
     return pack(graph, capacity, supply)
@@ -113,12 +113,12 @@ def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree
     u = sum(supply) * graph.unit / joint.algbw
     room = floors(u, graph.capacity)
     first = [c - taken for c, taken in zip(room, joint.carried[1], strict=True)]
-    out = pack_irregular(Wanted.on(graph, first, supply), LITTLE)
+    out = pack_irregular(Wanted(graph, first, supply), LITTLE)
     if out is None:
         return None
     loads = scan(graph, out, copying=False)[2]
     if loads is None:
         return None
     second = [c - load for c, load in zip(room, loads, strict=True)]
-    back = pack_irregular(Wanted.on(graph.reverse(), second, supply), LITTLE)
+    back = pack_irregular(Wanted(graph.reverse(), second, supply), LITTLE)
     return None if back is None else (back, out)

@@ -26,30 +26,23 @@ MOST_RANKS = 2_048
 """Ranks up to which the bound of a forest is looked for."""
 
 
-def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
+def least_height(
+    graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], copying: bool = False
+) -> int:
     """No forest with `supply[v]` trees from each node v, `capacity[e]` over link e, is lower.
 
-    Broadcast trees; for reduce trees, of the reversed graph. Switches do not copy.
+    Broadcast trees; for reduce trees, of the reversed graph. `copying`: switches that are able may
+    copy; a star then loads the link into one only once. What is sent from box to box stays as it is
+    if only switches inside boxes copy.
     """
     facts = _Facts(graph, capacity, supply)
     hops = facts.hops()
-    if hops >= 3 or facts.too_few_direct():
-        return max(3, hops)
-    return max(2, hops) if facts.too_few_stars() else hops
-
-
-def least_with_copies(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
-    """The same where switches may copy: a star then loads the link into a switch only once.
-
-    What is sent from box to box stays as it is if only switches inside boxes copy.
-    """
-    facts = _Facts(graph, capacity, supply)
-    hops = facts.hops()
-    if not facts.copies_stay_inside():
+    if copying and not facts.copies_stay_inside():
         return hops
     if hops >= 3 or facts.too_few_direct():
         return max(3, hops)
-    return max(2, hops) if facts.too_few_stars_between() else hops
+    lacking = facts.too_few_stars_between() if copying else facts.too_few_stars()
+    return max(2, hops) if lacking else hops
 
 
 def forest_bound(forest: Forest) -> int | None:
@@ -71,8 +64,7 @@ def forest_bound(forest: Forest) -> int | None:
             weights[orbit] = weights.get(orbit, 0) + tree.weight
     for v in graph.ranks:
         supply[v] = weights.get(forest.orbit(v), 0)
-    bound = least_with_copies if any(graph.multicast) else least_height
-    return bound(graph, capacity, supply)
+    return least_height(graph, capacity, supply, copying=any(graph.multicast))
 
 
 class _Facts:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
@@ -40,29 +40,25 @@ def suits(graph: CapacityGraph, root: int | None) -> bool:
     return root is None and MORE_THAN < len(graph.ranks) < graph.n
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted:
-    """Trees that are wanted: `supply[v]` of them from node v, at most `capacity[e]` over link e.
-
-    `least`: no forest of them is lower.
-    """
+    """Trees that are wanted: `supply[v]` of them from node v, at most `capacity[e]` over link e."""
 
     graph: CapacityGraph
     capacity: Sequence[int]
     supply: Sequence[int]
-    least: int
 
-    @staticmethod
-    def on(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> Wanted:
-        """These, with the bound on their height."""
-        return Wanted(graph, capacity, supply, least_height(graph, capacity, supply))
+    @cached_property
+    def least(self) -> int:
+        """No forest of them is lower."""
+        return least_height(self.graph, self.capacity, self.supply)
 
     @staticmethod
     def of(task: Task, k: int, algbw: Fraction) -> Wanted:
         """Those of `task`, `k` per root, with all that links can carry where it runs at `algbw`."""
         graph = task.given
         capacity = floors(task.roots * k * graph.unit / algbw, graph.capacity)
-        return Wanted.on(graph, capacity, task.supply(k))
+        return Wanted(graph, capacity, task.supply(k))
 
 
 def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
