@@ -84,7 +84,7 @@ def test_what_boxes_reach_is_the_joint_optimum() -> None:
         if (b, i) not in ((0, 0), (1, 2))
     ]
     graph = build(links)
-    machine = _Machine(graph, find_boxes(graph, graph.capacity, [0] * graph.n))
+    machine = _Machine(graph, find_boxes(graph, graph.capacity, (0,) * graph.n))
     found = machine.shares()
     assert found is not None
     assert found[0] * graph.unit == joint(graph).algbw

@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_not_claimed() -> None:
 
 
 def boxes_of(graph: CapacityGraph) -> Any:
-    return find_boxes(graph, graph.capacity, [int(v in graph.ranks) for v in range(graph.n)])
+    return find_boxes(graph, graph.capacity, tuple(int(v in graph.ranks) for v in range(graph.n)))
 
 
 def test_boxes_are_found_by_name_and_by_their_links() -> None:
@@ -238,7 +238,7 @@ def test_boxes_that_hang_together_by_switches_that_lead_out(
     """What their trees take and what may enter is within the links, whatever passes besides."""
     graph = build([link for name in "abc" for link in server(name, between, nvswitch)])
     supply = [int(v in graph.ranks) for v in range(graph.n)]
-    boxes = find_boxes(graph, graph.capacity, supply)
+    boxes = find_boxes(graph, graph.capacity, tuple(supply))
     assert ([len(held) for held in boxes.members], len(boxes.gated)) == (sizes, parts)
     for number, gated in boxes.gated.items():
         members = boxes.members[number]
@@ -452,7 +452,7 @@ def test_racks_with_tight_switches_are_grown() -> None:
     task = analyse(graph, None)
     found = Front(graph, Collective.ALLGATHER).fewest(Fraction(99, 100))
     wanted = Wanted.of(task, found.trees, found.algbw)
-    boxes = find_boxes(graph, wanted.capacity, wanted.supply)
+    boxes = find_boxes(graph, tuple(wanted.capacity), tuple(wanted.supply))
     assert boxes.apart
     trees = pack_irregular(wanted)
     assert trees is not None

@@ -49,7 +49,7 @@ def joint_of_boxes(graph: CapacityGraph, bound: Bound) -> Joint | None:
     """
     if not suits(graph, None):
         return None
-    boxes = find_boxes(graph, graph.capacity, [0] * graph.n)
+    boxes = find_boxes(graph, graph.capacity, (0,) * graph.n)
     machine = _Machine(graph, boxes)
     shares = machine.shares()
     if shares is None:

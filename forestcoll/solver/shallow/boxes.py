@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.solver.shallow.gated import Gated, Gates, Links
@@ -69,7 +70,8 @@ class Boxes:
         return self.single and any(name and len(held) > 1 for name, held in named)
 
 
-def find_boxes(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> Boxes:
+@lru_cache(maxsize=4)
+def find_boxes(graph: CapacityGraph, capacity: tuple[int, ...], supply: tuple[int, ...]) -> Boxes:
     """The boxes of a graph by the names of its nodes.
 
     Those that hang together only by switches that also lead out are boxes, too, where trees inside

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Path, Tree
@@ -66,7 +66,7 @@ def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
 
     Heights from the lower bound up are tried, `higher` more; trees inside boxes may add to them.
     """
-    boxes = find_boxes(wanted.graph, wanted.capacity, wanted.supply)
+    boxes = find_boxes(wanted.graph, tuple(wanted.capacity), tuple(wanted.supply))
     return _search(boxes, wanted.capacity, wanted.least, higher)
 
 
@@ -82,18 +82,10 @@ def rehang_mirrored(
     Between boxes a link shares what it has with the one in the other direction, as the search
     needs it; inside boxes each phase has half.
     """
-    boxes, both = _mirror(graph, tuple(capacity), tuple(supply))
-    return _search(boxes, both, height, 0, shared=True)
-
-
-@lru_cache(maxsize=4)
-def _mirror(
-    graph: CapacityGraph, capacity: tuple[int, ...], supply: tuple[int, ...]
-) -> tuple[Boxes, list[int]]:
-    """(the boxes that hold trees of both phases, per link what these share): for any height."""
     room = dict(zip(graph.ends, capacity, strict=True))
     both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
-    return find_boxes(graph, [c // 2 for c in both], supply), both
+    boxes = find_boxes(graph, tuple([c // 2 for c in both]), tuple(supply))
+    return _search(boxes, both, height, 0, shared=True)
 
 
 def _search(
