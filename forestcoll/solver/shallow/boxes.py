@@ -9,7 +9,7 @@ apart: every rank is a box of its own, and all links count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -35,7 +35,7 @@ class Boxes:
     members: tuple[tuple[int, ...], ...]
     inner: tuple[int, ...]
     entries: tuple[int, ...]
-    gated: Mapping[int, Gated] = field(default_factory=dict)
+    gated: Mapping[int, Gated]
 
     @property
     def spread(self) -> list[int]:
