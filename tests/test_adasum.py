@@ -91,9 +91,7 @@ def chain_and_refusals(rank: int, plan: Any) -> tuple[Vector, list[str]]:
 def plan_of(compiled: Artefacts, n: int, *words: str) -> Any:
     from forestcoll.execute.torch import Plan
 
-    machine = "dgx-a100 boxes=2" if n > 8 else "dgx-a100"
-    ranks = ",".join(f"box{r // 8}/gpu{r % 8}" for r in range(n))
-    made = compiled(machine, "allreduce", "--ranks", ranks, *words)
+    made = compiled(f"star gpus={n}", "allreduce", *words)
     return Plan(made.programs["mscclpp-json" if n == 8 else "msccl-xml"])
 
 

@@ -54,7 +54,7 @@ FABRICS = {
     "torus": "torus-3d x=3 y=3 z=2",
     "rail": "rail",
     "ring": "ring gpus=6",
-    "hypercube": "hypercube dimension=4",
+    "hypercube": "hypercube dimension=3",
     "dragonfly": "dragonfly",
 }
 LONG = "ring gpus=14"

@@ -170,7 +170,7 @@ def test_what_is_hidden_from_ranks_is_there_for_other_children() -> None:
 
     thread = threading.Thread(target=fork)
     thread.start()
-    for _ in range(60):
+    for _ in range(20):
         assert run(pg.ring_allreduce(3), 24, ranks_as="processes", timeout=20).wrong == 0
     done.set()
     thread.join()
