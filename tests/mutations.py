@@ -29,6 +29,7 @@ from typing import Any
 import edits
 import programs
 import test_readings
+from graphs import machine
 
 from forestcoll import plans
 from forestcoll.common.errors import ForestCollError
@@ -113,8 +114,8 @@ def measurements() -> dict[str, dict[str, str]]:
 
 
 def forests() -> dict[str, dict[str, str]]:
-    ring, star = catalog.load("ring", {"gpus": "4"}), catalog.load("star", {"gpus": "3"})
-    box = catalog.load("dgx-a100", {"boxes": "1"})
+    ring, star = machine("ring gpus=4"), machine("star gpus=3")
+    box = machine("dgx-a100 boxes=1")
     cases = {
         "gather": (ring, "allgather", {}),
         "sum": (star, "allreduce", {}),
@@ -133,11 +134,11 @@ def forests() -> dict[str, dict[str, str]]:
 def _degraded() -> Any:
     from forestcoll.topology.edit import edit, parse_scale
 
-    return edit(catalog.load("star", {"gpus": "3"}), (), [parse_scale("gpu0->switch=1/2")])
+    return edit(machine("star gpus=3"), (), [parse_scale("gpu0->switch=1/2")])
 
 
 def groups() -> dict[str, dict[str, str]]:
-    topology = catalog.load("ring", {"gpus": "6"})
+    topology = machine("ring gpus=6")
     cases = {}
     for collective in ("allgather", "broadcast", "allreduce"):
         asked = together.problem(topology, collective, (["gpu[0-2]"], ["gpu[3-5]"]))
@@ -149,15 +150,15 @@ def groups() -> dict[str, dict[str, str]]:
 
 
 def alltoall() -> dict[str, dict[str, str]]:
-    ring = catalog.load("ring", {"gpus": "4"})
+    ring = machine("ring gpus=4")
     table = [[i + j for i in range(4)] for j in range(4)]
     cases = {
-        "even": (uniform(catalog.load("dgx-a100", {"boxes": "1"})), "box"),
+        "even": (uniform(machine("dgx-a100 boxes=1")), "box"),
         "ragged": (alltoallv(ring, table), "ring"),
         "groups": (in_groups(ring, (["gpu0", "gpu1"], ["gpu2", "gpu3"])), "ring"),
     }
     made = {n: alltoall_file.dumps(solve(d), t) for n, (d, t) in cases.items()}
-    two = uniform(catalog.load("dgx-a100", {"boxes": "2"}))
+    two = uniform(machine("dgx-a100 boxes=2"))
     made["routes"] = alltoall_file.dumps(route(solve(two)), "boxes")
     return _alone(made, ".json")
 
@@ -177,7 +178,7 @@ def sets() -> dict[str, dict[str, str]]:
 
     cases = {}
     for collective in ("allreduce", "broadcast"):
-        topology = catalog.load("ring", {"gpus": "3"})
+        topology = machine("ring gpus=3")
         made = plan_set.make(topology, collective, 1024, 2**20)
         files = plan_set.files_of(made)
         cases[collective] = {"index.json": files["index.json"]} | files
@@ -191,7 +192,7 @@ def bundles() -> dict[str, dict[str, str]]:
     from forestcoll.study.degrade.losses import Workload
 
     files: dict[str, str] = {}
-    work = Workload(catalog.load("ring", {"gpus": "3"}), Collective.ALLGATHER)
+    work = Workload(machine("ring gpus=3"), Collective.ALLGATHER)
     bundle.make_bundle(
         bundle.Request(work, ("forest",)),
         list_failures(work.topology)[2:4],
@@ -226,7 +227,7 @@ def placements() -> dict[str, dict[str, str]]:
     from forestcoll.schedule import layout_file
     from forestcoll.study.layout import folder, lay_out
 
-    star = catalog.load("star", {"gpus": "4"})
+    star = machine("star gpus=4")
     done = {
         name: lay_out(star, layout_file.loads(text))
         for name, text in (("megatron", LAYOUT), ("mesh", MESH))

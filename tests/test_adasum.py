@@ -91,8 +91,9 @@ def chain_and_refusals(rank: int, plan: Any) -> tuple[Vector, list[str]]:
 def plan_of(compiled: Artefacts, n: int, *words: str) -> Any:
     from forestcoll.execute.torch import Plan
 
-    made = compiled(f"star gpus={n}", "allreduce", *words)
-    return Plan(made.programs["mscclpp-json" if n == 8 else "msccl-xml"])
+    form = "mscclpp-json" if n == 8 else "msccl-xml"
+    made = compiled(f"star gpus={n}", "allreduce", "--format", form, *words)
+    return Plan(made.programs[form])
 
 
 @needs_gloo

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+from graphs import machine
 from test_readings import text_of
 
 from forestcoll.common.errors import TopologyError
@@ -119,7 +120,7 @@ def test_a_mesh_takes_each_pair_by_itself() -> None:
 
 
 def test_one_box_stands_for_all() -> None:
-    two = catalog.load("dgx-h100", {"boxes": "2"})
+    two = machine("dgx-h100 boxes=2")
     result = calibrate(two, Measured("test", 8, pairs(8, lambda i, j: 390.0)))
     directed = result.topology.rates()
     assert directed["box0/gpu0", "box0/nvswitch"] == directed["box1/gpu7", "box1/nvswitch"] == 390
@@ -161,7 +162,7 @@ def test_a_slow_box_shows_in_the_inspectors_lines() -> None:
             head = {"id": name, "rank": rank, "n_ranks": n, "nnodes": nodes}
             perf = {"coll": "AllReduce", "coll_busbw_gbs": rate}
             lines.append(json.dumps({"header": head, "metadata": data, "coll_perf": perf}))
-    two = catalog.load("dgx-h100", {"boxes": "2"})
+    two = machine("dgx-h100 boxes=2")
     result = calibrate(two, load_measurement("\n".join(lines), "m"), 0.05)
     directed = result.topology.rates()
     assert directed["box0/gpu3", "box0/nvswitch"] == 200

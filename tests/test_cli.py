@@ -24,6 +24,7 @@ import click
 import pytest
 from artefacts import Artefacts
 from command_line import Run, as_json, fine
+from graphs import machine
 from test_comparison import published_ring
 
 import forestcoll
@@ -34,7 +35,6 @@ from forestcoll.execute import cpu
 from forestcoll.program import REDUCTIONS
 from forestcoll.program.sizes import parse_size
 from forestcoll.study.comparison import play
-from forestcoll.topology.catalog import load
 from forestcoll.ui.cli import cli
 from forestcoll.ui.cli.run import DTYPES
 from forestcoll.ui.report.progress import StageProgress
@@ -292,7 +292,7 @@ def test_progress_is_shown_on_a_terminal_after_a_second(tmp_path: Path) -> None:
 
 def test_stages_say_what_and_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    topology = load("ring", {"gpus": "4"})
+    topology = machine("ring gpus=4")
     plan_set.make(topology, "allgather", 1 << 16, 1 << 20, progress=lambda s, _: told.append(s))
     assert any(text.startswith("lower, msccl-xml, candidate 1 of ") for text in told)
     assert any(text.startswith("write, mscclpp-json") for text in told)

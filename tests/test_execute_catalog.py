@@ -173,7 +173,7 @@ def test_what_is_no_refusal_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(plans, "dumps", broken)
     kind = catalogue.Kind("rccl", "Simple")
-    found = catalogue.checked(catalog.load("ring"), Collective.ALLREDUCE, kind)
+    found = catalogue.checked(machine("ring"), Collective.ALLREDUCE, kind)
     assert found.faults == ("PlanError: does not read back",)
     assert found.cell == "FAULT"
 

@@ -22,7 +22,7 @@ from itertools import islice, product
 from typing import Any
 
 import pytest
-from graphs import able, build, dgx_a100, mi250, named, perturbed, ring, shuffled, star
+from graphs import able, build, dgx_a100, machine, mi250, named, perturbed, ring, shuffled, star
 from random_graphs import judge as recount
 from random_graphs import random_graph, starved_graph
 from random_problems import Problem, feasible, proven, random_problem
@@ -53,7 +53,6 @@ from forestcoll.solver import (
 from forestcoll.solver.compact import forests, rotation
 from forestcoll.solver.flows import exact_lp, joint, model
 from forestcoll.solver.groups import split
-from forestcoll.topology import catalog
 
 optimum = import_module("forestcoll.solver.optimum")  # the package has a function of that name
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
@@ -338,8 +337,7 @@ def test_parts_are_not_folded_then_every_rank_of_a_part_stands_for_itself(spy: W
     folded = spy(rotation, "choose_units")
 
     def way(machine: str) -> Forest | None:
-        name, *settings = machine.split()
-        graph = named(name, **dict(pair.split("=") for pair in settings))
+        graph = named(machine)
         forest = solver.solve_compact(graph, ALLGATHER)
         taken = forest is not None and folded.refused and not folded.given
         return optimal(graph, forest=forest) if taken else None
@@ -645,7 +643,7 @@ def test_the_optimum_has_too_many_trees_then_the_fewest_at_99_percent(spy: Watch
     graph = perturbed(named("dgx-a100", boxes=2), 1)
     search = spy(front.Front, "reaching")
     request = Request(target="rccl", formats=("forest", "msccl-xml"), min_percent=99)
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     result = make(replace(Asked.of(topology, "allgather"), graph=graph), request, Clock())
     assert len(search.calls) >= 1
     best = solver.optimum(graph, ALLGATHER)
@@ -661,7 +659,7 @@ def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(spy: Watch) -> 
     from forestcoll.compile import choose
 
     tried = spy(choose.Chooser, "choose")
-    topology = catalog.load("star", {"gpus": "65"})
+    topology = machine("star gpus=65")
     result = synthesize(topology, "allgather", formats=("forest", "msccl-xml"), instances=1)
     assert [isinstance(came, PlanError) for came in tried.results] == [True, False]
     (note,) = [note for note in result.notes if "the MSCCL XML is for msccl only" in note]
@@ -700,7 +698,7 @@ def test_equal_parts_are_slower_in_the_fabric_then_parts_that_differ(spy: Watch)
 
 def halves() -> Together:
     """Both halves of two boxes at once."""
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     members = (("box*/gpu[0-3]",), ("box*/gpu[4-7]",))
     asked = together.problem(topology, "allgather", members)
     return together.synthesize(asked, formats=("forest",)).done

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from graphs import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph, select_ranks
-from forestcoll.topology import Link, Node, Topology, catalog
+from forestcoll.topology import Link, Node, Topology
 
 GPU, SWITCH = Node("gpu"), Node("switch")
 
@@ -41,7 +42,7 @@ def test_parallel_links_are_merged() -> None:
 
 
 def test_ranks_and_relays() -> None:
-    topology = catalog.load("mi250", {"boxes": "2"})
+    topology = machine("mi250 boxes=2")
     half = ["box0/gpu[0-7]", "box1/gpu[0-7]"]
     alone = CapacityGraph.from_topology(topology, half)
     assert len(alone.ranks) == 16

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 import pytest
-from graphs import build, dgx_a100, mi250, ring, torus
+from graphs import build, dgx_a100, mi250, named, ring, torus
 from random_graphs import random_graph
 
 from forestcoll import solver
@@ -142,7 +142,7 @@ def test_alike_groups_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return once(*args)
 
     monkeypatch.setattr(forests, "pack_flow", count)
-    machine = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "3"})).plain
+    machine = named("dgx-a100 boxes=3").plain
     groups = [nodes(machine, *(f"box{b}/gpu{g}" for b in range(3))) for g in range(8)]
     prove(solve_together(machine, groups, Collective.ALLREDUCE))
     assert len(calls) == 1  # links are alike both ways: reductions and broadcasts

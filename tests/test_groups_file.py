@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 from damages import damage, rows
+from graphs import machine
 
 from forestcoll.common.errors import ForestError
 from forestcoll.compile import together
 from forestcoll.compile.verdict import verify_text
 from forestcoll.program import Collective
 from forestcoll.schedule import forest_file, groups_file
-from forestcoll.topology import catalog
 
 HALVES = (["box0/gpu[0-3]", "box1/gpu[0-3]"], ["box0/gpu[4-7]", "box1/gpu[4-7]"])
 
 
 def asked(collective: str = "allgather", **more: Any) -> together.GroupsProblem:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     return together.problem(topology, collective, HALVES, **more)
 
 
@@ -140,7 +140,7 @@ def test_what_groups_have_alone() -> None:
 def test_an_allreduce_alone_is_solved_for_both_phases() -> None:
     """Two halves of an MI250 box: the same trees for both phases would give 100 GB/s."""
     dies = [[f"box0/gpu{d}" for d in half] for half in (range(8), range(8, 16))]
-    halves = together.problem(catalog.load("mi250"), "allreduce", dies)
+    halves = together.problem(machine("mi250"), "allreduce", dies)
     common = together.optimum(halves).algbw
     assert common == 150
     assert together.alone(halves, Fraction(0)) == [150, 150]

@@ -6,19 +6,20 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from graphs import machine
 
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import matches_catalogue, verify_forest
 from forestcoll.program import Collective
 from forestcoll.solver.front import Front
-from forestcoll.topology import Topology, catalog
+from forestcoll.topology import Topology
 from forestcoll.topology.edit import edit, parse_scale
 
 
 @pytest.fixture(scope="module")
 def pair() -> Topology:
-    return catalog.load("dgx-h100", {"boxes": "2"})
+    return machine("dgx-h100 boxes=2")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_a_degraded_pair_has_one_number_of_trees_and_spreads_its_sums(degraded: 
 
 def test_the_file_says_what_the_plan_uses() -> None:
     """GPUs copy and add: so do they in the graph that is written, and in all who read it."""
-    rail = catalog.load("rail", {"boxes": "4"})
+    rail = machine("rail boxes=4")
     made = synthesize(rail, "allreduce", target="mscclpp")
     best = optimum(rail, "allreduce")
     algbw, bound = Fraction(1800, 7), Fraction(8000, 31)
@@ -91,9 +92,9 @@ def test_the_file_says_what_the_plan_uses() -> None:
 
 def test_trees_alone_may_use_the_switches() -> None:
     """Then the graph says so, and the bound is that of all schedules."""
-    made = synthesize(catalog.load("rail", {"boxes": "4"}), "allreduce", formats="forest")
+    made = synthesize(machine("rail boxes=4"), "allreduce", formats="forest")
     assert made.forest.graph.copies
     assert made.forest.algbw == made.optimum.bound.algbw == Fraction(800, 3)
     assert made.in_switches is None
-    alike = synthesize(catalog.load("dgx-h100"), "allgather", formats="forest")
+    alike = synthesize(machine("dgx-h100"), "allgather", formats="forest")
     assert not alike.forest.graph.copies

@@ -33,7 +33,7 @@ from forestcoll.compile.verdict import verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans.lint import lint
 from forestcoll.schedule.forest_file import reading
-from forestcoll.topology import catalog, compact, loads_topology
+from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal
 from forestcoll.ui import cli
 from forestcoll.ui.cli import process
@@ -283,7 +283,7 @@ def test_a_key_that_stands_twice_among_many_is_found_soon() -> None:
 
 
 def test_a_compact_forest_is_not_written_out_with_paths_without_end() -> None:
-    topology = catalog.load("ring", {"gpus": "4"})
+    topology = machine("ring gpus=4")
     whole = synthesize(topology, "allgather", compact=True, formats=("forest",)).forest
     assert whole.group is not None
     one = whole.trees[0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from graphs import named
+from graphs import machine, named
 from hand_forests import of_shape, proven, star
 
 from forestcoll.compile.budget import Budget
@@ -19,7 +19,6 @@ from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
-from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, verify
 
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
@@ -96,7 +95,7 @@ def test_what_goes_through_ports_is_moved_by_others() -> None:
 
 
 def test_packets_stay_as_they_are_unless_asked() -> None:
-    box = catalog.load("dgx-h100")
+    box = machine("dgx-h100")
     kinds: tuple[Format, ...] = ("msccl-xml", "mscclpp-json")
     made = synthesize(box, "allgather", protocol="LL", formats=kinds)
     assert [used.instances for used in made.needs.values()] == [1, 1]
@@ -145,7 +144,7 @@ def test_chunks_that_divide_no_power_of_two_stay_fewer(monkeypatch: pytest.Monke
 
 
 def test_synthesis_fills_every_plan_within_the_budget() -> None:
-    box = catalog.load("dgx-a100")
+    box = machine("dgx-a100")
     made = synthesize(box, "allgather")
     assert {form: used.instances for form, used in made.needs.items()} == {
         "msccl-xml": 2,

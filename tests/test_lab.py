@@ -20,9 +20,8 @@ from pathlib import Path
 
 import pytest
 from artefacts import Artefacts
-from graphs import named
+from graphs import machine, named
 
-import forestcoll
 from forestcoll.common import errors
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import doctor, lab
@@ -149,7 +148,7 @@ def test_rate_by_default_grows_with_the_processors(monkeypatch: pytest.MonkeyPat
 
 
 def test_one_way_links_and_links_slowed() -> None:
-    known = forestcoll.load_topology("ring", {"gpus": "3"})
+    known = machine("ring gpus=3")
     from forestcoll.topology.edit import edit, parse_scale
 
     slowed = edit(known, ["gpu1->gpu0"], [parse_scale("gpu1->gpu2=1/4")])
@@ -163,7 +162,7 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link(compiled: Artefacts) -> 
     made = compiled("star gpus=3 bandwidth=40", "allreduce", *TARGET)
     from forestcoll.topology.edit import edit, parse_scale
 
-    known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
+    known = machine("star gpus=3 bandwidth=40")
     slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
     (entry,), _ = measurement.entries_of(slowed, made.programs["mscclpp-json"], made.forest, ())
     assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
@@ -177,7 +176,7 @@ def test_a_machine_that_mscclpp_bars_gets_a_plan_of_msccl(
     from forestcoll.plans import rules
     from forestcoll.ui.cli.compare import plan_for_lab
 
-    known = forestcoll.load_topology("star", {"gpus": "3"})
+    known = machine("star gpus=3")
     assert plan_for_lab(known)[0].style == "onesided"
     assert "is measured" not in capsys.readouterr().err
 

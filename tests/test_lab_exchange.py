@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import machine
 from test_lab import fabric  # before what asks for PyTorch: it skips without
 
 from forestcoll.compile.alltoall_plans import routes_beside
@@ -21,7 +22,6 @@ from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.spread import spread, waits
 from forestcoll.topology import Topology, catalog
-from forestcoll.topology.edit import edit
 from forestcoll.ui.cli import main
 
 SMALL = ["-t", "rail", "--set", "boxes=2", "--set", "gpus=2", "--set", "rails=2"]
@@ -32,7 +32,7 @@ def boxes(gpus: int = 2) -> Topology:
 
 
 def nic_out() -> Topology:
-    return edit(catalog.load("dgx-a100", {"boxes": "2"}), ["box0/gpu0-fabric"], [])
+    return machine("dgx-a100 boxes=2 -box0/gpu0-fabric")
 
 
 def entries(topology: Topology, **given: Any) -> tuple[dict[str, measurement.Entry], list[str]]:
@@ -45,7 +45,7 @@ def entries(topology: Topology, **given: Any) -> tuple[dict[str, measurement.Ent
     return {entry.name: entry for entry in found}, notes
 
 
-@pytest.mark.parametrize("topology", [catalog.load("mi250"), nic_out()], ids=lambda t: t.name)
+@pytest.mark.parametrize("topology", [machine("mi250"), nic_out()], ids=lambda t: t.name)
 def test_the_plan_is_predicted_what_its_routes_reach(topology: Topology) -> None:
     found, notes = entries(topology)
     paths = route(solve(uniform(topology)))
@@ -64,7 +64,7 @@ def test_direct_sending_on_a_nic_that_is_shared() -> None:
 
 
 def test_no_two_levels_without_boxes() -> None:
-    found, notes = entries(catalog.load("ring", {"gpus": "5"}))
+    found, notes = entries(machine("ring gpus=5"))
     assert "two-level" not in found
     assert "no two-level: it is for two or more boxes of as many GPUs" in notes
 

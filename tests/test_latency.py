@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
+from graphs import machine, named
 from random_graphs import random_graph
 
 from forestcoll import solver
@@ -18,7 +19,6 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Forest, all_images
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.solver.compact.forests import solve_compact
-from forestcoll.topology import catalog
 from forestcoll.verify import simulate
 
 
@@ -72,7 +72,7 @@ def test_a_byte_takes_as_long_in_the_simulation(collective: Collective) -> None:
 
 
 def test_hops_alone_are_the_height() -> None:
-    graph = CapacityGraph.from_topology(catalog.load("mi250", {"boxes": "2"}))
+    graph = named("mi250 boxes=2")
     forest = solver.solve(graph, Collective.ALLGATHER)
     none = dict.fromkeys(drawn(graph, random.Random(0)), Fraction(0))
     assert latency(forest, none, Fraction(1)) == forest.height == 8
@@ -80,7 +80,7 @@ def test_hops_alone_are_the_height() -> None:
 
 def test_a_compact_forest_takes_as_long_as_all_its_trees() -> None:
     """Exactly, where all links of an orbit are alike; else no less."""
-    topology = catalog.load("dgx-a100", {"boxes": "4"})
+    topology = machine("dgx-a100 boxes=4")
     graph = CapacityGraph.from_topology(topology)
     compact = solve_compact(graph, Collective.ALLGATHER)
     assert compact is not None
@@ -95,6 +95,6 @@ def test_a_compact_forest_takes_as_long_as_all_its_trees() -> None:
 
 
 def test_parallel_links_count_as_the_slowest_of_them() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     made = synthesize(topology, "allreduce", formats=("forest",))
     assert made.latency == 2 * (2 * Fraction("0.85") + 2 * Fraction("0.35"))

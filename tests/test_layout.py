@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import Run, fine
+from graphs import machine, named
 from random_graphs import random_graph
 
 import forestcoll
@@ -124,9 +125,7 @@ def test_groups_of_two_dimensions_are_joined_on_an_mi250() -> None:
 
 def test_a_fat_tree_doubles_from_the_worst_start() -> None:
     """64 GPUs, 2:1: groups of four across four leaves at first, on two leaves when placed."""
-    topology = catalog.load(
-        "fat-tree", {"leaves": "8", "hosts": "8", "gpus": "1", "oversubscription": "2"}
-    )
+    topology = machine("fat-tree leaves=8 hosts=8 gpus=1 oversubscription=2")
     job = layout_file.loads(
         HEAD + "sizes: {dp: 4, pp: 16}\ntraffic: [{dim: dp, collective: allreduce, bytes: 1M}]"
     )
@@ -139,7 +138,7 @@ def test_a_fat_tree_doubles_from_the_worst_start() -> None:
 
 
 def test_components_are_solved_as_all_together() -> None:
-    machine = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "4"})).plain
+    machine = named("dgx-a100 boxes=4").plain
     for size, kind in ((8, Collective.ALLREDUCE), (4, Collective.ALLGATHER)):
         groups = [list(machine.ranks[i : i + size]) for i in range(0, 32, size)]
         views = view_groups(machine, groups, [0] * len(groups), "none", kind)
@@ -149,7 +148,7 @@ def test_components_are_solved_as_all_together() -> None:
 
 
 def test_a_group_alone_reaches_as_much_without_dead_ends() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "4"})
+    topology = machine("dgx-a100 boxes=4")
     job = layout_file.loads(
         HEAD + "sizes: {tp: 2, dp: 16}\ntraffic: [{dim: tp, collective: allreduce, bytes: 1M}]"
     )
@@ -205,7 +204,7 @@ def test_groups_of_an_all_to_all_have_links_of_their_own(name: str, job: str) ->
 
 def test_what_is_kept_in_a_box_stays_there() -> None:
     job = "sizes: {tp: 2, dp: 4}\ntraffic: [{dim: dp, collective: allgather, bytes: 1M}]\n"
-    topology = catalog.load("fat-tree", {"leaves": "2", "hosts": "2", "gpus": "2"})
+    topology = machine("fat-tree leaves=2 hosts=2 gpus=2")
     free = lay_out(topology, layout_file.loads(HEAD + job))
     kept = lay_out(topology, layout_file.loads(HEAD + job + "keep: {tp: box}\n"))
     boxes = [name.partition("/")[0] for name in kept.names]
@@ -226,7 +225,7 @@ def test_a_fixed_placement_stays() -> None:
 
 
 def test_a_fixed_placement_that_tears_what_is_kept_is_refused() -> None:
-    topology = catalog.load("fat-tree", {"leaves": "2", "hosts": "2", "gpus": "2"})
+    topology = machine("fat-tree leaves=2 hosts=2 gpus=2")
     job = "sizes: {tp: 2, dp: 4}\norder: dp-tp\nkeep: {tp: box}\nplacement: fixed\n"
     job += "traffic: [{dim: tp, collective: allreduce, bytes: 1M}]"
     with pytest.raises(UnsupportedError, match="keeps each group of tp in a box"):
@@ -275,7 +274,7 @@ def test_dlrover_starts_hosts_in_the_order_of_ranks() -> None:
     intelligent-machine-learning/dlrover 43f13a4, master/elastic_training/topology_rerank.py, with
     the strategy ep_dp_pp.
     """
-    topology = catalog.load("fat-tree", {"leaves": "4", "hosts": "3", "gpus": "1"})
+    topology = machine("fat-tree leaves=4 hosts=3 gpus=1")
     job = "sizes: {dp: 12}\nplacement: fixed\n"
     job += "traffic: [{dim: dp, collective: allgather, bytes: 1M}]"
     turned = topology.gpus[::-1]

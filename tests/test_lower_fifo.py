@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from graphs import build, named
+from graphs import build, machine, named
 from hand_forests import forests, instructions, of_shape, proven, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 @pytest.mark.parametrize("blocks", [10, 64])
 def test_columns_are_those_of_the_steps_which_are_made_when_asked_for(blocks: int) -> None:
     """Also where ten of a rank's 29 thread blocks may be waited for, which stand in front then."""
-    forest = synthesize(catalog.load("star"), "allreduce", formats=("forest",)).forest
+    forest = synthesize(machine("star"), "allreduce", formats=("forest",)).forest
     target = replace(RCCL, dependency_blocks=blocks)
     program, twin, copy = (lower(forest, target) for _ in range(3))
     written = columns_of(program)
@@ -310,7 +310,7 @@ def test_plans_end_where_the_runtime_counts_no_more_rounds() -> None:
 
 def test_ranks_of_a_box_begin_with_different_ranks_of_the_next() -> None:
     """By distance all 8 of a DGX A100 sent to rank 8 first: 487 us over links in order."""
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     (forest,) = by_name("direct").forests(
         CapacityGraph.from_topology(topology), Collective.ALLGATHER
     )

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 import pytest
-from graphs import named
+from graphs import machine, named
 
 from forestcoll import solver
 from forestcoll.common.errors import PlanError
@@ -263,7 +263,7 @@ def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> No
 def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
     """Eight instances have 64 thread blocks: a short call is over before all have begun."""
     forest, target = solved("dgx-a100", Collective.REDUCE, boxes=2), MSCCLPP.on(sms_of("dgx-a100"))
-    first, links = lower(forest, target), catalog.load("dgx-a100", {"boxes": 2}).latencies()
+    first, links = lower(forest, target), machine("dgx-a100 boxes=2").latencies()
     filled_up, _ = search(forest, target, first, SPREADING, links)
     program, _ = search(forest, target, first, links=links)
     verify(program)
@@ -277,8 +277,8 @@ def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
 
 def test_parts_do_not_wait_for_each_other_in_a_thread_block() -> None:
     """Eight parts of each of 31 trees share the root's thread blocks, four have one each."""
-    names = catalog.load("gb200-nvl72").gpus[:32]
-    problem = Problem.of(catalog.load("gb200-nvl72"), Collective.REDUCE, 0, names)
+    names = machine("gb200-nvl72").gpus[:32]
+    problem = Problem.of(machine("gb200-nvl72"), Collective.REDUCE, 0, names)
     forest = solver.solve(problem.graph, Collective.REDUCE, 0, 31)
     target = MSCCLPP.on(148)
     program, note = search(forest, target, lower(forest, target))
@@ -311,7 +311,7 @@ def test_wide_sums_begin_at_other_ranks_at_every_rank() -> None:
 @pytest.mark.slow
 def test_no_link_waits_for_wide_sums() -> None:
     """31 peers behind a switch, sums of four operations: 64 MB are 48 % where all begin alike."""
-    topology = catalog.load("gb200-nvl72")
+    topology = machine("gb200-nvl72")
     problem = Problem.of(topology, Collective.ALLREDUCE, ranks=topology.gpus[:32])
     forest = solver.solve(problem.graph, Collective.ALLREDUCE)
     target = MSCCLPP.on(sms_of("gb200-nvl72"))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from graphs import machine
 from hand_forests import chain, of_shape, star
 
 from forestcoll.compile.formats import Place, serve_place
@@ -16,7 +17,6 @@ from forestcoll.lower.limits import usage
 from forestcoll.plans import read_plan
 from forestcoll.program import BY_TREES, Buffer, Collective, Op, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP
-from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.verify import verify
 
@@ -75,7 +75,7 @@ HALVES = "box*/gpu[0-3]"
     ("place", "wanted"), [(None, False), ("out-of-place", False), ("in-place", True)]
 )
 def test_synthesize_makes_the_one_that_is_asked_for(place: Place | None, wanted: bool) -> None:
-    topology, both = catalog.load("dgx-a100", {"boxes": "2"}), ["mscclpp-json", "msccl-xml"]
+    topology, both = machine("dgx-a100 boxes=2"), ["mscclpp-json", "msccl-xml"]
     made = synthesize(topology, "allgather", ranks=HALVES, trees=1, place=place, formats=both)  # type: ignore[arg-type]
     program = made.programs["mscclpp-json"]
     assert (program.in_place, program.out_of_place) == (wanted, not wanted)
@@ -87,7 +87,7 @@ def test_synthesize_makes_the_one_that_is_asked_for(place: Place | None, wanted:
 
 
 def test_a_plan_for_both_is_written_for_the_calls_that_are_asked_for() -> None:
-    topology = catalog.load("dgx-a100", {})
+    topology = machine("dgx-a100")
     for place in ("in-place", "out-of-place"):
         made = synthesize(topology, "allreduce", trees=1, place=place, formats=["mscclpp-json"])
         program = made.programs["mscclpp-json"]

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from graphs import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from forestcoll.lower.schedule import ADD, FINAL, OPEN, Transfer, early_copies
 from forestcoll.program import Collective
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule import forest_file
-from forestcoll.topology import catalog
 from forestcoll.verify import simulate, verify
 
 pytestmark = pytest.mark.usefixtures("links_alone")
@@ -111,7 +111,7 @@ def test_equal_messages_go_to_partner_after_partner(
 
 def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
     """Lists in the order of ranks leave links idle between leaves: 79 % in place of 93."""
-    topology = catalog.load("fat-tree", {"leaves": "3", "gpus": "2"})
+    topology = machine("fat-tree leaves=3 gpus=2")
     forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
     first = lower(forest, RCCL, instances=4)
     reordered, _ = search(forest, RCCL, first, (order_equals,))
@@ -123,13 +123,13 @@ def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
     ]
     assert shares[0] < 0.82
     assert shares[1] > 0.92
-    mesh = synthesize(catalog.load("torus-2d"), "allgather", formats=("forest",)).forest
+    mesh = synthesize(machine("torus-2d"), "allgather", formats=("forest",)).forest
     alone = lower(mesh, RCCL)
     assert search(mesh, RCCL, alone, (order_equals,))[0] is alone
 
 
 def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = catalog.load("fat-tree", {"leaves": "3", "gpus": "2"})
+    topology = machine("fat-tree leaves=3 gpus=2")
     forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
     first = lower(forest, RCCL, instances=4)
     asked = []
@@ -146,7 +146,7 @@ def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("collective", "least"), [("allgather", 80), ("reduce-scatter", 92)])
 def test_parts_of_all_trees_take_turns(collective: str, least: float) -> None:
     """Tree after tree, the adapters' connections deliver what nobody waits for: 65 and 90 %."""
-    topology = catalog.load("dgx-a100", {"boxes": "4"})
+    topology = machine("dgx-a100 boxes=4")
     forest = synthesize(topology, collective, trees=1, formats=("forest",)).forest
     program = lower(forest, RCCL, instances=4)
     found = simulate.run(program, forest, 64 * 10**6, rule="fifo").algbw
@@ -155,7 +155,7 @@ def test_parts_of_all_trees_take_turns(collective: str, least: float) -> None:
 
 def test_parts_of_a_wide_sum_are_added_by_the_blocks_that_receive_them() -> None:
     """Six parts and a send in one list fill it seven times as fast as the lists of the others."""
-    forest = synthesize(catalog.load("dgx-a100"), "reduce", trees=7, formats=("forest",)).forest
+    forest = synthesize(machine("dgx-a100"), "reduce", trees=7, formats=("forest",)).forest
     program = lower(forest, RCCL, instances=64)
     needs = usage(program)
     assert (needs.thread_blocks, needs.channels) == (26, 2)
@@ -165,7 +165,7 @@ def test_parts_of_a_wide_sum_are_added_by_the_blocks_that_receive_them() -> None
 
 def test_a_connection_has_no_more_thread_blocks_than_its_gpus_take() -> None:
     """Of two, which share every link, each message is twice as long on its way: 89 % at 64 MB."""
-    topology = catalog.load("rail", {"boxes": "2"})
+    topology = machine("rail boxes=2")
     forest = synthesize(topology, "broadcast", formats=("forest",)).forest
     program = lower(forest, RCCL, instances=64)
     assert (program.protocol, usage(program).channels) == ("LL128", 2)
@@ -254,7 +254,7 @@ def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
 @pytest.mark.parametrize("blocks", [8, 10])
 def test_thread_blocks_of_two_connections_keep_links_busy(collective: str, blocks: int) -> None:
     """Received where they are sent, messages of 8 or 10 thread blocks wait: 58 to 83 %."""
-    forest = synthesize(catalog.load("star"), collective, trees=1, formats=("forest",)).forest
+    forest = synthesize(machine("star"), collective, trees=1, formats=("forest",)).forest
     program = lower(forest, replace(RCCL, thread_blocks=blocks))
     assert usage(program).thread_blocks == blocks < usage(lower(forest, RCCL)).thread_blocks
     verify(program)

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
+from graphs import machine
 
 from forestcoll.common.errors import InfeasibleError, TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -211,7 +212,7 @@ def test_a_plane_fails_whole() -> None:
         (f"plane of plane{k}.leaf0", (f"plane{k}.*",)) for k in range(3)
     ]
     assert not list_failures(clos({**BOXES, "planes": 1}), ["plane"])
-    assert not list_failures(load("ring", {}), ["plane"])
+    assert not list_failures(machine("ring"), ["plane"])
 
 
 def test_a_plane_without_a_prefix_of_its_own_is_named_switch_by_switch() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from command_line import draw
-from graphs import able, named
+from graphs import able, machine, named
 from graphs import star as star_graph
 from hand_forests import instructions
 from test_lowerings import validate
@@ -150,7 +150,7 @@ def test_the_optimum_leads_with_what_plans_reach(boxes: int, plain: str, switche
 def test_no_faster_in_the_switch() -> None:
     broadcast = optimum("dgx-h100", "broadcast")
     assert (broadcast.algbw, broadcast.in_switches) == (450, None)
-    assert nvls_algbw(Problem.of(catalog.load("dgx-h100"), Collective.REDUCE, 0)) is None
+    assert nvls_algbw(Problem.of(machine("dgx-h100"), Collective.REDUCE, 0)) is None
 
 
 def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:
     for make, algbw, best in ((lower, plain, plain), (lower_nvls, 400, 450)):
         program = make(forest(ALLREDUCE), MSCCLPP)
         assert predict.by_forest(program, path).algbw == algbw
-        assert predict.by_topology(program, catalog.load("dgx-h100")).algbw == best
+        assert predict.by_topology(program, machine("dgx-h100")).algbw == best

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from artefacts import Artefact, Artefacts
 from command_line import as_json as call
+from graphs import machine, named
 
 from forestcoll import plans
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule import forest_file
 from forestcoll.study.comparison import play
 from forestcoll.study.figures import figures_of
@@ -253,8 +253,8 @@ def test_plans_of_a_set_have_the_figures_of_the_set(tmp_path: Path) -> None:
 def test_a_plan_of_trees_that_use_switches_has_its_own_figures(tmp_path: Path) -> None:
     """As older files are: the forest keeps what it says, the plan of GPUs what it reaches."""
     made = synthesize("dgx-h100", "allreduce", target="mscclpp", max_height=1)
-    bound = Problem.of(catalog.load("dgx-h100"), "allreduce").optimum().bound
-    graph = CapacityGraph.from_topology(catalog.load("dgx-h100"))
+    bound = Problem.of(machine("dgx-h100"), "allreduce").optimum().bound
+    graph = named("dgx-h100")
     forest = replace(made.forest, graph=graph, bound=bound)
     (tmp_path / "a.forest.json").write_text(forest_file.dumps(forest))
     (tmp_path / "a.mscclpp.json").write_text(made.texts["mscclpp-json"])

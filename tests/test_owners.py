@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 from command_line import as_json
+from graphs import named
 from notation import parse
 from programs import nvls, ring_allreduce
 
 from forestcoll import plans
 from forestcoll.common.errors import UnsupportedError
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower.rounds import lower_rounds, rounds_of
 from forestcoll.program import Program
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.schedule import forest_file
-from forestcoll.topology import catalog
 from forestcoll.verify.dataflow import dataflow
 from forestcoll.verify.owners import owners
 
@@ -67,7 +66,7 @@ def test_instructions_say_which_part_they_complete() -> None:
 
 
 def one_step() -> Program:
-    graph = CapacityGraph.from_topology(catalog.load("star", {"gpus": "4"}))
+    graph = named("star gpus=4")
     return lower_rounds(next(rounds_of("one step", graph)), MSCCLPP)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import named
+from graphs import machine, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,9 +42,7 @@ K, G = 1 << 10, 1 << 30
 
 @cache
 def made(name: str, collective: str, low: int = K, high: int = 8 * G, **how: Any) -> Any:
-    first, *pairs = name.split()
-    topology = catalog.load(first, dict(p.split("=", 1) for p in pairs))
-    return plan_set.make(topology, collective, low, high, **how)
+    return plan_set.make(machine(name), collective, low, high, **how)
 
 
 def written(the_set: Any, directory: Path) -> Path:
@@ -66,7 +64,7 @@ lines = st.builds(
 
 def contest_of(times: Sequence[Callable[[int], float]], until: Sequence[int] = ()) -> Contest:
     """Candidates that take these times for so many bytes, and serve calls up to `until`."""
-    topology = catalog.load("ring", {"gpus": "2"})
+    topology = machine("ring gpus=2")
     graph = CapacityGraph.from_topology(topology)
     forest = solve(graph, Collective.ALLGATHER)
     program = lower(forest, RCCL)
@@ -126,7 +124,7 @@ def test_a_plan_that_wins_a_little_is_left_out() -> None:
 @pytest.mark.parametrize(("behind", "taken"), [(1.009, 1), (1.011, 0)])
 def test_of_plans_that_are_good_one_of_fewer_trees_is_taken(behind: float, taken: int) -> None:
     """Two trees per root are a percent faster than one; or nearly."""
-    topology = catalog.load("ring")
+    topology = machine("ring")
     graph = CapacityGraph.from_topology(topology)
     forests = [solve(graph, Collective.ALLGATHER, trees=k) for k in (2, 1)]
     line = Line(Fraction(10), Fraction(100))
@@ -147,7 +145,7 @@ def test_of_plans_that_are_good_one_of_fewer_trees_is_taken(behind: float, taken
 
 
 def test_the_latency_is_that_of_the_longest_way() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     graph = CapacityGraph.from_topology(topology)
     best = optimum(graph, Collective.ALLREDUCE, None)
     star = pack_lowest(graph, Collective.ALLREDUCE, None, best, "star")
@@ -196,7 +194,7 @@ def test_the_lowest_trees_are_the_lowest(name: str, height: int, collective: Col
 
 
 def test_no_lowest_trees_where_only_strangers_lead_on() -> None:
-    topology = catalog.load("ring", {"gpus": "4"})
+    topology = machine("ring gpus=4")
     ranks = [topology.gpus[0], topology.gpus[2]]
     graph = CapacityGraph.from_topology(topology, ranks=ranks, relays="all")
     best = optimum(graph, Collective.ALLGATHER, None)
@@ -249,7 +247,7 @@ def test_protocols_go_from_little_data_to_much() -> None:
 
 def test_borders_between_plans_of_many_ranks_are_simulated() -> None:
     """Past 16 ranks, too, a plan begins where it is faster than the one before it."""
-    topology = catalog.load("star", {"gpus": "20"})
+    topology = machine("star gpus=20")
     for plans in made("star gpus=20", "allgather", K, 1 << 24, formats=("mscclpp-json",)).plans:
         assert len(plans.entries) > 1
         assert all(entry.ends for entry in plans.entries)
@@ -365,7 +363,7 @@ def test_no_plan_is_played_that_does_not_fit_a_call() -> None:
 
 def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
     """More thread blocks win at 336 KiB, where the estimate is the same as of few."""
-    topology = catalog.load("dgx-a100")
+    topology = machine("dgx-a100")
     made = plan_set.make(topology, "allreduce", 1024, 336 << 10, formats=("msccl-xml",))
     (plans,) = made.plans
     assert {entry.program.protocol for entry in plans.entries} == {"LL"}
@@ -379,9 +377,7 @@ def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
 
 def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:
     """A die of the MI250's middle is three hops from all, others four or five."""
-    made = plan_set.make(
-        catalog.load("mi250", {}), "allreduce", 1 << 10, 1 << 14, formats=("msccl-xml",)
-    )
+    made = plan_set.make(machine("mi250"), "allreduce", 1 << 10, 1 << 14, formats=("msccl-xml",))
     (entry,) = made.plans[0].entries
     assert entry.origin.height == 3
     assert {tree.root for tree in entry.origin.trees} < set(entry.origin.graph.ranks)
@@ -397,7 +393,7 @@ def test_low_latency_plans_are_cut_finer_for_more_bytes() -> None:
     fine = entry.program
     assert (fine.protocol, max(len(rank.thread_blocks) for rank in fine.ranks)) == ("LL", 29)
     assert (entry.candidate.times, entry.candidate.above) == (4, 128 * K)  # 8 chunks of 16 KiB
-    topology = catalog.load("mi300x")
+    topology = machine("mi300x")
     whole = lower(entry.origin, RCCL, protocol="LL")
     for program, low, high in ((fine, 4.4, 4.5), (whole, 6.8, 6.9)):
         runs = simulate.run_each(program, entry.origin, 256 * K, links=topology)
@@ -406,7 +402,7 @@ def test_low_latency_plans_are_cut_finer_for_more_bytes() -> None:
 
 def test_the_same_trees_in_another_order_are_no_further_candidate() -> None:
     """Direct sending is the lowest forest, and what MultiTree grows behind one switch."""
-    graph = CapacityGraph.from_topology(catalog.load("dgx-a100"))
+    graph = named("dgx-a100")
     direct, grown = (by_name(n).forests(graph, Collective.ALLREDUCE)[0]
                      for n in ("direct", "multitree"))  # fmt: skip
     ring = by_name("ring").forests(graph, Collective.ALLREDUCE)[0]

@@ -11,6 +11,7 @@ import pytest
 from artefacts import Artefacts
 from command_line import as_json
 from damages import damage, rows
+from graphs import machine
 from json_edits import leaves, put
 
 from forestcoll.common.errors import ForestCollError
@@ -130,7 +131,7 @@ def test_the_catalogue_knows_its_graphs(
 
 
 def test_ranks_of_a_catalogued_machine() -> None:
-    topology = catalog.load("dgx-a100", {})
+    topology = machine("dgx-a100")
     made = synthesize(topology, "allgather", ranks=topology.gpus[:3], formats=("forest",))
     assert verdict.verify_text(made.texts["forest"], "it").figures["catalogue"] is True
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import machine
 from test_plan_set import K, written
 
 from forestcoll import plans
@@ -21,10 +22,9 @@ from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program
 from forestcoll.program.targets import MSCCLPP, RCCL, PlanFormat
 from forestcoll.solver import multicast, solve
-from forestcoll.topology import catalog
 from forestcoll.verify import simulate
 
-STAR = catalog.load("star", {"gpus": "4"})
+STAR = machine("star gpus=4")
 GRAPH = capacity_graph(STAR)
 
 
@@ -138,14 +138,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     wrong = program.edit(lambda r, i: None if i.op == "reduce" and r == 2 else i)
     refuse("not right for rccl: .*RUN-", "msccl-xml", wrong)
     trees = multicast.forest(
-        capacity_graph(catalog.load("dgx-h100")), Collective.ALLREDUCE, None, "dgx-h100"
+        capacity_graph(machine("dgx-h100")), Collective.ALLREDUCE, None, "dgx-h100"
     )
     assert trees is not None
     path = file_of(tmp_path, "mscclpp-json", lower_nvls(trees, MSCCLPP), in_place=True)
     with pytest.raises(PlanError, match="switches copy or add; in a set's plans they do not"):
         plan_set.make("dgx-h100", "allreduce", K, 4 * K, others=[path])
     with pytest.raises(UnsupportedError, match="--with: over 64 ranks plans are not simulated"):
-        plan_set.make(catalog.load("star", {"gpus": "65"}), "allreduce", K, 4 * K, others=[path])
+        plan_set.make(machine("star gpus=65"), "allreduce", K, 4 * K, others=[path])
 
 
 def test_an_all_to_all_takes_one_too(tmp_path: Path) -> None:

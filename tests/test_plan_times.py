@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from command_line import script
+from graphs import named
 
 from forestcoll import plans
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, usage
 from forestcoll.program import Collective
 from forestcoll.program.targets import RCCL
 from forestcoll.solver import baselines
-from forestcoll.topology import catalog
 
 times = script("times")
 
@@ -97,7 +96,7 @@ def test_the_plans_that_are_stored_have_a_row_each(tmp_path: Path) -> None:
 
 def test_rings_below_the_optimum_count_by_the_optimum() -> None:
     """All that its own links allow is far less than what the best trees have."""
-    graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": 2}))
+    graph = named("dgx-a100 boxes=2")
     forest = baselines.forests("rings", graph, Collective.ALLGATHER)[0]
     best = times.best_of(forest)
     assert (forest.plain_algbw, best) == (Fraction(640, 3), float(Fraction(1040, 3)))

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from command_line import Run
+from graphs import machine
 
 import forestcoll
 from forestcoll.common.errors import ForestCollError
@@ -31,7 +32,7 @@ GIVEN = {
     "forestcoll": forestcoll,
     "Path": Path,
     "nan": float("nan"),
-    "RING": forestcoll.load_topology("ring", {"gpus": 4}),
+    "RING": machine("ring gpus=4"),
     "PLAN": forestcoll.read_plan(ROOT / "schedules/dgx-a100-1/allreduce.mscclpp.json"),
 }
 

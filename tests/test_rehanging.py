@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import Run, fine
-from graphs import able, build, dgx_a100, named
+from graphs import able, build, dgx_a100, machine, named
 from irregular_fabrics import families, small
 from random_graphs import CHECKER, needs_stranger, stranger, validate
 
@@ -421,7 +421,7 @@ def test_the_bound_of_a_forest_is_that_of_its_collective() -> None:
 
 def test_sends_that_share_links_in_switches_bound_nothing() -> None:
     """The NVSwitch copies: a star loads the root's link once, and height 1 is possible."""
-    graph = CapacityGraph.from_topology(catalog.load("dgx-h100", {}))
+    graph = named("dgx-h100")
     forest = multicast.forest(graph, Collective.ALLGATHER, None, "")
     assert forest is not None
     assert forest_bound(forest) == forest.height == 1
@@ -507,7 +507,7 @@ def test_an_optimum_of_too_many_trees_is_not_waited_for(
 def test_many_trees_over_links_cut_down_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A NIC that only receives: hundreds of trees a root, unless less is enough or all is asked."""
     monkeypatch.setattr(import_module("forestcoll.solver.solve"), "LARGE", 32)
-    topology = edit(catalog.load("dgx-a100", {"boxes": 10}), ["box1/gpu0->fabric"])
+    topology = machine("dgx-a100 boxes=10 -box1/gpu0->fabric")
     made, exact = (
         synthesize(topology, "allgather", formats="forest", exact=exact) for exact in (False, True)
     )

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from command_line import draw
-from graphs import build
+from graphs import build, machine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from forestcoll.compile.verdict import bound_line
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Bound
-from forestcoll.topology import catalog
 from forestcoll.ui.report import runs, synthesis, words
 from forestcoll.ui.report.facts import as_json, grid, line
 
@@ -207,7 +206,7 @@ def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
 
 def test_plans_say_what_they_take() -> None:
     """Thread blocks, those that move data, scratch, and how the halves of an allreduce meet."""
-    made = synthesize(catalog.load("dgx-a100", {"boxes": "2"}), "allreduce")
+    made = synthesize(machine("dgx-a100 boxes=2"), "allreduce")
     text = draw(synthesis.schedule(made, {}, {}))
     assert "reduce and broadcast overlap, slice by slice" in text
     needs = made.needs["mscclpp-json"]
@@ -216,7 +215,7 @@ def test_plans_say_what_they_take() -> None:
     words_ += f", {needs.instances} instances" if needs.instances > 1 else ""
     words_ += f", scratch {float(needs.scratch):.2f} of the input"
     assert f"{words_}; in place" in text
-    one_box = synthesize(catalog.load("dgx-a100"), "allgather", formats=("mscclpp-json",))
+    one_box = synthesize(machine("dgx-a100"), "allgather", formats=("mscclpp-json",))
     several = one_box.needs["mscclpp-json"].instances
     assert several > 1
     assert f", {several} instances" in draw(synthesis.schedule(one_box, {}, {}))

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from graphs import machine, named
 
 from forestcoll import solver
 from forestcoll.common.clock import Clock
@@ -19,7 +20,6 @@ from forestcoll.compile.request import Request
 from forestcoll.compile.rivals import Judged
 from forestcoll.compile.search import FAR, GAIN, STARTS
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.program.targets import RCCL, TARGETS
@@ -54,7 +54,7 @@ def told(made: Any) -> tuple[str, ...]:
 
 def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
     """Trees of three hops are as good a forest as a chain of seven, and fill sooner."""
-    topology = catalog.load("dgx-h100")
+    topology = machine("dgx-h100")
     made = synthesize(topology, "broadcast", target="mscclpp")
     chain = synthesize(topology, "broadcast", target="mscclpp", trees=1)
     assert made.forest.plain_algbw == chain.forest.plain_algbw == 450
@@ -69,21 +69,21 @@ def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
 
 @pytest.mark.parametrize("wish", [{"exact": True}, {"trees": 1}, {"min_percent": 100}])
 def test_wishes_mean_what_they_say(wish: Mapping[str, Any]) -> None:
-    made = synthesize(catalog.load("dgx-a100"), "broadcast", target="mscclpp", **wish)
+    made = synthesize(machine("dgx-a100"), "broadcast", target="mscclpp", **wish)
     assert made.forest.height == 7
     assert not any("for speed" in note for note in made.notes)
 
 
 def allreduce_over_a_mesh(**wish: Any) -> Any:
     return synthesize(
-        catalog.load("torus-2d"), "allreduce", target="rccl", formats=("msccl-xml",), **wish
+        machine("torus-2d"), "allreduce", target="rccl", formats=("msccl-xml",), **wish
     )
 
 
 @pytest.mark.usefixtures("links_alone")
 def test_an_allreduce_over_a_mesh_takes_rings_where_hops_cost_little() -> None:
     """Trees of four hops fill and drain; four rings reach the optimum, and never wait."""
-    topology = catalog.load("torus-2d")
+    topology = machine("torus-2d")
     made, exact = allreduce_over_a_mesh(), allreduce_over_a_mesh(exact=True)
     assert (made.forest.height, exact.forest.height) == (15, 4)
     assert made.forest.bound == exact.forest.bound
@@ -102,7 +102,7 @@ def test_rings_of_many_hops_are_not_even_made(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rings_behind_a_switch_have_but_one_peer_to_sum() -> None:
     """Direct trees add up eleven parts with a limit on the peers of an operation: 84 %."""
-    topology = catalog.load("star", {"gpus": 12})
+    topology = machine("star gpus=12")
     made = synthesize(topology, "allreduce", target="mscclpp", formats=("mscclpp-json",))
     assert made.optimum.algbw == Fraction(300, 11)
     assert least(made, topology, 10**9) > 0.99 * 300 / 11
@@ -125,7 +125,7 @@ def judged_first(topology: Topology, collective: str) -> tuple[Problem, Judged]:
 
 def test_rings_are_asked_for_where_they_may_be_faster() -> None:
     """Through two boxes: the adapters of a box are used once, and a ring has 15 hops."""
-    problem, judged = judged_first(catalog.load("dgx-a100", {"boxes": 2}), "allgather")
+    problem, judged = judged_first(machine("dgx-a100 boxes=2"), "allgather")
     best = problem.optimum()
 
     def rings(share: float, collective: Collective = Collective.ALLGATHER) -> list[Start]:
@@ -174,7 +174,7 @@ def joined_triangles() -> Topology:
 
 def test_starts_are_in_the_order_of_what_links_and_hops_allow() -> None:
     """A start that may be no faster is no start; of equals the one of fewer trees comes first."""
-    topology = catalog.load("dgx-a100")
+    topology = machine("dgx-a100")
     problem, judged = judged_first(topology, "broadcast")
     best, links = problem.optimum(), problem.links
     front = Front(problem.graph, problem.collective, problem.root, best)
@@ -207,7 +207,7 @@ def test_no_plan_is_faster_than_its_bound(name: str, collective: str) -> None:
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
     """13 trees a root reach the optimum of the links; 46 in all, of uneven weights, do better."""
     made = synthesize(
-        catalog.load("mi250", {"boxes": 2}),
+        machine("mi250 boxes=2"),
         "reduce-scatter",
         target="mscclpp",
         ranks=["box*/gpu[0-7]"],
@@ -252,11 +252,11 @@ def chooser(
     monkeypatch.setattr(rivals, "improve", improve)
     turns = iter(range(1000))
     monkeypatch.setattr(rivals, "shares", lambda _: next(turns))  # all the same here
-    graph = CapacityGraph.from_topology(catalog.load("ring", {"gpus": 5}))
+    graph = named("ring gpus=5")
     collective = Collective.BROADCAST
     best = solver.optimum(graph, collective, 0)
     targets: Any = {"mscclpp-json": TARGETS["mscclpp"]}
-    topology = catalog.load("ring", {"gpus": 5})
+    topology = machine("ring gpus=5")
     problem = Problem(graph, collective, 0, "ring", topology)
     return Chooser(problem, targets, Request(), best, Clock())
 
@@ -312,7 +312,7 @@ def test_more_thread_blocks_have_to_gain_more(
 
 def test_the_same_trees_twice_are_no_other_start() -> None:
     """On a full mesh each other rank is a child of the root, in one tree or in seven alike."""
-    graph = CapacityGraph.from_topology(catalog.load("mi300x"))
+    graph = named("mi300x")
     one, *others = (
         rivals.shares(solver.solve(graph, Collective.REDUCE, 0, k)) for k in (7, 14, 28, 1)
     )

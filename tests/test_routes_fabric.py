@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import machine
 
 from forestcoll.common.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.compile.problem import Problem
@@ -511,7 +512,7 @@ def test_what_no_other_path_mends_is_said() -> None:
 
 
 def test_what_cannot_be_routed_is_said() -> None:
-    ring = load("ring", {"gpus": "4"})
+    ring = machine("ring gpus=4")
     with pytest.raises(UnsupportedError, match="no switch outside of boxes"):
         Fabric(ring, ring)
     for more, said in (({"planes": "300"}, "300 planes"), ({"spines": "60000"}, "60,003 switches")):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from command_line import Run, fine
 from edits import Row, cases, places_of, rows_of
+from graphs import machine, named
 from notation import parse
 from programs import lines
 from stored_schedules import SCHEDULES, forest_and_plans
@@ -28,7 +29,7 @@ from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL
 from forestcoll.schedule import forest_file
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver import baselines
-from forestcoll.topology import Link, Node, Topology, catalog, dumps_topology, loads_topology
+from forestcoll.topology import Link, Node, Topology, dumps_topology, loads_topology
 from forestcoll.verify import simulate
 from forestcoll.verify.simulate import Options
 
@@ -197,7 +198,7 @@ def test_the_rule_of_a_link_stands_in_the_file() -> None:
 def test_messages_queue_at_what_leaves_a_box() -> None:
     from forestcoll.verify.simulate.fabric import rule_of
 
-    graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "2"}))
+    graph = named("dgx-a100 boxes=2")
     rules = {}
     for tail, head in graph.ends:
         rules[graph.names[tail], graph.names[head]] = rule_of(graph, tail, head)
@@ -209,7 +210,7 @@ def test_messages_queue_at_what_leaves_a_box() -> None:
 
 
 def test_between_boxes_a_proxy_sends() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     _, programs = forest_and_plans("dgx-a100-2", "allgather")
     for program in programs.values():
         timing = simulate.run(program, topology, SIZE, timeline=True)
@@ -232,7 +233,7 @@ def test_more_flags_take_longer() -> None:
 
 
 def test_packets_wait_for_all_that_wrote_them() -> None:
-    topology = catalog.load("dgx-a100")
+    topology = machine("dgx-a100")
     forest, _ = forest_and_plans("dgx-a100-1", "allreduce")
     program = lower(forest, MSCCLPP, protocol="LL")
     size = 1 << 20
@@ -244,7 +245,7 @@ def test_packets_wait_for_all_that_wrote_them() -> None:
 
 
 def test_nvls_reaches_what_the_switch_can_give() -> None:
-    topology = catalog.load("dgx-h100")
+    topology = machine("dgx-h100")
     forest = synthesize(topology, "allreduce", formats=["forest"]).forest
     program = lower_nvls(forest, MSCCLPP)
     found = simulate.run(program, topology, 1 << 30, rule="fair", options=Options(latency=0.0))
@@ -253,7 +254,7 @@ def test_nvls_reaches_what_the_switch_can_give() -> None:
 
 @pytest.mark.parametrize("target", [MSCCL, RCCL, MSCCLPP], ids=lambda t: t.name)
 def test_deterministic_and_no_faster_than_the_links(target: object) -> None:
-    topology = catalog.load("torus-2d", {"x": "3", "y": "3"})
+    topology = machine("torus-2d x=3 y=3")
     for collective in BY_TREES:
         forest = synthesize(topology, collective, formats=["forest"], trees=1).forest
         program = lower(forest, target)  # type: ignore[arg-type]
@@ -269,7 +270,7 @@ def test_deterministic_and_no_faster_than_the_links(target: object) -> None:
 
 
 def test_more_slices_come_nearer_to_the_links() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    topology = machine("dgx-a100 boxes=2")
     forest = synthesize(topology, "allreduce", formats=["forest"]).forest
     times = [
         simulate.run_forest(forest, SIZE, rule="fair", pieces=pieces).time

@@ -7,13 +7,12 @@ from fractions import Fraction
 import pytest
 from artefacts import Artefacts
 from command_line import as_json
-from graphs import named
+from graphs import machine, named
 
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.study import predict
-from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.report import words
 from forestcoll.verify import simulate
@@ -38,7 +37,7 @@ def test_a_chain_fills_while_its_last_link_waits(pieces: int) -> None:
 
 
 def test_the_band_is_what_both_rules_give() -> None:
-    topology = catalog.load("dgx-a100")
+    topology = machine("dgx-a100")
     made = synthesize(topology, "allreduce", target="rccl")
     for form, program in made.programs.items():
         band = made.bands[form]
@@ -81,12 +80,12 @@ def test_verify_and_time_say_what_synthesize_said(
 
 
 def test_nothing_is_simulated_for_many_ranks() -> None:
-    made = synthesize(catalog.load("dgx-a100", {"boxes": 9}), "allgather", formats="forest")
+    made = synthesize(machine("dgx-a100 boxes=9"), "allgather", formats="forest")
     assert made.bands == {}
 
 
 def test_predictions_are_simulated() -> None:
-    topology = catalog.load("dgx-a100")
+    topology = machine("dgx-a100")
     made = synthesize(topology, "allgather", target="rccl")
     program = made.programs["msccl-xml"]
     found = predict.by_topology(program, topology)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from graphs import machine, named
 from stored_schedules import stored
 
 from forestcoll.compile.search import SPREADING, search
@@ -29,7 +30,7 @@ RULES: tuple[simulate.Rule, ...] = ("fair", "fifo")
 def test_a_cube_mesh_gathers_few_and_many_bytes_as_fast_as_a_search_finds() -> None:
     """SCCL's search (Cai et al., PPoPP 2021) takes longer for 1.48 and 7.5 us."""
     before = time.process_time()
-    forest = synthesize(catalog.load("dgx1-v100"), "allgather", formats="forest").forest
+    forest = synthesize(machine("dgx1-v100"), "allgather", formats="forest").forest
     hop = Options(latency=0.7)
     for rule in RULES:
         few = simulate.run_forest(forest, 10_000, rule=rule, options=hop)
@@ -42,7 +43,7 @@ def test_a_cube_mesh_gathers_few_and_many_bytes_as_fast_as_a_search_finds() -> N
 
 
 def test_a_torus_keeps_its_links_busy_with_64_pieces() -> None:
-    topology = catalog.load("torus-3d", {"x": 3, "y": 3, "z": 3})
+    topology = machine("torus-3d x=3 y=3 z=3")
     forest = synthesize(topology, "allgather", formats="forest").forest
     assert forest.algbw == Fraction(4050, 13)
     for rule in RULES:
@@ -51,13 +52,13 @@ def test_a_torus_keeps_its_links_busy_with_64_pieces() -> None:
 
 def test_a_rank_sends_all_trees_at_once_where_that_is_faster() -> None:
     """One tree a root of 16 dies: what comes first keeps what is handed on waiting, in order."""
-    forest = synthesize(catalog.load("mi250"), "allgather", trees=1, formats="forest").forest
+    forest = synthesize(machine("mi250"), "allgather", trees=1, formats="forest").forest
     fair, fifo = (simulate.run_forest(forest, 10**9, rule=rule).algbw for rule in RULES)
     assert fair > 1.1 * fifo
     links = {(forest.graph.tail[e], forest.graph.head[e]) for e in range(len(forest.graph.tail))}
     assert straight_links(forest) <= links
-    assert not straight_links(synthesize(catalog.load("mi250"), "reduce", formats="forest").forest)
-    switched = synthesize(catalog.load("star"), "allgather", formats="forest").forest
+    assert not straight_links(synthesize(machine("mi250"), "reduce", formats="forest").forest)
+    switched = synthesize(machine("star"), "allgather", formats="forest").forest
     assert not straight_links(switched)
 
 
@@ -79,7 +80,7 @@ def test_a_piece_of_a_broadcast_waits_for_the_pieces_of_sums_that_lie_in_it(seed
 
 def test_pieces_come_to_a_link_in_order_as_their_rank_has_them() -> None:
     """A rank's own pieces are there before what it relays, whatever tree they are of."""
-    graph = CapacityGraph.from_topology(catalog.load("ring", {"gpus": 3, "bandwidth": 100}))
+    graph = named("ring gpus=3 bandwidth=100")
     a, b, c = graph.ranks
     trees = (
         Tree(a, "broadcast", 1, ((a, b), (b, c))),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from graphs import machine
 from real_files import real
 
 import forestcoll
@@ -171,10 +172,10 @@ def test_a_slow_adapter_is_left_out_where_that_is_faster(
 
 def test_with_a_spine_other_rails_meet_and_on_rails_alone_they_do_not() -> None:
     out = ["box1/gpu3-{}", "box2/gpu5-{}"]
-    spine = forestcoll.load_topology("dgx-h100", {"boxes": 4})
+    spine = machine("dgx-h100 boxes=4")
     rails = rails_of(spine, [name.format("fabric") for name in out])
     assert (len(rails.channels), rails.common, rails.changes) == (7, 6, 2)
-    lone = forestcoll.load_topology("rail", {"boxes": 4, "spine": 0})
+    lone = machine("rail boxes=4 spine=0")
     rails = rails_of(lone, ["box1/gpu3-rail3", "box2/gpu5-rail5"])
     assert (len(rails.channels), rails.changes) == (6, 0)
 

@@ -49,7 +49,6 @@ from forestcoll.solver.compact.stars import pack_stars
 from forestcoll.solver.compact.units import choose_units, use_of
 from forestcoll.solver.routes.edges import edges_of_forest
 from forestcoll.study.degrade.failures import classes, list_failures
-from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit, parse_scale
 
 
@@ -389,7 +388,7 @@ def test_parts_of_several_kinds_go_round_on_their_own(row: str, tmp_path: Path) 
 
 def test_a_tree_that_one_generator_moves_is_no_image() -> None:
     """The boxes of the broken leaf go round: a tree from elsewhere enters all of them alike."""
-    bad = edit(machine("dgx-a100 boxes=7"), ["box0/gpu0-fabric", "box1/gpu1-fabric"], [])
+    bad = machine("dgx-a100 boxes=7 -box0/gpu0-fabric -box1/gpu1-fabric")
     forest = compact(CapacityGraph.from_topology(bad), name="a")
     number, tree = next(
         (i, t) for i, t in enumerate(forest.trees) if 1 < forest.images_of(t.root) < forest.images
@@ -409,7 +408,7 @@ def test_a_tree_that_one_generator_moves_is_no_image() -> None:
 
 def test_a_group_that_keeps_a_root_keeps_its_trees() -> None:
     """Else its images are trees of their own: too many in a forest, written out from a file."""
-    bad = CapacityGraph.from_topology(edit(machine("dgx-a100 boxes=3"), ["box0/gpu0-fabric"], []))
+    bad = named("dgx-a100 boxes=3 -box0/gpu0-fabric")
     forest = compact(bad, name="a")
     number, tree = next((i, t) for i, t in enumerate(forest.trees) if forest.images_of(t.root) == 1)
     box = [v for v in bad.ranks if bad.names[v].startswith("box1/")]
@@ -584,7 +583,7 @@ def test_what_no_scheme_reaches_is_left_to_the_solver() -> None:
     graph = named("mi250")  # one box: levels do not do, though it has a mirror
     assert find_structures(graph)
     assert solve_compact(graph, Collective.ALLGATHER) is None
-    topology = catalog.load("mi250")
+    topology = machine("mi250")
     result = synthesize(topology, "allgather", compact=True, formats=("forest",))
     assert result.forest.group is None
     assert result.forest.algbw == Fraction(2400, 7)
@@ -595,7 +594,7 @@ def test_all_trees_of_very_many_ranks_are_made_only_where_they_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("forestcoll.compile.choose.WHOLE", 15)
-    topology = catalog.load("mi250")
+    topology = machine("mi250")
     with pytest.raises(UnsupportedError, match=r"of these 16 GPUs was found, .* have 240 hops or"):
         synthesize(topology, "allgather", compact=True, formats=("forest",))
     whole = synthesize(topology, "allgather", compact=False, formats=("forest",))
@@ -713,7 +712,7 @@ def test_plans_are_lowered_from_all_images() -> None:
 
 @pytest.mark.parametrize(("collective", "phases"), [("allgather", 1), ("allreduce", 2)])
 def test_large_forests_are_compact_by_default(collective: str, phases: int) -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "257"})
+    topology = machine("dgx-a100 boxes=257")
     assert len(topology.gpus) > COMPACT_FROM
     made = synthesize(topology, collective, formats=("forest",))
     assert made.forest.group is not None

@@ -12,6 +12,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from artefacts import Artefacts
+from graphs import machine
 from torch_ranks import needs_gloo, plan_files, run_ranks
 
 from forestcoll import plans
@@ -26,7 +27,6 @@ from forestcoll.program.targets import MSCCL, MSCCLPP
 from forestcoll.schedule import certificate
 from forestcoll.solver import solve
 from forestcoll.topology import Topology, catalog
-from forestcoll.topology.edit import edit
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = needs_gloo
@@ -203,7 +203,7 @@ def most_of_a_rank(plan: Plan, count: int) -> float:
 
 def test_state_of_a_rank_of_16() -> None:
     """MI250 with a link between two dies out: one rank has a third, or all as much, or one none."""
-    topology = edit(catalog.load("mi250"), ["box0/gpu0-box0/gpu1"])
+    topology = machine("mi250 -box0/gpu0-box0/gpu1")
     most = []
     for shares in (None, ["*=1"], ["*=1", "box0/gpu0=0"]):
         asked = Problem.of(topology, "allreduce", shares=shares)

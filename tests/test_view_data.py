@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import machine
 
 from forestcoll import plans
 from forestcoll.program.tiles import tiles
 from forestcoll.schedule import forest_file
-from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.data import SCRIPTS, TICKS, collect, page
@@ -183,7 +183,7 @@ def test_rates_add_up_to_the_bytes() -> None:
 
 
 def test_a_topology_has_neither_loads_nor_time() -> None:
-    topology = catalog.load("rail", {"boxes": "2"})
+    topology = machine("rail boxes=2")
     data = unpack(collect(Subject(topology.name, "topology", topology), 1, ""))
     assert sorted(data["classes"]) == [["100"], ["450"], ["50"]]
     assert "trees" not in data

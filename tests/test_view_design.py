@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import test_view_page
-from graphs import named
+from graphs import machine, named
 from test_view_data import SCHEDULES, subject_of, unpack
 from test_view_page import PAGES, Show, best, processor_time
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule import forest_file
-from forestcoll.topology import catalog
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.data import collect
 from forestcoll.ui.view.layout import find_twins, lay_out
@@ -87,7 +86,7 @@ def test_the_page_numbers_hops_as_the_drawing(show: Show) -> None:
 
 
 def test_rails_boxes_and_gpus_stand_in_rank_order() -> None:
-    topology = catalog.load("rail", {"boxes": "4"})
+    topology = machine("rail boxes=4")
     graph = CapacityGraph.from_topology(topology)
     layout = lay_out(graph)
     across = sorted(range(graph.n), key=lambda v: layout.x[v])
@@ -277,7 +276,7 @@ def test_phases_and_twins_are_in_the_data() -> None:
     names = data["run"]["phases"]
     assert {names[k] for k in data["phase"]} == {"reduce", "broadcast"}
     assert "twin" not in data
-    topology = catalog.load("dgx-h100", {"boxes": "64"})
+    topology = machine("dgx-h100 boxes=64")
     data = unpack(collect(Subject(topology.name, "topology", topology), 1, ""))
     assert len(set(data["twin"].tolist())) == 10
     assert [box[0] for box in data["folded"]["boxes"]] == ["box0 and 63 alike"]
