@@ -126,30 +126,26 @@ class Spread:
         return Spread(weight, paths, depth)
 
 
+@dataclass(frozen=True, slots=True)
 class Interior:
     """The links inside one box, and how trees spread over them."""
 
-    def __init__(
-        self, graph: CapacityGraph, ranks: Sequence[int], links: Mapping[Link, int]
-    ) -> None:
-        self.ranks = ranks
-        among = set(ranks)
-        self._nodes = [*ranks, *sorted({v for ends in links for v in ends} - among)]
-        self._links = links
-        self._graph = graph
+    graph: CapacityGraph
+    ranks: Sequence[int]
+    links: Mapping[Link, int]
 
     def spread(self, starts: Mapping[int, int]) -> dict[int, list[Spread]] | None:
         """Per rank the trees that spread what starts there, the lowest first; None: no room.
 
         `starts`: per rank how many trees start there, those rooted at it and those that enter.
         """
-        return self._stars(starts) or self.hang(starts, self._links, 2)
+        return self._stars(starts) or self.hang(starts, self.links, 2)
 
     def _stars(self, starts: Mapping[int, int]) -> dict[int, list[Spread]] | None:
         """One hop to every other rank, over the links that have most room left."""
-        room, among = dict(self._links), set(self.ranks)
+        room, among = dict(self.links), set(self.ranks)
         over: dict[int, list[int]] = defaultdict(list)  # switches, for each rank
-        for t, h in self._links:
+        for t, h in self.links:
             if h not in among:
                 over[t].append(h)
         stars: dict[int, list[Spread]] = {}
@@ -189,12 +185,14 @@ class Interior:
         self, starts: Mapping[int, int], links: Mapping[Link, int], height: int
     ) -> dict[int, list[Spread]] | None:
         """Per rank trees of this height, the lowest first, as the search that hangs boxes finds."""
-        given = self._graph.restrict(self._nodes, links)
-        supply = [starts.get(v, 0) for v in self._nodes]
+        inside = {v for ends in self.links for v in ends}
+        nodes = [*self.ranks, *sorted(inside.difference(self.ranks))]
+        given = self.graph.restrict(nodes, links)
+        supply = [starts.get(v, 0) for v in nodes]
         if _kernel.violated(*given.wires, given.capacity, supply, range(len(self.ranks))):
             return None  # a cut says that none of any height are there
         units = [(v, 1) for v in self.ranks for _ in range(starts[v])]
-        box = [-1] * self._graph.n
+        box = [-1] * self.graph.n
         for number, v in enumerate(self.ranks):
             box[v] = number
         alone, free = [0] * len(self.ranks), [-1] * len(box)
