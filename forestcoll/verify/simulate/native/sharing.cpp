@@ -161,6 +161,7 @@ void Sharing::open(int number) {
 
 void Sharing::freeze(const Member& member, double rate, int limit) {
   Bundle& bundle = bundles_[member.bundle];
+  --unfrozen_;
   bundle.frozen = fillings_;
   bundle.next = rate;
   bundle.limit = limit;
@@ -241,7 +242,8 @@ void Sharing::fill() {
     if (bundle.cap < kUnlimited) levels_.push_back({bundle.cap / bundle.weight, ~open_[k]});
   }
   for (std::size_t place = levels_.size() / 2; place--;) sink(place);
-  while (!levels_.empty()) {
+  unfrozen_ = open_.size();
+  while (unfrozen_) {
     const auto [level, which] = levels_.front();
     if (which >= 0 && links_[which].open) {
       Link& link = links_[which];
@@ -263,7 +265,7 @@ void Sharing::fill() {
     }
     levels_.front() = levels_.back();
     levels_.pop_back();
-    if (!levels_.empty()) sink(0);
+    if (unfrozen_) sink(0);
   }
 }
 
