@@ -237,7 +237,7 @@ def published_ring(n: int) -> str:
 
 
 def test_many_ranks_are_compared_by_their_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.study.comparison.play.RANKS", 8)
+    monkeypatch.setattr("forestcoll.verify.simulate.MANY_RANKS", 8)
     topology = machine("rail boxes=3 gpus=3 rails=3")
     found = compare(topology, "allgather", sizes="1G", against=("ring", "hierarchical"))
     assert "more than 8 ranks: trees are compared alone, without plans" in found.notes

@@ -144,8 +144,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     path = file_of(tmp_path, "mscclpp-json", lower_nvls(trees, MSCCLPP), in_place=True)
     with pytest.raises(PlanError, match="switches copy or add; in a set's plans they do not"):
         plan_set.make("dgx-h100", "allreduce", K, 4 * K, others=[path])
-    with pytest.raises(UnsupportedError, match="--with: over 64 ranks plans are not simulated"):
-        plan_set.make(machine("star gpus=65"), "allreduce", K, 4 * K, others=[path])
+    with pytest.raises(UnsupportedError, match="--with: over 128 ranks plans are not simulated"):
+        plan_set.make(machine("star gpus=129"), "allreduce", K, 4 * K, others=[path])
 
 
 def test_an_all_to_all_takes_one_too(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ class _Maker:
             best = problem.optimum()
         chooser = Chooser(problem, {}, Request(budget=request.budget), best, self.clock)
         forests = self._forests(chooser, tuple(self.targets.values()))
-        if problem.collective.two_phases and len(problem.graph.ranks) <= simulate.RANKS:
+        if problem.collective.two_phases and len(problem.graph.ranks) <= simulate.MANY_RANKS:
             self.rounds = list(rounds_of(problem.name, problem.graph))
         in_switch = None if other is None else other.algbw
         return forests, best.bound.algbw, self._name_root(problem), in_switch
@@ -168,10 +168,10 @@ class _Maker:
         self, request: Request, collective: Collective, graph: CapacityGraph, root: int | None
     ) -> None:
         """Reads the plans that are to take part."""
-        if request.others and len(graph.ranks) > simulate.RANKS:
+        if request.others and len(graph.ranks) > simulate.MANY_RANKS:
             raise UnsupportedError(
-                f"--with: over {simulate.RANKS} ranks plans are not simulated, so none is known to "
-                "be faster"
+                f"--with: over {simulate.MANY_RANKS} ranks plans are not simulated, so none is "
+                "known to be faster"
             )
         told = collective, root
         with self.clock.stage("read"):
@@ -217,7 +217,7 @@ class _Maker:
                 same = exact.trees == trees and exact.exact
                 forests.append(chooser.forest("auto" if same else trees))
                 best = algbw
-        if len(problem.graph.ranks) <= simulate.RANKS:
+        if len(problem.graph.ranks) <= simulate.MANY_RANKS:
             with self.clock.stage("baselines"):
                 forests += forests_of_others(problem, chooser.best)
         with self.clock.stage("round"):

@@ -64,7 +64,8 @@ TRANSFERS = 100_000
 @dataclass
 class Plan:
     """Something that can be played. `forest`: whose ways its transfers take, or `where`: what else
-    it runs on than the topology; `label`: for people.
+    it runs on than the topology; `label`: for people. `every`: what it stands for takes every size;
+    it is played at the next one that it serves.
 
     Without a program it is the forest alone, or where there is none the loads of links: `rate` GB/s
     of algbw, after `latency` microseconds of the longest way. `proven`: whether its program is.
@@ -79,6 +80,7 @@ class Plan:
     latency: float = 0.0
     proven: bool = False
     where: Where | None = None
+    every: bool = False
 
     @property
     def in_switches(self) -> bool:
@@ -134,7 +136,10 @@ class Player:
             return [bare_timing(time, size, r, Collective.ALLTOALL, ranks) for r in self.rules]
         if plan.program is not None:
             where = plan.forest or plan.where or topology
-            return self.made.timings(plan.program, where, size, self.rules, topology, options)
+            step = Sizes.of(plan.program).multiple() if plan.every else 1
+            served = -(-size // step) * step
+            played = self.made.timings(plan.program, where, served, self.rules, topology, options)
+            return [replace(timing, size=size) for timing in played]
         assert plan.forest is not None
         edges = sum(len(tree.edges) for tree in plan.forest.trees)
         pieces = max(PIECES[0], min(PIECES[1], TRANSFERS // edges))
@@ -179,7 +184,7 @@ class Fixed(NamedTuple):
     def play(self, size: int, player: Player) -> Iterator[tuple[Plan, list[Timing]]]:
         """Those that serve the size."""
         for plan in self.plans:
-            fits = plan.program is None or fits_size(plan.program, size)
+            fits = plan.program is None or plan.every or fits_size(plan.program, size)
             if plan.low <= size <= plan.high and fits:
                 yield plan, player.timings(plan, size)
 
@@ -305,7 +310,7 @@ def of_baseline(
         return Fixed([Plan(f.name, None, f) for f in kept if id(f) in few])
     if baseline.in_switch:
         program = lower_nvls(kept[0], MSCCLPP)
-        return Fixed((Plan("mscclpp-json, NVLS", program, kept[0]),))
+        return Fixed((Plan("mscclpp-json, NVLS", program, kept[0], every=True),))
     targets = _targets(graph, player.topology.name).values()
     rounded = [forest for forest in round_forests(kept, targets) if forest not in kept]
     # their names say whose GPUs and library they are for

@@ -44,8 +44,6 @@ DEFAULT_RULES: tuple[Rule, ...] = ("fair", "fifo")
 DEFAULT_SIZES = "1K:4G"
 FACTOR = 4
 """Between one size and the next."""
-RANKS = 64
-"""Ranks up to which plans are made; above, trees are compared alone."""
 OLD = "old plan"
 COUNTED = "what has no plan is counted: bytes over the fullest link, and the longest way's latency"
 QUICKLY = (
@@ -107,8 +105,8 @@ def compare(
     and the old plan, made for `topology`, runs on it beside them. `signal`: microseconds that a
     message's announcement takes besides the links' latency; None: as everywhere (`simulate.HOP`).
     `quick`: plans of baselines only where links alone do not tell that another is faster. `seen`
-    gets what is known after each competitor and size, marked partial. Above RANKS ranks trees are
-    compared alone.
+    gets what is known after each competitor and size, marked partial. Above MANY_RANKS ranks trees
+    are compared alone.
 
     Raises ForestCollError where a file is wrong or for something else.
     """
@@ -160,12 +158,12 @@ class _Game:
             trees = "trees are compared alone, without plans"
             loads = "loads of links are compared, without plans"
             what = trees if self.collective.phases else loads
-            self.notes.append(f"more than {RANKS} ranks: {what}")
+            self.notes.append(f"more than {simulate.MANY_RANKS} ranks: {what}")
 
     @property
     def alone(self) -> bool:
         """Whether there are too many ranks for plans."""
-        return len(self.graph.ranks) > RANKS
+        return len(self.graph.ranks) > simulate.MANY_RANKS
 
     def add_ours(self, broken: bool) -> None:
         """Our plans for the machine; and, where it is broken, those for the sound one on it."""

@@ -26,6 +26,7 @@ when which bytes are read and written.
 from __future__ import annotations
 
 from forestcoll.verify.simulate.band import (
+    MANY_RANKS,
     RANKS,
     SIZE,
     Band,
@@ -62,6 +63,7 @@ __all__ = [
     "DEFAULTS",
     "HOP",
     "KINDS",
+    "MANY_RANKS",
     "MOST_BYTES",
     "PIECES",
     "RANKS",
