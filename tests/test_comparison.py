@@ -27,6 +27,7 @@ from forestcoll.study.comparison import competitors, outcome
 from forestcoll.study.comparison.outcome import Comparison
 from forestcoll.study.comparison.play import DEFAULT_RULES, compare, parse_sizes
 from forestcoll.topology import Topology
+from forestcoll.topology.edit import edit
 from forestcoll.ui.report import comparison as report
 from forestcoll.ui.report import facts
 from forestcoll.verify import simulate
@@ -244,6 +245,26 @@ def test_many_ranks_are_compared_by_their_trees_alone(monkeypatch: pytest.Monkey
     best, ring = (at(found, name, 2**30, "fair") for name in ("forestcoll", "ring"))
     assert best.plan == "trees alone"
     assert best.time < ring.time
+
+
+def test_plans_are_played_above_the_ranks_of_searches() -> None:
+    topology = machine("star gpus=66")
+    assert len(topology.gpus) > simulate.RANKS
+    found = compare(topology, "allreduce", sizes="64K", against=("double-tree",), quick=True)
+    for rule in DEFAULT_RULES:
+        best, theirs = (at(found, name, 1 << 16, rule) for name in ("forestcoll", "double-tree"))
+        assert "LL" in best.plan
+        assert best.time < theirs.time
+
+
+def test_switches_add_for_a_library_at_every_size() -> None:
+    """Seven GPUs: the plan serves multiples of seven, so the next one is played."""
+    topology = edit(machine("dgx-h100"), ["box0/gpu0"])
+    found = compare(topology, "allreduce", sizes="8M,7M", against=("in-switch",), quick=True)
+    for rule in DEFAULT_RULES:
+        less, more = (at(found, "in-switch", size << 20, rule) for size in (7, 8))
+        assert more.plan == "mscclpp-json, NVLS"
+        assert more.time == pytest.approx(less.time * 8 / 7, rel=0.1)
 
 
 def test_sizes() -> None:
