@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forestcoll.common.clock import Clock
+from forestcoll.common.input_limits import Limit
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.candidates import Made, drop_equals
@@ -294,9 +295,24 @@ def test_a_set_keeps_budgets() -> None:
 def test_what_rccl_cannot_hold_is_written_for_msccl(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there are too many ranks for rings and other baselines to take part."""
     monkeypatch.setattr("forestcoll.verify.simulate.MANY_RANKS", 64)
-    the_set = made("star gpus=66", "allgather", 1 << 20, 1 << 21, formats=("msccl-xml",))
+    the_set = plan_set.make(
+        machine("star gpus=66"), "allgather", 1 << 20, 1 << 21, formats=("msccl-xml",)
+    )
     assert the_set.plans[0].target.name == "msccl"
     assert any("the MSCCL XML is for msccl only" in note for note in the_set.notes)
+
+
+def test_what_is_too_large_for_the_proof_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are more ranks than reports are for: 64, and four here."""
+    monkeypatch.setattr("forestcoll.verify.simulate.RANKS", 4)
+    monkeypatch.setattr("forestcoll.verify.check.LOCATIONS", Limit(400, "LOCATIONS"))
+    the_set = plan_set.make(machine("dgx-a100"), "allreduce", 1 << 20, 1 << 26)
+    held = [
+        sum(rank.input_chunks + rank.output_chunks + rank.scratch_chunks for rank in program.ranks)
+        for plans in the_set.plans
+        for program in (entry.program for entry in plans.entries)
+    ]
+    assert max(held) <= 400
 
 
 # -------------------------------------------------------------------------------------- check

@@ -29,6 +29,10 @@ MOST_RACES = 1000
 """Races of a mode that are told: the rest is more of the same."""
 
 
+LAUNCHES, ROUNDS = 2, 2
+"""Of a program, and of each pipeline of it, that are followed at least."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """What was proven of a program, in figures.
@@ -54,8 +58,8 @@ class Verified:
 def verify(
     program: Program,
     *,
-    launches: int = 2,
-    rounds: int = 2,
+    launches: int = LAUNCHES,
+    rounds: int = ROUNDS,
     queue: int | None = None,
     target: Target | None = None,
 ) -> Verified:
@@ -88,8 +92,8 @@ def verify(
 def examine(
     program: Program,
     *,
-    launches: int = 2,
-    rounds: int = 2,
+    launches: int = LAUNCHES,
+    rounds: int = ROUNDS,
     queue: int | None = None,
     target: Target | None = None,
     finest: bool = False,
@@ -106,9 +110,7 @@ def examine(
             raise ValueError(f"{name} must be at least 1, not {value}")
     sizes = check(program)
     check_halves(program)
-    launches = 1 if program.style == "fifo" else launches
-    if program.double_scratch:  # the first that uses a half again is the third
-        launches = max(launches, 3)
+    launches = _launches(program, launches)
     grain, instructions = scale_of(program, sizes, rounds=rounds, launches=launches)
     if not wired:
         check_wiring(program)
@@ -150,6 +152,17 @@ def examine(
 
 def _claims(program: Program, in_place: bool) -> bool:
     return program.in_place if in_place else program.out_of_place
+
+
+def _launches(program: Program, launches: int) -> int:
+    if program.style == "fifo":
+        return 1
+    return max(launches, 3) if program.double_scratch else launches  # a half again: the third
+
+
+def check_scale(program: Program) -> None:
+    """UnsupportedError where the program is larger than `verify` handles."""
+    scale_of(program, check(program), rounds=ROUNDS, launches=_launches(program, LAUNCHES))
 
 
 def scale_of(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from forestcoll.common.errors import PlanError
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.plan_set.candidates import Made
 from forestcoll.compile.plan_set.estimate import Line
 from forestcoll.compile.plan_set.others import Other
@@ -28,6 +28,7 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.routes import routes
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import simulate
+from forestcoll.verify.check import check_scale
 from forestcoll.verify.simulate import BOTH, DEFAULTS, Options, Rule, Timing, Where
 
 if TYPE_CHECKING:
@@ -110,8 +111,10 @@ class Contest:
         try:
             with self._clock.stage("lower"):
                 program, note = self._lower(self.candidates[i], tuned)
+            if program.n > simulate.RANKS:
+                check_scale(program)
             self.notes[i] = note or self.notes.get(i, "")
-        except PlanError as error:
+        except (PlanError, UnsupportedError) as error:
             self.refused = self.refused or str(error)
             return None
         finally:
