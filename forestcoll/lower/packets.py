@@ -108,24 +108,32 @@ Jobs = list[dict[int, list[Job]]]
 
 @dataclass(slots=True)
 class _Block:
-    """A thread block in the making; `most`: steps that it takes, were all barriers needed."""
+    """A thread block in the making.
+
+    `least`, `most`: steps that it takes, were the last barriers not needed, and were all needed.
+    """
 
     target: Target
     jobs: list[Job] = field(default_factory=list)
     ends: set[End] = field(default_factory=set)
+    least: int = 0
     most: int = 0
 
     def take(self, more: Sequence[Job]) -> bool:
         """Takes the jobs as well, if there is room for them."""
-        steps = most = self.most + sum(len(job.steps) + job.fixed for job in more)
-        if steps > self.target.steps:
-            steps = len(_in_order([*self.jobs, *more]))
-        if steps > self.target.steps:
+        room = self.target.steps - sum(len(job.steps) for job in more)
+        if self.least > room:  # no barrier goes when jobs come
+            return False
+        least, most = self.least, self.most + sum(job.fixed for job in more)
+        if most > room:
+            least = len(_in_order([*self.jobs, *more])) - self.target.steps + room
+        if least > room:
+            self.least = len(_in_order(self.jobs))
             return False
         if not self.reach({(job.kind, peer) for job in more for peer in job.peers}):
             return False
         self.jobs += more
-        self.most = most
+        self.least, self.most = (steps + self.target.steps - room for steps in (least, most))
         return True
 
     def reach(self, more: Iterable[End]) -> bool:
