@@ -189,16 +189,16 @@ BUDGETS: dict[str, int] = {
     "common": 4_028,  # 27: a text put together once, from pieces; 32: 5 for its end, of four rooms
     "program": 11_832,  # 30: 740 tiles; 31: 935 grids of ranks, sizes; 32: 87 steps when asked for
     "topology": 57_056,  # 32: 2,408 for alike nodes
-    "graph": 77_150,  # 30; 32: 889 for routes; transfers, out of lower, where 2,536 went
-    "schedule": 18_687,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 27: 98
-    "solver": 100_388,  # 30: 153 for shares; 31: rates, groups apart; 32: 8,780 routes; 27: 1,835
+    "graph": 77_137,  # 30; 32: 889 for routes; transfers, out of lower, where 2,536 went
+    "schedule": 18_683,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 27: 98
+    "solver": 99_102,  # 30: 153 for shares; 31: rates, groups apart; 32: 8,780 routes; 27: 1,835
     "verify": 64_349,  # 476: rates by what changed; 32: 2,249 routes; 624 out of lower
     "plans": 37_964,  # 30
     "lower": 23_361,  # ways of routes by turns at neighbours, slices, counts over columns; 30
     "compile": 38_357,  # 30: 177 epilogues, shares of sums; 31: shared plans, 84 long loops
     "study": 33_388,  # 32: 1,320 for routes, 375 for planes; 31: layouts, 1,752 their sets
     "execute": 119_822,  # 29: UCX over TCP; 30: operators, types in torch; 32: 2,735; 31: layouts
-    "ui": 100_328,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,120 for routes
+    "ui": 100_324,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,120 for routes
     ".": 400,
 }
 """Tokens that each folder of the package may have, all loose modules together as `.`.
