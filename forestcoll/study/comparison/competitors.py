@@ -138,8 +138,11 @@ class Player:
             where = plan.forest or plan.where or topology
             step = Sizes.of(plan.program).multiple() if plan.every else 1
             served = -(-size // step) * step
-            played = self.made.timings(plan.program, where, served, self.rules, topology, options)
-            return [replace(timing, size=size) for timing in played]
+            timings = self.made.timings(plan.program, where, served, self.rules, topology, options)
+            share = size / served
+            return [
+                replace(t, size=size, algbw=t.algbw * share, busbw=t.busbw * share) for t in timings
+            ]
         assert plan.forest is not None
         edges = sum(len(tree.edges) for tree in plan.forest.trees)
         pieces = max(PIECES[0], min(PIECES[1], TRANSFERS // edges))
