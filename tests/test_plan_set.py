@@ -303,8 +303,6 @@ def test_what_rccl_cannot_hold_is_written_for_msccl(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_too_large_for_the_proof_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are more ranks than reports are for: 64, and four here."""
-    monkeypatch.setattr("forestcoll.verify.simulate.RANKS", 4)
     monkeypatch.setattr("forestcoll.verify.check.LOCATIONS", Limit(400, "LOCATIONS"))
     the_set = plan_set.make(machine("dgx-a100"), "allreduce", 1 << 20, 1 << 26)
     held = [

@@ -110,7 +110,7 @@ Jobs = list[dict[int, list[Job]]]
 class _Block:
     """A thread block in the making.
 
-    `least`, `most`: steps that it takes, were the last barriers not needed, and were all needed.
+    `least`, `most`: steps that it takes at least, and were a barrier needed for every fixed job.
     """
 
     target: Target
@@ -121,19 +121,19 @@ class _Block:
 
     def take(self, more: Sequence[Job]) -> bool:
         """Takes the jobs as well, if there is room for them."""
-        room = self.target.steps - sum(len(job.steps) for job in more)
-        if self.least > room:  # no barrier goes when jobs come
+        added, room = sum(len(job.steps) for job in more), self.target.steps
+        least, most = self.least + added, self.most + added + sum(job.fixed for job in more)
+        if least > room:  # no barrier goes when jobs come
             return False
-        least, most = self.least, self.most + sum(job.fixed for job in more)
         if most > room:
-            least = len(_in_order([*self.jobs, *more])) - self.target.steps + room
+            least = len(_in_order([*self.jobs, *more]))
         if least > room:
             self.least = len(_in_order(self.jobs))
             return False
         if not self.reach({(job.kind, peer) for job in more for peer in job.peers}):
             return False
         self.jobs += more
-        self.least, self.most = (steps + self.target.steps - room for steps in (least, most))
+        self.least, self.most = least, most
         return True
 
     def reach(self, more: Iterable[End]) -> bool:

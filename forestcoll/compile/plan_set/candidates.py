@@ -241,8 +241,8 @@ def best_program(
     def lower_in(parts: int, scheduled: bool) -> Program:
         own = *key, steps, parts, scheduled
         if own not in programs:
-            how = lower(source, target, instances=parts, protocol=steps, scheduled=scheduled)
-            programs[own] = how, ""
+            program = lower(source, target, instances=parts, protocol=steps, scheduled=scheduled)
+            programs[own] = program, ""
         return in_protocol(programs[own][0], protocol)
 
     if times > 1 and candidate.kind != KINDS[-1]:

@@ -111,8 +111,7 @@ class Contest:
         try:
             with self._clock.stage("lower"):
                 program, note = self._lower(self.candidates[i], tuned)
-            if program.n > simulate.RANKS:
-                check_scale(program)
+            check_scale(program)
             self.notes[i] = note or self.notes.get(i, "")
         except (PlanError, UnsupportedError) as error:
             self.refused = self.refused or str(error)
@@ -248,11 +247,10 @@ class Contest:
     def _groups(self, size: int) -> list[list[int]]:
         """Those that are looked at one after the other: for many bytes those first that a search
         makes fast, and then, if links allow, the others."""
-        order = self._in_order(size)
-        if size < MANY:
-            return [order]
-        others = [i for i in order if self._search_above(i) == NEVER]
-        return [[i for i in order if i not in others], others]
+        groups: list[list[int]] = [[], []]
+        for i in self._in_order(size):
+            groups[size >= MANY and self._search_above(i) == NEVER].append(i)
+        return groups
 
     def _in_order(self, size: int) -> list[int]:
         """By the estimate; of long calls by all bytes, and what is played quickly first."""
@@ -400,7 +398,7 @@ def ends_of(
 ) -> Ends | None:
     """At the least and the most bytes that a plan of a set serves, MANY at most.
 
-    None of more ranks than reports have simulated figures of.
+    None of more ranks than sets have simulated figures of.
     """
     if program.n > simulate.MANY_RANKS:
         return None

@@ -101,7 +101,7 @@ class Sharing {
   std::vector<Link> links_;
   std::vector<int> near_links_, open_, touched_;
   std::uint32_t settles_ = 0, fillings_ = 0;
-  std::size_t unfrozen_ = 0;  // bundles that are open
+  std::size_t unfrozen_ = 0;  // open bundles that the filling has not frozen yet
   bool capped_ = false;  // some bundle is
   struct Level {  // bytes a microsecond and weight at which a link is full, or ~bundle at its cap
     double level;
