@@ -8,7 +8,6 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from fractions import Fraction
 from types import FrameType
 
 import networkx as nx
@@ -23,8 +22,7 @@ from forestcoll.solver.task import Task, analyse
 
 Packed = tuple[int, list[tuple[int, int, list[int]]]]
 Flat = tuple[int, tuple[int, ...], tuple[int, ...], list[int]]
-SMALL = [seed for seed in range(60) if random_graph(seed).n <= 11]
-BALANCED = [seed for seed in range(200) if is_balanced(random_graph(seed))]
+BALANCED = [seed for seed in range(70) if is_balanced(random_graph(seed))]
 
 
 def flat(graph: CapacityGraph) -> Flat:
@@ -54,50 +52,7 @@ def boxes(graph: CapacityGraph) -> list[int]:
     return [int(name[3]) if name.startswith("box") else -1 for name in graph.names]
 
 
-def as_networkx(links: Flat) -> nx.DiGraph[int]:
-    network: nx.DiGraph[int] = nx.DiGraph()
-    network.add_nodes_from(range(links[0]))
-    for u, v, c in zip(*links[1:], strict=True):
-        network.add_edge(u, v, capacity=c)
-    return network
-
-
-@pytest.mark.parametrize("seed", SMALL)
-def test_best_ratio_is_the_least_over_all_sets(seed: int) -> None:
-    graph = random_graph(seed)
-    leaving, inside, nodes = _kernel.best_ratio(*flat(graph), graph.ranks, graph.parts, graph.ranks)
-    best = min(
-        Fraction(sum(c for u, v, c in arcs(graph) if u in s and v not in s), held)
-        for s in subsets(graph.n)
-        if 0 < (held := sum(v in s for v in graph.ranks)) < len(graph.ranks)
-    )
-    cut = set(nodes)
-    assert Fraction(leaving, inside) == best
-    assert leaving == sum(c for u, v, c in arcs(graph) if u in cut and v not in cut)
-    assert inside == sum(v in cut for v in graph.ranks)
-
-
-def arcs(graph: CapacityGraph) -> list[tuple[int, int, int]]:
-    return list(graph.arcs)
-
-
-def subsets(n: int) -> list[frozenset[int]]:
-    return [frozenset(s) for size in range(1, n) for s in itertools.combinations(range(n), size)]
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_least_flow_is_the_least_of_all_max_flows(seed: int) -> None:
-    graph = random_graph(seed)
-    source = graph.ranks[seed % len(graph.ranks)]
-    flow, nodes = _kernel.least_flow(*flat(graph), source, graph.ranks)
-    network = as_networkx(flat(graph))
-    expected = min(nx.maximum_flow_value(network, source, v) for v in graph.ranks if v != source)
-    assert flow == expected
-    assert source in nodes
-    assert flow == sum(c for u, v, c in arcs(graph) if u in nodes and v not in nodes)
-
-
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_violated_finds_a_cut_exactly_above_the_optimum(seed: int) -> None:
     graph = random_graph(seed)
     leaving, inside, _ = _kernel.best_ratio(*flat(graph), graph.ranks, graph.parts, graph.ranks)
@@ -110,7 +65,7 @@ def test_violated_finds_a_cut_exactly_above_the_optimum(seed: int) -> None:
     assert found is not None
     sink, nodes = found
     assert sink not in nodes
-    carried = sum(c * inside for u, v, c in arcs(graph) if u in nodes and v not in nodes)
+    carried = sum(c * inside for u, v, c in graph.arcs if u in nodes and v not in nodes)
     assert carried < sum(supply[v] + 1 for v in graph.ranks if v in nodes)
 
 
@@ -171,7 +126,7 @@ def check_packed(
     assert all(weight <= count[number] for number, weight in used.items())
 
 
-@pytest.mark.parametrize("seed", BALANCED[1::8])
+@pytest.mark.parametrize("seed", BALANCED[1::3])
 def test_trees_searched_for_are_lower_span_and_fit(seed: int) -> None:
     graph = random_graph(seed)
     logical, supply = without_relays(graph)
