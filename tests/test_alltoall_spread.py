@@ -31,7 +31,7 @@ def h100(boxes: int) -> Routes:
     return spread(solved(f"dgx-h100 boxes={boxes}"))
 
 
-@pytest.mark.parametrize(("boxes", "count"), [(2, 280), (4, 120)])
+@pytest.mark.parametrize(("boxes", "count"), [(2, 100), (4, 40)])
 def test_hundreds_of_matrices(boxes: int, count: int) -> None:
     """Never above the factor of the bound; on the average next to it."""
     found = h100(boxes)

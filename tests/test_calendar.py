@@ -26,8 +26,8 @@ SLICE = 2 * MIB
 """Of a message of MSCCL's protocol Simple."""
 STORED = sorted(
     path
-    for path in (ROOT / "schedules").glob("[dm][gi][x2]*[02]-[12]/*")
-    if path.name.endswith((".xml", "mscclpp.json"))
+    for plans_of in ("dgx-a100-2/*", "dgx1-v100-1/*", "mi250-1/all*")
+    for path in (ROOT / "schedules").glob(f"{plans_of}.ms*")
 )
 
 

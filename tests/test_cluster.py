@@ -286,10 +286,13 @@ def test_headers_of_ucx_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> N
 # --- real processes
 
 
-@pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(
-    ("name", "processes"),
-    [("ring_allreduce", 3), ("reading_allreduce", 2), ("packet_allreduce", 3)],
+    ("name", "processes", "wire"),
+    [
+        ("ring_allreduce", 3, "sockets"),
+        pytest.param("reading_allreduce", 2, "ucx", marks=over_ucx),
+        pytest.param("packet_allreduce", 3, "ucx", marks=over_ucx),
+    ],
 )
 def test_processes_run_a_plan_together(
     name: str, processes: int, wire: str, jobs: list[Job], tmp_path: Path
@@ -398,7 +401,7 @@ exec "$@"
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk of its own")
 @pytest.mark.parametrize(
     ("victim", "words"),
-    [(0, "--csv {full}/rows.csv"), (0, "--wire ucx"), (1, "--wire ucx")],
+    [(0, "--csv {full}/rows.csv"), (1, "--wire ucx")],
     ids=lambda value: str(value).split()[0],
 )
 def test_all_end_with_a_reason_when_the_disk_of_one_is_full(

@@ -92,7 +92,7 @@ def hits(pattern: tuple[str, ...], u: str, v: str) -> bool:
     return any(fnmatchcase(a, src) and fnmatchcase(b, dst) for a, b in pairs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(
     st.none() | PATTERNS,
     st.lists(

@@ -2,8 +2,8 @@
 
 All machines of the catalogue, up to 16 ranks: the plans that `synthesize` writes run, all elements
 checked, where it is hardest for them (queues of 1, short rounds), and have their forest's link
-loads; larger ones for some collectives. On three machines all targets' plans, on one of them every
-kind, run the usual way too, and are linted.
+loads: for every collective where fabrics differ in kind, for one elsewhere. On three machines all
+targets' plans, on one of them every kind, run the usual way too, and are linted.
 scripts/benchmarks/catalogue.py checks every kind on every machine.
 """
 
@@ -26,22 +26,15 @@ from forestcoll.program.targets import TARGETS
 from forestcoll.topology import catalog
 from forestcoll.verify import link_loads
 
-SMALL = 8  # ranks of machines with every collective
 EVERY = "dgx-h100"  # four of its GPUs: with every kind of plan
 SIMPLE = (
     "dgx1-v100",
     "ring",
 )  # five GPUs of a mesh, a ring of four: every target's for much data
-SOME = (Collective.ALLREDUCE, Collective.BROADCAST)
-FEW = {
-    "mi250": BY_TREES,  # stored, as are both of the next
-    "dgx-a100": BY_TREES,
-    "dgx-b200": (Collective.ALLGATHER,),  # dgx-h100's fabric, twice as fast
-    "torus-3d": (Collective.ALLGATHER,),
-    "fat-tree": (Collective.ALLGATHER,),
-    "multi-plane-clos": (Collective.ALLREDUCE,),
-    "dgx2-v100": (Collective.ALLGATHER,),  # a star of 8 has the others
-}
+ALL_OF = ("dgx-a100", "dgx1-v100", "ring gpus=5", "rail gpus=3 rails=3")
+"""With every collective: a switch, a mesh, and small ones without and with boxes; others with one
+that adds or one that does not, by turns."""
+BY_TURNS = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCE, Collective.BROADCAST)
 SIDES = {  # odd, and fewer GPUs than usual
     "star": "gpus=5",
     "hypercube": "dimension=2",
@@ -64,9 +57,9 @@ ALL = [
 SIZES = {text: len(machine(text).gpus) for text in ALL}
 CASES = [
     pytest.param(text, collective, id=f"{text.split()[0]}-{n}-{collective}")
-    for text, n in SIZES.items()
+    for turn, (text, n) in enumerate(SIZES.items())
     if n <= 16
-    for collective in FEW.get(text.split()[0], BY_TREES if n <= SMALL else SOME)
+    for collective in (BY_TREES if text in ALL_OF else [BY_TURNS[turn % len(BY_TURNS)]])
 ]
 
 

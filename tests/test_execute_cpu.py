@@ -92,10 +92,10 @@ def test_every_type_and_operation(dtype: str, op: str) -> None:
         assert run(GOOD[name], 3001, dtype=dtype, op=op).wrong == 0, name
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", OPS)
-def test_sums_of_many_ranks_stay_exact(dtype: str, op: str) -> None:
-    assert run(pg.ring_allreduce(40), 40 * 64, dtype=dtype, op=op).wrong == 0
+def test_sums_of_many_ranks_stay_exact() -> None:
+    ring = pg.ring_allreduce(40)
+    for dtype, op in itertools.product(DTYPES, OPS):
+        assert run(ring, 40 * 64, dtype=dtype, op=op).wrong == 0, (dtype, op)
 
 
 @pytest.mark.parametrize(("dtype", "ranks"), [("bfloat16", 300), ("float16", 300)])
@@ -393,7 +393,7 @@ def many_rings(n: int, rings: int) -> Program:
     return build_program(whole)
 
 
-@pytest.mark.parametrize(("n", "rings"), [(16, 128), (200, 1)])
+@pytest.mark.parametrize(("n", "rings"), [(8, 256), (100, 1)])
 def test_thousands_of_thread_blocks(n: int, rings: int) -> None:
     result = run(many_rings(n, rings), n * rings * 64, modes=["out-of-place"])
     assert result.wrong == 0

@@ -86,10 +86,10 @@ def _nothing_is_left() -> Iterator[None]:
 @pytest.mark.parametrize("name", GOOD)
 def test_right_programs_are_right_at_any_size_and_with_small_slots(name: str) -> None:
     fewest, ways = fewest_slots(name), ("slots", "slot_bytes", "slice_bytes")
-    cases: list[tuple[int, dict[str, Any]]] = [(size, {}) for size in (1, 44, 4096, 99_999)]
+    cases: list[tuple[int, dict[str, Any]]] = [(size, {}) for size in (1, 44, 99_999)]
     for values in ((fewest, 64, 8), (3, 64, None), (fewest, 4096, 8)):
         cases.append((5000, dict(zip(ways, values, strict=True))))
-    for size, how in cases:
+    for size, how in cases[[*GOOD].index(name) % 2 :: 2]:  # by turns; threads run all
         result = run(GOOD[name], size, ranks_as="processes", timeout=20, **how)
         assert (result.wrong, result.mismatches) == (0, ()), (size, how)
 
@@ -97,10 +97,9 @@ def test_right_programs_are_right_at_any_size_and_with_small_slots(name: str) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", OPS)
 def test_every_type_and_operation(dtype: str, op: str) -> None:
-    others = ("pushing_allreduce", "direct_reduce_scatter", "chain_reduce")
-    turn = (DTYPES.index(dtype) + OPS.index(op)) % len(others)
-    for name in ("ring_allreduce", others[turn]):
-        assert run(GOOD[name], 3001, dtype=dtype, op=op, ranks_as="processes").wrong == 0, name
+    plans = ("ring_allreduce", "pushing_allreduce", "direct_reduce_scatter", "chain_reduce")
+    name = plans[(DTYPES.index(dtype) + OPS.index(op)) % len(plans)]
+    assert run(GOOD[name], 3001, dtype=dtype, op=op, ranks_as="processes").wrong == 0
 
 
 def test_ranks_live_from_launch_to_launch() -> None:

@@ -93,9 +93,7 @@ def test_a_node_cut_off_from_its_box_is_a_box_of_its_own() -> None:
 
 @pytest.mark.usefixtures("no_exact_packing")
 @pytest.mark.parametrize("ways", ["both", "one"])
-@pytest.mark.parametrize(
-    ("name", "seed"), [*(("dgx-a100", seed) for seed in range(4)), ("dgx-h100", 0), ("dgx-h100", 1)]
-)
+@pytest.mark.parametrize(("name", "seed"), [("dgx-a100", 0), ("dgx-a100", 1), ("dgx-h100", 2)])
 def test_twelve_boxes_with_failed_links(name: str, ways: str, seed: int) -> None:
     rng = random.Random(seed)
     links = set()

@@ -83,7 +83,7 @@ BANDWIDTHS = st.fractions(min_value=Fraction(1, 1000), max_value=1000, max_denom
 
 
 @given(st.lists(BANDWIDTHS, min_size=1, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_scaling_never_loses_anything(bandwidths: list[Fraction]) -> None:
     graph = CapacityGraph.from_topology(chain(*bandwidths))
     count = len(bandwidths)

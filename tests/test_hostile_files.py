@@ -29,7 +29,8 @@ from forestcoll.common.escape import escape, file_name
 from forestcoll.ui.export import FORMATS
 from forestcoll.ui.report.notebook import html_table
 
-HOSTILE = NAMES | {
+HOSTILE = {
+    "text": "".join(NAMES.values()),
     "no XML": "\ufffe\uffff",
     "markup": "</title><script>alert(1)</script>&x;]]>",
     "quotes": '"\']; \\" }',

@@ -76,9 +76,9 @@ def every(costs: Costs, machine: CapacityGraph) -> Fraction | None:
 
 
 def test_nothing_is_better_on_small_fabrics() -> None:
-    """All placements of 20 random fabrics: at most two may be better than what is found."""
+    """All placements of 10 random fabrics: at most one may be better than what is found."""
     missed, tried, seed = [], 0, 0
-    while tried < 20:
+    while tried < 10:
         seed += 1
         rng = random.Random(seed)
         machine = random_graph(seed).plain
@@ -102,7 +102,7 @@ def test_nothing_is_better_on_small_fabrics() -> None:
             assert found.seconds is None or found.seconds > best
             missed.append((seed, found.seconds, best))
             print(f"seed {seed}: {found.seconds} found, {best} is the least")
-    assert len(missed) <= 2, missed
+    assert len(missed) <= 1, missed
 
 
 def test_an_mi250_gives_its_tensor_groups_150() -> None:

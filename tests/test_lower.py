@@ -22,7 +22,6 @@ from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, verify
 
 BOTH = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda t: t.name)
-ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 # -- right for every collective, shape and style ------------------------------------------------
 
@@ -79,16 +78,17 @@ def parameters(name: str) -> set[str]:
 
 FOUR = {"dgx-a100", "dgx1-v100"}  # four of the others are as two, or as these
 MACHINES = [
-    pytest.param(name, boxes, id=f"{name}-{boxes}")
-    for name in catalog.names()
+    (name, boxes, collective)
+    for turn, name in enumerate(catalog.names())
     for boxes in (0, 2, 4)
     if not boxes or ("boxes" in parameters(name) and name != "gb200-nvl72")
     if boxes < 4 or name in FOUR
+    for collective in {Collective.ALLREDUCE: 0, BY_TREES[(turn + boxes) % len(BY_TREES)]: 0}
 ]
+"""With an allreduce and, by turns, another collective."""
 
 
-@ALL
-@pytest.mark.parametrize(("name", "boxes"), MACHINES)
+@pytest.mark.parametrize(("name", "boxes", "collective"), MACHINES)
 def test_every_machine_fits_and_loads_its_links_as_the_forest(
     name: str, boxes: int, collective: Collective
 ) -> None:

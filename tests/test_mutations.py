@@ -1,4 +1,4 @@
-"""Some 500 random mutants, others each time; tests/mutations.py says what must hold of each.
+"""Hundreds of random mutants, others each time; tests/mutations.py says what must hold of each.
 
 FORESTCOLL_SEED=N does the same again.
 """
@@ -14,7 +14,7 @@ import edits
 import mutations
 import pytest
 
-COUNT = 72
+COUNT = 40
 
 
 @pytest.mark.parametrize("name", mutations.FORMATS)
@@ -23,7 +23,7 @@ def test_mutants(name: str, tmp_path: Path) -> None:
     print(f"seed {seed}")
     tally = mutations.try_many(name, range(seed, seed + COUNT), tmp_path)
     assert not tally.faults, f"FORESTCOLL_SEED={seed}:\n" + "\n".join(tally.faults)
-    assert tally.outcomes["refused"] > COUNT // 8  # so they really are spoilt
+    assert tally.outcomes["refused"] > COUNT // 10  # so they really are spoilt
 
 
 @pytest.mark.parametrize("name", mutations.FORMATS)

@@ -114,13 +114,12 @@ def test_the_cpu_engine_gives_the_bits_of_the_expressions(
 ) -> None:
     program = forest_and_plans("dgx1-v100-1", collective)[1][target]
     order = reduction_order(dataflow(program))
-    for size in (1 << 16, 48 * 1000 + 16):
-        found = wrong_bits(program, order, size, dtype, monkeypatch)
-        assert found
-        assert not any(found)
+    found = wrong_bits(program, order, 48 * 1000 + 16, dtype, monkeypatch)
+    assert found
+    assert not any(found)
     other = chain(range(program.n))
     spoilt = Order(tuple(each._replace(expression=other) for each in order.sums), "")
-    assert all(wrong_bits(program, spoilt, 1 << 16, dtype, monkeypatch))
+    assert all(wrong_bits(program, spoilt, 1 << 14, dtype, monkeypatch))
 
 
 PRESCRIBED = {

@@ -90,7 +90,7 @@ def contest_of(times: Sequence[Callable[[int], float]], until: Sequence[int] = (
     return contest
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(lines, min_size=1, max_size=6),
     st.integers(1, 10**6),
@@ -209,7 +209,7 @@ def test_no_lowest_trees_where_only_strangers_lead_on() -> None:
     ("name", "collective"),
     [
         ("star gpus=4", Collective.ALLREDUCE),
-        *(("ring gpus=5", collective) for collective in BY_TREES),
+        *(("ring gpus=5", collective) for collective in (Collective.ALLGATHER, Collective.REDUCE)),
     ],
 )
 def test_every_size_has_one_plan_and_the_plans_run(

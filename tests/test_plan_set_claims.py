@@ -71,18 +71,13 @@ def test_no_claim_may_be_another(name: str, compiled: Artefacts, tmp_path: Path)
     assert ignored == ("root" in " ".join(SETS[name]))
     plan_set.check(directory)
     for path, value in leaves(json.loads(text)):
-        lies = others(value)
-        for lie in lies:
-            changed = json.loads(text)
-            put(changed, path, lie)
-            (directory / "index.json").write_text(json.dumps(changed))
-            with pytest.raises(ForestCollError):
-                plan_set.check(directory)
+        lies, changed = others(value), json.loads(text)
+        put(changed, path, lies[len(str(path)) % len(lies)])
+        (directory / "index.json").write_text(json.dumps(changed))
+        assert not is_right(directory), path
         later = "plans" in path and path[path.index("plans") + 1] > 0
         if later or path[-1] in free or path == ("sha256",):
             continue
-        changed = json.loads(text)
-        put(changed, path, lies[len(str(path)) % len(lies)])
         (directory / "index.json").write_text(json.dumps(seal(changed)))
         assert not is_right(directory), path
 

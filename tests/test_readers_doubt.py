@@ -25,7 +25,7 @@ from forestcoll.common.errors import ForestCollError
 from forestcoll.topology import Topology, readers
 from forestcoll.topology.readers.shared import Fabric
 
-COUNT = 300
+COUNT = 120
 CELL = re.compile(r"(?<=,)\d+(?:\.\d+)?(?=[GM]?(?:,|$))")
 """A figure of a CSV list: a cell, not part of a name."""
 

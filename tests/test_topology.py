@@ -236,7 +236,7 @@ EXPRESSIONS = st.recursive(
 
 @given(EXPRESSIONS)
 @example("((1 // 1) / (3 // 1))")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_arithmetic_is_pythons(text: str) -> None:
     names = {"x": 3, "y": 7}
     try:

@@ -173,7 +173,7 @@ def flows(compiled: Artefacts) -> Flows:
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_any_timing_gives_the_right_result(flows: Flows, data: st.DataObject) -> None:
     flow = flows[data.draw(st.sampled_from(sorted(flows)))]

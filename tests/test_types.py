@@ -208,10 +208,11 @@ KINDS = [
 @pytest.mark.parametrize("name", ["ring_allreduce", "star_reduce", "ring_allgather", "packets"])
 def test_every_element_is_right_at_any_size(name: str, ranks_as: cpu.RanksAs) -> None:
     program = pg.base("packet_allreduce") if name == "packets" else getattr(pg, name)(4)
-    for dtype, wire, accumulate, op in KINDS:
+    for number, (dtype, wire, accumulate, op) in enumerate(KINDS):
         if name == "packets" and wire == "fp8":
             continue
-        for size in (4, 1000, 70_002):
+        sizes = (4, 1000, 70_002)
+        for size in sizes if ranks_as == "threads" else sizes[number % 3 :][:1]:
             result = cpu.run(
                 program,
                 size,

@@ -106,7 +106,7 @@ def assert_same(p: Program, **options: int) -> None:
         assert quick == slow
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(seed=SEEDS)
 def test_atoms_give_the_verdict_of_chunks(seed: int) -> None:
     dice = random.Random(seed)

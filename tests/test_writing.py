@@ -368,7 +368,7 @@ def test_another_run_in_between(tmp_path: Path, force: bool) -> None:
 def test_two_runs_at_once_without_force(tmp_path: Path) -> None:
     """One of many gets its set, the others the error; none is mixed from two."""
     runs = 8
-    for turn in range(10):
+    for turn in range(4):
         folder = tmp_path / str(turn) / "out"
         children = []
         for run in range(runs):
