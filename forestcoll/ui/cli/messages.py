@@ -85,7 +85,8 @@ def put(text: str | bytes) -> None:
 
 def print_json(value: object) -> None:
     """A result for machines: JSON of ASCII characters alone, which any terminal can show."""
-    click.echo(json.dumps(value, indent=2))
+    json.dump(value, sys.stdout, indent=2)  # piece by piece: it may be long
+    click.echo()
 
 
 def draw(result: Result, err: bool = False) -> None:

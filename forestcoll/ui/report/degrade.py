@@ -49,7 +49,7 @@ def losses(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[P
         Fact("simulated", whole, "what links allow" + SIMULATED * (whole is not None), "GB/s"),
         line("model", "" if whole is None else whole.model),
         seconds(report.timings, whole=True),
-        Fact("failures", [_entry(loss) for loss in report.losses]),
+        Fact("failures", map(_entry, report.losses)),
         *texts("note", slower),
     ]
     lost = [w.loss for w in worst if w.loss.reason][:REASONS]
