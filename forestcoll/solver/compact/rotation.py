@@ -223,6 +223,7 @@ class _Around:
 
     k: int
     left: Links
+    full: Links
     known: dict[tuple[int, int], list[Path]]
 
     def __init__(self, graph: CapacityGraph, group: SymmetryGroup) -> None:
@@ -336,21 +337,28 @@ class _Around:
         ):
             return None
         eighths = (EIGHTHS, 9, 10, 16, EIGHTHS * len(self.ranks))
-        plan = self.plan(k, capacity, list(zip(eighths, eighths, strict=True)))
+        asked = k, capacity, list(zip(eighths, eighths, strict=True))
+        plan = self.plan(*asked) or self.plan(*asked, even=True)
         if plan is None:
             return None
         count = sum(1 for _ in self.plans(plan))
         return None if count > EDGES // len(self.ranks) else self.write(plan)
 
     def plan(
-        self, k: int, capacity: Sequence[int], tries: Sequence[tuple[int, int]]
+        self,
+        k: int,
+        capacity: Sequence[int],
+        tries: Sequence[tuple[int, int]],
+        even: bool = False,
     ) -> Plan | None:
         """What `k` trees of each rank are made of; None where links do not suffice.
 
-        `tries`: eighths of their even shares that ranks may send and take in.
+        `tries`: eighths of their even shares that ranks may send and take in. `even`: each pair has
+        its share of the links of ranks, so that all together may fill them to the last unit.
         """
         self.k, self.known = k, {}
         self.left = {(u, v): c for u, v, c in self.graph.along(capacity) if (u, v) in self.size}
+        self.full = dict(self.left) if even else {}
         routes: dict[Pair, Entries] = {}
         for pair in self.pairs:
             ways = self.routes(pair, tries)
@@ -456,7 +464,12 @@ class _Around:
         arcs += [(first, at(v, side), most_out) for v in self.members[pair.source]]
         arcs += [(at(v, end), sink, most_in) for v in self.members[pair.target]]
         sides = {v: self.sides(pair, v) for link in self.left for v in link}
+        load = {p: len(self.members[p.source]) * self.each(p) * p.images for p in self.pairs}
+        out = sum(n for p, n in load.items() if p.source == pair.source)
+        into = sum(n for p, n in load.items() if p.target == pair.target)
         for (u, v), c in self.left.items():
+            if self.full and not self.ranks.isdisjoint((u, v)):
+                c = min(c, self.full[u, v] * load[pair] // (into if v in self.ranks else out))
             room = c * self.size[u, v] // pair.images
             for a, b in product(sides[u], sides[v]):
                 outward = u not in self.ranks or a == side
