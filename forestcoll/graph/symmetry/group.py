@@ -60,9 +60,9 @@ class SymmetryGroup:
     """
 
     generators: tuple[Image, ...]
-    orders: tuple[int, ...]
     node: Image
     link: Image
+    orders: tuple[int, ...]
 
     def __repr__(self) -> str:
         return f"<SymmetryGroup of {self.size} elements on {len(self.node)} nodes>"
@@ -114,7 +114,7 @@ def rotation_group(graph: CapacityGraph, generators: Sequence[Image]) -> Rotatio
     """The group of generators that keep nodes in place; ForestError where it is none such."""
     import numpy as np
 
-    maps, links = _commute(graph, generators)
+    maps, node, images = _commute(graph, generators)
     orders, ways = [], np.ones(graph.n)  # per node how many images its generators allow
     for i, image in enumerate(maps):
         cycle, moved = least_in_orbits(graph.n, [image]), image != np.arange(graph.n)
@@ -123,29 +123,42 @@ def rotation_group(graph: CapacityGraph, generators: Sequence[Image]) -> Rotatio
             raise ForestError(f"generator {i} moves nodes in cycles of different lengths, or none")
         orders.append(int(lengths[0]))
         ways[moved] *= orders[-1]
-    node = least_in_orbits(graph.n, maps)
     sizes = np.bincount(node)[node]
     odd = [v for v in graph.ranks if sizes[v] != ways[v]]
     if odd:
         raise ForestError(
             f"{graph.names[odd[0]]} has {sizes[odd[0]]} images, its generators {ways[odd[0]]:g}"
         )
-    link = least_in_orbits(len(graph.tail), links)
-    moves = tuple(tuple(image.tolist()) for image in maps)
-    return Rotation(moves, tuple(orders), tuple(node.tolist()), tuple(link.tolist()))
+    return Rotation(*images, tuple(orders))
 
 
-def _commute(graph: CapacityGraph, generators: Sequence[Image]) -> tuple[list[Array], list[Array]]:
-    """(generators, their maps of links); ForestError where they are none, or do not commute."""
+def find_orbits(
+    graph: CapacityGraph, generators: Sequence[Image]
+) -> tuple[list[Array], Array, Array]:
+    """(maps, the least node and the least link of each one's orbit); ForestError where one is none.
+
+    Each is checked link by link.
+    """
     import numpy as np
 
     maps = [np.asarray(generator, dtype=np.int64) for generator in generators]
     links = [link_images(graph, image, f"generator {i}") for i, image in enumerate(maps)]
+    return maps, least_in_orbits(graph.n, maps), least_in_orbits(len(graph.tail), links)
+
+
+def _commute(
+    graph: CapacityGraph, generators: Sequence[Image]
+) -> tuple[list[Array], Array, tuple[tuple[Image, ...], Image, Image]]:
+    """(maps, orbits of nodes, what every group has); ForestError where maps do not commute."""
+    import numpy as np
+
+    maps, node, link = find_orbits(graph, generators)
     for i, a in enumerate(maps):
         for j, b in enumerate(maps[:i]):
             if not np.array_equal(a[b], b[a]):
                 raise ForestError(f"generators {j} and {i} do not commute")
-    return maps, links
+    *images, nodes, links = (tuple(image.tolist()) for image in (*maps, node, link))
+    return maps, node, (tuple(images), nodes, links)
 
 
 def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> SymmetryGroup:
@@ -157,10 +170,9 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
     """
     import numpy as np
 
-    maps, links = _commute(graph, generators)
+    maps, node, images = _commute(graph, generators)
     orders = _orders(graph, maps)
     size = math.prod(orders)
-    node, link = least_in_orbits(graph.n, maps), least_in_orbits(len(graph.tail), links)
     ranks = np.asarray(graph.ranks, dtype=np.int64)
     sizes = np.bincount(node[ranks], minlength=graph.n)[node[ranks]]
     if int(sizes.min()) != size:
@@ -169,12 +181,7 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
             f"the group has {size} elements, but {odd} only {int(sizes.min())} images: some keep "
             "it in place"
         )
-    return SymmetryGroup(
-        tuple(tuple(image.tolist()) for image in maps),
-        orders,
-        tuple(node.tolist()),
-        tuple(link.tolist()),
-    )
+    return SymmetryGroup(*images, orders)
 
 
 def kinds(graph: CapacityGraph, apart: Sequence[int] = ()) -> list[int]:
@@ -335,9 +342,9 @@ class AbelianGroup:
     """
 
     generators: tuple[Image, ...]
-    table: Array
     node: Image
     link: Image
+    table: Array
     _masks: dict[frozenset[int], Mask] = field(default_factory=dict, repr=False)
 
     @property
@@ -396,7 +403,7 @@ def abelian_group(graph: CapacityGraph, generators: Sequence[Image]) -> AbelianG
     """
     import numpy as np
 
-    maps, links = _commute(graph, generators)
+    maps, _, images = _commute(graph, generators)
     rows = [np.arange(graph.n)]
     for image in maps:
         rows_seen = {row.tobytes() for row in rows}
@@ -410,13 +417,7 @@ def abelian_group(graph: CapacityGraph, generators: Sequence[Image]) -> AbelianG
             grown += [power[row] for row in rows]
             power = power[image]
         rows = grown
-    table = np.stack(rows)
-    return AbelianGroup(
-        tuple(tuple(image.tolist()) for image in maps),
-        table,
-        tuple(table.min(axis=0).tolist()),
-        tuple(least_in_orbits(len(graph.tail), links).tolist()),
-    )
+    return AbelianGroup(*images, np.stack(rows))
 
 
 def least_in_orbits(count: int, maps: Sequence[Array]) -> Array:

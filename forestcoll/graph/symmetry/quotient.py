@@ -57,15 +57,9 @@ def find_rotations(
     translations = find_translations(graph) if fixed is None else None
     if translations is not None:
         return translations.generators
-    seen = set[bytes]()
-    images = []
-    for outside in _outsides(graph, tiers):
-        if outside.tobytes() not in seen:
-            seen.add(outside.tobytes())
-            image = _rotate_alike(graph, outside, fixed)
-            if image is not None:
-                images.append(image)
-    return tuple(images)
+    different = {outside.tobytes(): outside for outside in _outsides(graph, tiers)}
+    images = (_rotate_alike(graph, outside, fixed) for outside in different.values())
+    return tuple(image for image in images if image is not None)
 
 
 def _outsides(graph: CapacityGraph, tiers: bool) -> Iterator[Mask]:
@@ -123,17 +117,15 @@ def _rotate_alike(graph: CapacityGraph, outside: Mask, fixed: int | None) -> Ima
 class Quotient:
     """Cells of an equitable partition, and the capacity between each two of them.
 
-    `cell`: of each node. `sinks`: the cells of the ranks that are alone in theirs. `tail`, `head`,
-    `capacity`: the links between cells; those inside of a cell are left out. `parts`: per cell
-    those of its ranks.
+    `cell`: of each node. `sinks`: the cells of the ranks that are alone in theirs. `links`: how
+    many cells there are, tails, heads and capacities of the links between them; those inside of a
+    cell are left out. `parts`: per cell those of its ranks.
     """
 
     graph: CapacityGraph
     cell: Array
     sinks: list[int]
-    tail: Array
-    head: Array
-    capacity: Array
+    links: tuple[int, list[int], list[int], list[int]]
     parts: Array
 
     def least_cut(self, root: int | None = None) -> tuple[int, int, list[int]]:
@@ -144,13 +136,12 @@ class Quotient:
         """
         import numpy as np
 
-        links = len(self.parts), self.tail.tolist(), self.head.tolist(), self.capacity.tolist()
         if root is None:
             holders = np.flatnonzero(self.parts).tolist()
             parts = self.parts[holders].tolist()
-            cells = _kernel.best_ratio(*links, holders, parts, self.sinks)[2]
+            cells = _kernel.best_ratio(*self.links, holders, parts, self.sinks)[2]
         else:
-            cells = _kernel.least_flow(*links, int(self.cell[root]), self.sinks)[1]
+            cells = _kernel.least_flow(*self.links, int(self.cell[root]), self.sinks)[1]
         graph, inside = self.graph, np.isin(self.cell, cells)
         out = inside[list(graph.tail)] & ~inside[list(graph.head)]
         leaving = int(np.asarray(graph.capacity)[out].sum())
@@ -188,9 +179,9 @@ def divide(graph: CapacityGraph, apart: Sequence[int], cell: Array) -> Quotient:
     pair, between = sums(cell[tail] * count + cell[head], capacity)
     parts = np.zeros(count, dtype=np.int64)
     np.add.at(parts, cell[list(graph.ranks)], np.asarray(graph.parts))
-    outer = pair // count != pair % count
-    ends = pair[outer] // count, pair[outer] % count
-    return Quotient(graph, cell, cell[list(apart)].tolist(), *ends, between[outer], parts)
+    ends = np.stack((*np.divmod(pair, count), between))
+    links = ends[:, ends[0] != ends[1]].tolist()
+    return Quotient(graph, cell, cell[list(apart)].tolist(), (count, *links), parts)
 
 
 def sums(keys: Array, amounts: Array) -> tuple[Array, Array]:
@@ -209,13 +200,11 @@ def _check_even(cell: Array, near: Array, other: Array, capacity: Array) -> None
 
     count = int(cell.max()) + 1
     pair, total = sums(near * count + other, capacity)
-    cells, place = np.unique(cell[pair // count] * count + pair % count, return_inverse=True)
-    least = np.full(len(cells), np.iinfo(np.int64).max)
-    most = np.zeros(len(cells), dtype=np.int64)
-    np.minimum.at(least, place, total)
-    np.maximum.at(most, place, total)
-    size = np.bincount(cell, minlength=count)[cells // count]
-    if (least != most).any() or (np.bincount(place) != size).any():
+    key = cell[pair // count] * count + pair % count
+    cells, first, place, size = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    if (total != total[first][place]).any() or (size != np.bincount(cell)[cells // count]).any():
         raise ForestError("colours took nodes for alike whose links differ")
 
 

@@ -34,7 +34,7 @@ from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.graph.symmetry.components import find_structures
-from forestcoll.graph.symmetry.group import Image, kinds, least_in_orbits, link_images
+from forestcoll.graph.symmetry.group import Image, find_orbits, kinds
 from forestcoll.graph.symmetry.quotient import ALIKE_FROM, find_rotations
 from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.walks import links_out
@@ -106,10 +106,8 @@ def orbits(demand: Demand, generators: list[Image]) -> Folding:
     import numpy as np
 
     graph = demand.graph
-    maps = [np.asarray(image, dtype=np.int64) for image in generators]
-    on_links = [link_images(graph, image, f"generator {i}") for i, image in enumerate(maps)]
-    node = least_in_orbits(graph.n, maps)
-    least, link = np.unique(least_in_orbits(len(graph.tail), on_links), return_inverse=True)
+    _, node, alike = find_orbits(graph, generators)
+    least, link = np.unique(alike, return_inverse=True)
     ranks = node[list(graph.ranks)]
     sources, images = np.unique(ranks, return_counts=True)
     sizes = np.bincount(link, minlength=len(least))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.graph.kernel import _kernel
-from forestcoll.graph.symmetry.group import least_in_orbits, link_images
+from forestcoll.graph.symmetry.group import find_orbits
 from forestcoll.graph.symmetry.quotient import divide, find_cells, find_rotations, sums
 from forestcoll.program import Collective
 from forestcoll.schedule.dual import as_bound
@@ -48,12 +48,9 @@ class Folded:
         self.source = None if root is None else graph.ranks[root]
         self.total = sum(graph.parts) if root is None else 1
         self.maps = find_rotations(graph, self.source)
-        images = [np.asarray(image) for image in self.maps]
-        moved = [link_images(graph, image, "a rotation") for image in images]
-        alike = least_in_orbits(len(graph.tail), moved)
+        _, self.node, alike = find_orbits(graph, self.maps)
         first, self.orbit = np.unique(alike, return_inverse=True)  # the variable of each link
         self.upper = [graph.capacity[e] for e in first.tolist()]
-        self.node = least_in_orbits(graph.n, images)
         self.sinks: list[int] = np.unique(self.node[list(graph.ranks)]).tolist()
         self.ends = np.asarray(graph.tail), np.asarray(graph.head)
         self.cell = find_cells(self.along(self.orbit + 1), self.sinks)
@@ -152,8 +149,7 @@ class Folded:
         supply = cells.parts * rate
         if self.source is not None:
             supply = rate * (np.arange(len(supply)) == self.cell[self.source])
-        links = len(supply), cells.tail.tolist(), cells.head.tolist(), cells.capacity.tolist()
         for sink in cells.sinks:
-            cut = _kernel.violated(*links, supply.tolist(), [sink])
+            cut = _kernel.violated(*cells.links, supply.tolist(), [sink])
             if cut is not None:
                 yield frozenset(np.flatnonzero(np.isin(self.cell, cut[1])).tolist())
