@@ -105,32 +105,30 @@ def walks(
     for (u, v, _), units in zip(arcs, flow, strict=True):
         if units > 0:
             left[u].append([v, units])
-    while left[source]:
-        walk, passed, place = [source], [], {source: 0}
-        while walk[-1] != sink:
-            while left[walk[-1]] and not left[walk[-1]][-1][1]:
-                left[walk[-1]].pop()
-            if not left[walk[-1]]:
-                break
-            arc = left[walk[-1]][-1]
-            passed.append(arc)
-            if arc[0] in place:  # a circle: take it away and go on from where it began
-                start = place[arc[0]]
-                units = min(a[1] for a in passed[start:])
-                for a in passed[start:]:
-                    a[1] -= units
-                for v in walk[start + 1 :]:
-                    del place[v]
-                del walk[start + 1 :], passed[start:]
-                continue
-            place[arc[0]] = len(walk)
-            walk.append(arc[0])
-        if walk[-1] != sink:
-            break
+
+    def take(passed: list[list[int]]) -> int:
         units = min(arc[1] for arc in passed)
         for arc in passed:
             arc[1] -= units
-        yield walk, units
+        return units
+
+    while True:
+        walk, passed = [source], list[list[int]]()
+        while walk[-1] != sink:
+            ways = left[walk[-1]]
+            while ways and not ways[-1][1]:
+                ways.pop()
+            if not ways:
+                return
+            passed.append(ways[-1])
+            node = ways[-1][0]
+            if node in walk:  # a circle: take it away and go on from where it began
+                start = walk.index(node)
+                take(passed[start:])
+                del walk[start + 1 :], passed[start:]
+            else:
+                walk.append(node)
+        yield walk, take(passed)
 
 
 T = TypeVar("T")

@@ -59,15 +59,11 @@ class Boxes:
         return links
 
     @property
-    def single(self) -> bool:
-        """Whether every rank is a box of its own."""
-        return len(self.members) == len(self.graph.ranks)
-
-    @property
     def apart(self) -> bool:
         """Whether every rank is a box of its own, though by name some stand in boxes together."""
-        named = by_box(self.graph, self.graph.ranks).items()
-        return self.single and any(name and len(held) > 1 for name, held in named)
+        ranks = self.graph.ranks
+        named = by_box(self.graph, ranks).items()
+        return self.count == len(ranks) and any(name and len(held) > 1 for name, held in named)
 
 
 @lru_cache(maxsize=4)
