@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -23,6 +24,7 @@ from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.schedule.forest import Bound
+from forestcoll.schedule.group import Group, whole_group
 from forestcoll.solver.shares import with_shares
 from forestcoll.topology import Link, Node, Topology
 
@@ -206,44 +208,56 @@ def least_cut(graph: CapacityGraph, collective: Collective, root: int | None) ->
     return min(found) * whole * graph.unit
 
 
-def written_out(graph: CapacityGraph, collective: Collective, root: int | None) -> float:
-    """The optimum of one phase in GB/s by one linear program, a flow for every rank written out.
+def written_out(machine: CapacityGraph, groups: Sequence[Group]) -> float:
+    """The best common algbw of groups in GB/s by one linear program, every flow written out.
 
-    Variables: what is used of each link (in = out at every node that is no rank), a flow to every
-    rank within that, and the rate. Floating point: good to about nine digits.
+    Variables: what each phase of a group takes of each link (in = out at every node that is no
+    rank), within that a flow to every rank, what starts at each rank, and the rate. No cuts, no
+    symmetries. Floating point: good to about nine digits.
     """
-    if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
-        graph = graph.reverse()
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    infinity, ranks = solver.infinity(), set(graph.ranks)
-    links = list(graph.ends)
-    rate = solver.NumVar(0, infinity, "")
-    used = [solver.NumVar(0, units, "") for units in graph.capacity]
-    for w in set(range(graph.n)) - ranks:
-        _conserve(solver, links, used, w)
-    parts = dict(zip(graph.ranks, graph.parts, strict=True))
-    if root is not None:
-        parts = {graph.ranks[root]: 1}
-    for sink in graph.ranks:
-        flow = [solver.NumVar(0, infinity, "") for _ in links]
-        for f, c in zip(flow, used, strict=True):
-            solver.Add(f <= c)
-        for v in range(graph.n):
-            if v != sink:
-                _conserve(solver, links, flow, v, rate * parts.get(v, 0))
-    solver.Maximize(rate)
-    assert solver.Solve() == pywraplp.Solver.OPTIMAL
-    return float(rate.solution_value() * sum(parts.values()) * graph.unit)
+    lp = pywraplp.Solver.CreateSolver("GLOP")
+
+    def variables(keys: Iterable[Any]) -> dict[Any, Any]:
+        return {key: lp.NumVar(0, lp.infinity(), "") for key in keys}
+
+    def kept(flow: dict[Any, Any], v: int) -> Any:
+        """What leaves v, less what enters it."""
+        out, into = ([x for ends, x in flow.items() if ends[side] == v] for side in (0, 1))
+        return lp.Sum(out) - lp.Sum(into)
+
+    rate, top = lp.NumVar(0, lp.infinity(), ""), max(machine.capacity)
+    taken: dict[tuple[int, int], list[Any]] = {pair: [] for pair in machine.ends}
+    for group in groups:
+        graph, collective, ranks = group.graph, group.collective, group.graph.ranks
+        start, whole = variables(ranks), float(group.weight) * rate
+        rooted = [int(v == ranks[group.root]) for v in ranks]
+        parts = rooted if collective.has_root else graph.parts
+        if collective is Collective.ALLREDUCE and not graph.shares:  # parts are free
+            lp.Add(lp.Sum(list(start.values())) == whole)
+        else:
+            for v, part in zip(ranks, parts, strict=True):
+                lp.Add(sum(parts) * start[v] == part * whole)
+        for phase in collective.phases:
+            load = variables(graph.ends)
+            for pair, used in load.items():
+                taken[pair].append(used)
+            for w in set(range(graph.n)) - set(ranks):
+                lp.Add(kept(load, w) == 0)
+            for sink in ranks:
+                flow = variables(graph.ends)
+                for pair, used in load.items():
+                    lp.Add(flow[pair] <= used)
+                for v in set(range(graph.n)) - {sink}:
+                    lp.Add(kept(flow, v) * (1 if phase == "broadcast" else -1) == start.get(v, 0))
+    for pair, units in zip(machine.ends, machine.capacity, strict=True):
+        lp.Add(lp.Sum(taken[pair]) <= units / top)
+    lp.Maximize(rate)
+    assert lp.Solve() == pywraplp.Solver.OPTIMAL
+    return float(rate.solution_value() * top * machine.unit)
 
 
-def _conserve(
-    solver: pywraplp.Solver,
-    links: Iterable[tuple[int, int]],
-    flow: list[pywraplp.Variable],
-    node: int,
-    more: object = 0,
-) -> None:
-    """out - in = `more` at `node`."""
-    out = [f for f, (u, _) in zip(flow, links, strict=True) if u == node]
-    into = [f for f, (_, v) in zip(flow, links, strict=True) if v == node]
-    solver.Add(solver.Sum(out) - solver.Sum(into) == more)
+def optimum_written_out(
+    graph: CapacityGraph, collective: Collective, root: int | None = None
+) -> float:
+    """The same of one collective of all ranks."""
+    return written_out(graph, [whole_group(graph, collective, root)])

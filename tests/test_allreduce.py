@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import random
 import time
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from graphs import able, build, dgx_a100, mi250, perturbed, ring, star, torus
 from random_graphs import judge, random_graph, starved_graph, stranger
+from random_problems import optimum_written_out
 
 from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -132,52 +131,6 @@ def test_64_uneven_ranks_take_seconds() -> None:
 # ---------------------------------------------------------------------- the value, independently
 
 
-def flow_program(graph: CapacityGraph) -> float:
-    """The joint optimum (GB/s) with flows to every rank written out, in floating point.
-
-    Variables: shares, what each half takes of each link, and for each half and rank a flow of
-    everything to it. No cuts, no symmetries.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from ortools.linear_solver import pywraplp
-    lp = pywraplp.Solver.CreateSolver("GLOP")
-    links, ranks = list(graph.ends), graph.ranks
-    top = max(graph.capacity)
-
-    def variables(keys: Iterable[Any]) -> dict[Any, Any]:
-        return {key: lp.NumVar(0, lp.infinity(), "") for key in keys}
-
-    share = variables(ranks)
-    whole = sum(share.values())
-    for v, part in zip(ranks, graph.shares, strict=False):  # none: they are free
-        lp.Add(share[v] * sum(graph.shares) == whole * part)
-    taken = [variables(links) for _ in range(2)]
-    for link, units in zip(links, graph.capacity, strict=True):
-        lp.Add(taken[0][link] + taken[1][link] <= units / top)
-    for half in range(2):
-
-        def kept(flow: dict[Any, Any], v: int, half: int = half) -> Any:
-            """What leaves v, less what enters it, in the direction of broadcast trees."""
-            out = sum(flow[u, w] for u, w in links if (u, w)[half] == v)
-            return out - sum(flow[u, w] for u, w in links if (u, w)[1 - half] == v)
-
-        for w in set(range(graph.n)) - set(ranks):
-            lp.Add(kept(taken[half], w) == 0)
-        for sink in ranks:
-            flow, given = variables(links), variables(ranks)
-            for link in links:
-                lp.Add(flow[link] <= taken[half][link])
-            for v in ranks:
-                lp.Add(given[v] <= share[v])
-            for v in range(graph.n):
-                at = given[v] if v in share else 0
-                lp.Add(kept(flow, v) == at - (whole if v == sink else 0))
-    lp.Maximize(whole)
-    assert lp.Solve() == lp.OPTIMAL
-    return float(lp.Objective().Value() * top * graph.unit)
-
-
 def test_100_random_graphs_agree_with_flows_written_out() -> None:
     better = duals = tried = seed = 0
     while tried < 100:
@@ -189,7 +142,9 @@ def test_100_random_graphs_agree_with_flows_written_out() -> None:
         plan = allreduce.plan(graph)
         assert plan.note == ""
         assert plan.same_algbw <= plan.algbw == plan.bound.algbw
-        assert flow_program(graph) == pytest.approx(float(plan.algbw), rel=1e-7), seed
+        assert optimum_written_out(graph, ALLREDUCE) == pytest.approx(
+            float(plan.algbw), rel=1e-7
+        ), seed
         better += plan.joint is not None
         duals += plan.bound.method == "linear-program"
     assert better >= 50
@@ -208,7 +163,7 @@ def test_given_shares_agree_with_flows_written_out(seed: int) -> None:
     for shares in ([1] * len(drawn), drawn):
         graph = with_shares(free, shares, even=True)
         forest = solved(graph)
-        assert flow_program(graph) == pytest.approx(float(forest.algbw), rel=1e-7)
+        assert optimum_written_out(graph, ALLREDUCE) == pytest.approx(float(forest.algbw), rel=1e-7)
         assert forest.algbw <= best
         back = forest_file.loads(forest_file.dumps(forest))
         assert back.graph.shares == graph.shares

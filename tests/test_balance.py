@@ -9,7 +9,7 @@ import pytest
 import reference
 from graphs import build, dgx_a100
 from random_graphs import judge, starved_graph
-from random_problems import written_out
+from random_problems import optimum_written_out
 
 from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
@@ -50,7 +50,7 @@ def test_agrees_with_flows_written_out(collective: Collective) -> None:
     for seed in range(120):
         graph, root = starved_graph(seed), 0 if collective.has_root else None
         found = proven(graph, root)
-        wanted = written_out(graph, collective, root)
+        wanted = optimum_written_out(graph, collective, root)
         assert float(found.bound.algbw) == pytest.approx(wanted, rel=1e-7), seed
         methods.append(found.bound.method)
     assert methods.count("cut") >= 10  # both ways are trodden

@@ -10,7 +10,7 @@ import pytest
 import reference
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import random_graph, starved_graph
-from test_allreduce import flow_program
+from random_problems import optimum_written_out
 
 from forestcoll import solver
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -88,7 +88,7 @@ def test_never_below_the_joint_optimum_and_mostly_equal() -> None:
         graph = random_graph(seed) if seed % 4 else starved_graph(seed)
         if graph.n > 7:
             continue
-        best, bound = flow_program(graph), float(proven(graph).algbw)
+        best, bound = optimum_written_out(graph, Collective.ALLREDUCE), float(proven(graph).algbw)
         assert best <= bound * (1 + 1e-7), seed
         tried += 1
         reached += best == pytest.approx(bound, rel=1e-7)
@@ -101,7 +101,9 @@ def test_the_program_proves_what_no_likely_partition_does(seed: int) -> None:
     graph = random_graph(seed)
     best = solver.optimum(graph, Collective.ALLREDUCE)
     assert best.algbw == best.bound.algbw < proven(graph).algbw
-    assert flow_program(graph) == pytest.approx(float(best.algbw), rel=1e-7)
+    assert optimum_written_out(graph, Collective.ALLREDUCE) == pytest.approx(
+        float(best.algbw), rel=1e-7
+    )
 
 
 def test_switches_that_copy_and_add_raise_the_bound() -> None:
@@ -163,5 +165,5 @@ def test_a_rank_outside_all_parts_would_make_a_partition_lie() -> None:
     That partition is refused (refusals/bounds.txt).
     """
     graph = build([("hub", leaf, 1) for leaf in "abc"])
-    assert flow_program(graph) == pytest.approx(1)
+    assert optimum_written_out(graph, Collective.ALLREDUCE) == pytest.approx(1)
     assert proven(graph).algbw == 1

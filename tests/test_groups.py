@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -12,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from graphs import build, dgx_a100, mi250, named, ring, torus
 from random_graphs import random_graph
+from random_problems import written_out
 
 from forestcoll import solver
 from forestcoll.common.errors import InfeasibleError
@@ -71,56 +71,6 @@ def prove(done: Together, exact: bool = True) -> None:
         assert alone == algbw or group.collective is Collective.ALLREDUCE
 
 
-def oracle(
-    machine: CapacityGraph,
-    groups: Groups,
-    collectives: Collective | list[Collective],
-    relays: str = "none",
-    weights: list[Fraction] | None = None,
-) -> float:
-    """The common rate by one flow per group, phase and rank, written out whole, in GB/s."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from ortools.linear_solver import pywraplp
-    lp = pywraplp.Solver.CreateSolver("GLOP")
-    inf = lp.infinity()
-    rate = lp.NumVar(0, inf, "rate")
-    taken: dict[tuple[int, int], list[Any]] = {}
-    roots = [0] * len(groups)
-    for group in view_groups(machine, groups, roots, relays, collectives, weights or ()):  # type: ignore[arg-type]
-        ranks, collective, own = group.graph.ranks, group.collective, float(group.weight)
-        start = {v: lp.NumVar(0, inf, "") for v in ranks}
-        lp.Add(sum(start.values()) == own * rate)
-        for v in ranks:
-            if collective.has_root:
-                lp.Add(start[v] == (own * rate if v == ranks[0] else 0))
-            elif collective is not Collective.ALLREDUCE:
-                lp.Add(len(ranks) * start[v] == own * rate)
-        for phase in collective.phases:
-            arcs = list(group.graph.ends)
-            load = [lp.NumVar(0, inf, "") for _ in arcs]
-            for e, pair in enumerate(arcs):
-                taken.setdefault(pair, []).append(load[e])
-            for w in set(range(machine.n)) - set(ranks):
-                into = sum(x for x, (_, v) in zip(load, arcs, strict=True) if v == w)
-                lp.Add(into == sum(x for x, (u, _) in zip(load, arcs, strict=True) if u == w))
-            turned = arcs if phase == "broadcast" else [(v, u) for u, v in arcs]
-            for sink in ranks:
-                flow = [lp.NumVar(0, inf, "") for _ in arcs]
-                for x, most in zip(flow, load, strict=True):
-                    lp.Add(x <= most)
-                for w in set(range(machine.n)) - {sink}:
-                    into = sum(x for x, (_, v) in zip(flow, turned, strict=True) if v == w)
-                    out = sum(x for x, (u, _) in zip(flow, turned, strict=True) if u == w)
-                    lp.Add(out - into == start.get(w, 0))
-    capacity = dict(zip(machine.ends, machine.capacity, strict=True))
-    for pair, loads in taken.items():
-        lp.Add(sum(loads) <= capacity[pair])
-    lp.Maximize(rate)
-    assert lp.Solve() == pywraplp.Solver.OPTIMAL
-    return float(rate.solution_value() * machine.unit)
-
-
 def cut_up(graph: CapacityGraph, rng: random.Random) -> Groups:
     """Two or three groups of the ranks, in random order, now and then with a rank in two groups."""
     ranks = rng.sample(graph.ranks, len(graph.ranks))
@@ -164,9 +114,7 @@ def test_random_graphs_agree_with_flows_written_out(block: int) -> None:
             assert relays != "all"
             continue
         prove(done)
-        assert float(done.algbw) == pytest.approx(
-            oracle(machine, groups, collective, relays), rel=1e-6
-        )
+        assert float(done.algbw) == pytest.approx(written_out(machine, done.groups), rel=1e-6)
         tried += 1
     assert tried >= 3
 
@@ -184,7 +132,7 @@ def test_rates_and_collectives_of_their_own_agree_with_flows_written_out(block: 
         weights = [Fraction(rng.randint(1, 5), rng.randint(1, 5)) for _ in groups]
         done = solve_together(machine, groups, kinds, relays="all", weights=weights)
         prove(done)
-        judge = oracle(machine, groups, kinds, "all", weights)
+        judge = written_out(machine, done.groups)
         assert float(done.algbw) == pytest.approx(judge, rel=1e-6)
         equal = split_equally(machine, done.groups)
         assert equal[0] <= done.algbw <= equal[2].algbw

@@ -22,9 +22,9 @@ from random_problems import (
     Problem,
     feasible,
     least_cut,
+    optimum_written_out,
     proven,
     random_problem,
-    written_out,
 )
 
 from forestcoll.common.errors import InfeasibleError
@@ -88,7 +88,7 @@ def agrees_with_all_cuts(problem: Problem, best: Optimum) -> None:
 
 def agrees_with_program(problem: Problem, best: Optimum) -> None:
     """The linear program with a flow for every rank gives the same number, as far as floats go."""
-    found = written_out(problem.graph, problem.collective, problem.root)
+    found = optimum_written_out(problem.graph, problem.collective, problem.root)
     assert found == pytest.approx(float(best.algbw), rel=1e-6)
 
 
