@@ -314,7 +314,7 @@ def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
     put(tmp_path / "out", OLD)
     before = tree(tmp_path / "out")
     last = all_calls(tmp_path / "count", OLD)
-    for first in range(last // 2, last, 5):
+    for first in range(last // 2, last, 9):
         for second in range(1, 60, 4):
             folder = tmp_path / f"{first}-{second}"
             put(folder, OLD)
