@@ -55,6 +55,7 @@ def validate(program: Program, target: Target, traffic: Traffic | None) -> None:
     """
     check_structure(replace(program))  # a copy, whose structure nobody vouches for
     assert program.style == target.style
+    assert not program.double_scratch or len({r.scratch_chunks for r in program.ranks}) == 1
     assert program.in_place or program.out_of_place
     used = usage(program)
     assert used.thread_blocks <= target.thread_blocks

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import interleaving
 import programs as pg
 import pytest
-from hand_forests import chain, of_shape, star
 from notation import parse
 
-from forestcoll import solver
 from forestcoll.common.errors import ExecutionError, PlanError
-from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.execute import cpu
-from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
 from forestcoll.plans.lint import lint
-from forestcoll.program import BY_TREES, Collective, Program
-from forestcoll.program.targets import MSCCLPP
-from forestcoll.topology import catalog
+from forestcoll.program import Program
 from forestcoll.verify import verify
 
 DEFECTS = Path(__file__).parents[2] / "shared" / "defects"
@@ -41,43 +34,6 @@ def local_packets(n: int = 3) -> Program:
             text += [f"block channels=memory:{p}:0", pg.begin(0), f"put i0 -> o{r}@{p} over=0"]
             text += [pg.end(0)]
     return parse(pg.lines(text))
-
-
-# --- what is emitted
-
-MACHINES: dict[str, tuple[str, dict[str, str]]] = {
-    "star-2": ("star", {"gpus": "2"}),
-    "cube mesh": ("dgx1-v100", {}),
-    "two boxes": ("dgx-a100", {"boxes": "2"}),
-    "dies": ("mi250", {}),
-    "torus": ("torus-2d", {}),
-}
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("collective", BY_TREES)
-def test_all_ranks_have_equal_scratch(machine: str, collective: Collective) -> None:
-    """And every launch is right: the first, the second in the other half, the third again."""
-    name, settings = MACHINES[machine]
-    topology = catalog.load(name, settings)
-    graph = capacity_graph(topology)
-    root = parse_root(graph, collective, None)
-    trees = solver.solve(graph, collective, root, 1, name=topology.name)
-    program = lower(trees, MSCCLPP, protocol="LL")
-    assert len({r.scratch_chunks for r in program.ranks}) == 1
-    verify(program)
-    for launches in (2, 3):
-        assert cpu.run(program, 5000, iterations=launches, warmup=0).wrong == 0
-
-
-@pytest.mark.parametrize("collective", BY_TREES)
-@pytest.mark.parametrize("shape", [star, chain])
-@pytest.mark.parametrize("boxes", [1, 2])
-def test_uneven_trees_have_equal_scratch(collective: Collective, shape: Any, boxes: int) -> None:
-    """Where the root is the only one with packets, or the only one without."""
-    program = lower(of_shape(collective, 5, shape, boxes), MSCCLPP, protocol="LL")
-    assert len({r.scratch_chunks for r in program.ranks}) == 1
-    assert cpu.run(program, 640, iterations=2, warmup=0).wrong == 0
 
 
 # --- what is refused
