@@ -187,7 +187,7 @@ class Contest:
         return looked
 
     def _look_briefly(
-        self, size: int, fits: Fits = lambda *_: True, behind: float = TUNED
+        self, size: int, fits: Fits = lambda *_: True, behind: float = NEAR
     ) -> dict[Look, Sequence[float]]:
         """The same for one as fast as any, by SURE: plain plans come before those of a search.
 
