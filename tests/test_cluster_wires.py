@@ -113,10 +113,9 @@ MISTAKES = {
         "= ++told_[peer][before + effect.object];",
         "= told_[peer][before + effect.object] += IS ? 2 : 1;",
     ),
-    "signals add up what was told before": ("heard += more;", "heard += IS ? 0 : more;"),
-    "an older number replaces a newer one": (
-        "Count seen = present.load();",
-        "Count seen = present.load();\n      if (IS) present.store(seen = value);",
+    "signals add up what was told before": (
+        "std::exchange(heard_[peer][index], value)",
+        "(IS ? 0 : std::exchange(heard_[peer][index], value))",
     ),
     "what is read from elsewhere is not waited for": (
         "fetches_[block].fetch_add(1);",

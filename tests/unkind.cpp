@@ -72,7 +72,7 @@ class Exchange {
     bool number;
   };
 
-  // Bytes may go at any time, a number once all bytes before it are there.
+  // Bytes may go at any time, a number once all before it has arrived.
   std::vector<Choice> choices() const {
     std::vector<Choice> all;
     for (int from = 0; from < processes(); ++from)
@@ -84,8 +84,8 @@ class Exchange {
           const Pending& p = list[at];
           const bool bytes = p.effect.bytes && !p.put;
           if (bytes) all.push_back({from, to, at, false});
-          ordered = ordered && !bytes;
           if (!bytes && ordered) all.push_back({from, to, at, true});
+          ordered = ordered && !bytes && p.effect.number == Number::none;
         }
       }
     return all;

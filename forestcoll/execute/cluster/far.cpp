@@ -90,10 +90,7 @@ bool Far::arrived(int peer, const Effect& effect) {
   ticks_.add();
   const auto below = [&](auto n) { return object >= 0 && object < static_cast<Index>(n); };
   const auto news = [&](Index index) -> Count {  // how far the peer's count has come since
-    Count& heard = heard_[peer][index];
-    const Count more = value > heard ? value - heard : 0;
-    heard += more;
-    return more;
+    return value - std::exchange(heard_[peer][index], value);
   };
   switch (effect.number) {
     case Number::posted:
@@ -101,9 +98,7 @@ bool Far::arrived(int peer, const Effect& effect) {
       if (!below(m.connection_count()) || !crosses_[object]) return false;
       const bool posted = effect.number == Number::posted;
       auto& present = posted ? m.connections[object].posted : m.connections[object].taken;
-      Count seen = present.load();
-      while (seen < value && !present.compare_exchange_weak(seen, value)) {
-      }
+      present.store(value);
       notify(m, -1, (posted ? m.plan.readers : m.plan.writers)[object], &present);
       return true;
     }

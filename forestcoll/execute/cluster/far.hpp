@@ -10,6 +10,7 @@
 #pragma once
 
 #include <mutex>
+#include <utility>
 
 #include "engine.hpp"
 #include "machine.hpp"

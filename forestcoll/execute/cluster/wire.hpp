@@ -5,10 +5,10 @@
 // changes. A wire does that, by whatever transport. Its rules, which every kind of wire keeps:
 //
 // - `post` may be called by any thread; it never waits and never fails.
-// - An effect's number appears at the peer after its bytes, and after the bytes of all effects that
-//   were posted to this peer before it. Two effects without a number may happen in any order.
+// - An effect with a number arrives after its bytes, and after all effects that were posted to this
+//   peer before it. Two effects without a number may arrive in any order.
 // - The bytes may be read until the effect has left; then `Receiver::left` is called, once.
-// - Values of one number only grow; of several that are under way, the largest is what counts.
+// - Values of one number only grow.
 //
 // Processes are numbered from 0; a peer is another process.
 

@@ -92,10 +92,7 @@ class Relay : public Receiver {
     const Amount index = index_of(e.number, e.object);
     if (index < 0 || index >= std::ssize(peers_)) return false;
     const std::lock_guard lock(mutex_);
-    Count& heard = heard_[peer][index];
-    if (e.value <= heard) return true;
-    std::atomic_ref(layout_.numbers[apart * index]) += e.value - heard;
-    heard = e.value;
+    std::atomic_ref(layout_.numbers[apart * index]) += e.value - std::exchange(heard_[peer][index], e.value);
     return true;
   }
 
