@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology import Link, Node, Topology, exact, show
@@ -145,15 +145,10 @@ class _Edited:
     @property
     def links(self) -> tuple[Link, ...]:
         """All that is left, in order."""
-        if not self.changed:
-            return self.before
-        out: list[Link] = []
-        start = 0
-        for i in sorted(self.changed):
-            out += self.before[start:i]
-            out += self.changed[i]
-            start = i + 1
-        return (*out, *self.before[start:])
+        left: list[tuple[Link, ...]] = list(zip(self.before, strict=True))
+        for i, links in self.changed.items():
+            left[i] = links
+        return tuple(chain.from_iterable(left))
 
     def now(self, i: int) -> tuple[Link, ...]:
         """What is left of link i."""

@@ -205,12 +205,26 @@ def link_images(graph: CapacityGraph, image: Array, where: str) -> Array:
 
     Raises ForestError that begins with `where` and says what the map does not keep.
     """
-    return _links(graph).images(image, where)
+    import numpy as np
 
-
-@lru_cache(maxsize=2)
-def _links(graph: CapacityGraph) -> _Links:
-    return _Links(graph)
+    links, names = _links(graph), graph.names
+    if image.shape != (graph.n,) or not np.array_equal(np.sort(image), np.arange(graph.n)):
+        raise ForestError(f"{where} is no permutation of the nodes")
+    wrong = np.flatnonzero(links.kind[image] != links.kind)
+    if wrong.size:
+        v = int(wrong[0])
+        raise ForestError(
+            f"{where} maps {names[v]} to {names[int(image[v])]}, which is of another kind"
+        )
+    images, bad = links.look_up(image)
+    if bad.size:
+        e = int(bad[0])
+        u, v = graph.tail[e], graph.head[e]
+        raise ForestError(
+            f"{where} maps the link {names[u]} -> {names[v]} to {names[int(image[u])]} -> "
+            f"{names[int(image[v])]}, which has another bandwidth or is no link"
+        )
+    return images
 
 
 class _Links:
@@ -219,7 +233,7 @@ class _Links:
     def __init__(self, graph: CapacityGraph) -> None:
         import numpy as np
 
-        self.graph = graph
+        self.n = graph.n
         self.tail = np.asarray(graph.tail, dtype=np.int64)
         self.head = np.asarray(graph.head, dtype=np.int64)
         self.keys = self.tail * graph.n + self.head
@@ -233,38 +247,18 @@ class _Links:
         kinds = {look: number for number, look in enumerate(dict.fromkeys(looks))}
         self.kind = np.asarray([kinds[look] for look in looks])
 
-    def images(self, image: Array, where: str) -> Array:
-        """The image of each link, or ForestError with what the map does not keep."""
-        import numpy as np
-
-        graph, names = self.graph, self.graph.names
-        if image.shape != (graph.n,) or not np.array_equal(np.sort(image), np.arange(graph.n)):
-            raise ForestError(f"{where} is no permutation of the nodes")
-        wrong = np.flatnonzero(self.kind[image] != self.kind)
-        if wrong.size:
-            v = int(wrong[0])
-            raise ForestError(
-                f"{where} maps {names[v]} to {names[int(image[v])]}, which is of another kind"
-            )
-        images, bad = self.look_up(image)
-        if bad.size:
-            e = int(bad[0])
-            u, v = graph.tail[e], graph.head[e]
-            raise ForestError(
-                f"{where} maps the link {names[u]} -> {names[v]} to {names[int(image[u])]} -> "
-                f"{names[int(image[v])]}, which has another bandwidth or is no link"
-            )
-        return images
-
     def look_up(self, image: Array) -> tuple[Array, Array]:
         """(the image of each link, the numbers of links that have none)."""
         import numpy as np
 
-        wanted = image[self.tail] * self.graph.n + image[self.head]
+        wanted = image[self.tail] * self.n + image[self.head]
         place = np.minimum(np.searchsorted(self.sorted, wanted), max(0, len(self.sorted) - 1))
         images = self.order[place]
         right = (self.keys[images] == wanted) & (self.width[images] == self.width)
         return images, np.flatnonzero(~right)
+
+
+_links = lru_cache(maxsize=2)(_Links)
 
 
 def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:

@@ -73,10 +73,9 @@ def _outsides(graph: CapacityGraph, tiers: bool) -> Iterator[Mask]:
     switch = np.ones(graph.n, dtype=bool)
     switch[list(graph.ranks)] = False
     hops = np.where(switch, FAR, 0)
-    for hop in range(1, FAR):
+    for _ in range(1, FAR):
         for near, far in ((tail, head), (head, tail)):
-            reached = far[hops[near] == hop - 1]
-            hops[reached] = np.minimum(hops[reached], hop)
+            np.minimum.at(hops, far, hops[near] + 1)
     degree = np.bincount(tail, minlength=graph.n)
     yield switch & (degree * degree > 2 * len(tail))
     yield switch & np.asarray([not graph.box(v) for v in range(graph.n)])

@@ -33,24 +33,34 @@ FAILURES = 4
 class Gated:
     """How one box spreads what starts in it: per rank trees, of which `entries` come from outside.
 
-    `nodes`: ranks first. `loads`: what they take of the links inside. `hops`: the height of the
-    highest.
+    `nodes`: ranks first.
     """
 
     nodes: Sequence[int]
     entries: Mapping[int, int]
     spreads: Mapping[int, list[Spread]]
-    hops: int
-    loads: Mapping[Link, int]
 
-    def move(self, to: Mapping[int, int]) -> Gated:
-        """The same for a box that is alike: its node for each node of this one."""
+    @property
+    def hops(self) -> int:
+        """The height of the highest tree."""
+        return max((spread.height for spread in chain(*self.spreads.values())), default=1)
+
+    @property
+    def loads(self) -> Mapping[Link, int]:
+        """What the trees take of the links inside."""
+        loads = Counter[Link]()
+        for spread in chain(*self.spreads.values()):
+            for link in chain.from_iterable(map(pairwise, spread.paths)):
+                loads[link] += spread.weight
+        return loads
+
+    def move(self, nodes: Sequence[int]) -> Gated:
+        """The same for a box that is alike, of these nodes."""
+        to = dict(zip(self.nodes, nodes, strict=True))
         return Gated(
-            [to[v] for v in self.nodes],
+            nodes,
             {to[v]: units for v, units in self.entries.items()},
             {to[v]: [spread.move(to) for spread in some] for v, some in self.spreads.items()},
-            self.hops,
-            {(to[t], to[h]): units for (t, h), units in self.loads.items()},
         )
 
 
@@ -73,7 +83,7 @@ class Gates:
     links: Links
     supply: Sequence[int]
     boxes: int
-    known: dict[object, tuple[list[int], Gated | None]] = field(default_factory=dict)
+    known: dict[object, Gated | None] = field(default_factory=dict)
 
     def plans(self, ranks: Sequence[int], part: set[int]) -> list[Gated]:
         """Of a box of these ranks and nodes, else of what stands around each switch; or nothing.
@@ -104,12 +114,10 @@ class Gates:
             *(self.supply[v] for v in ranks),
         )
         if key not in self.known:
-            failed = sum(gated is None for _, gated in self.known.values())
-            self.known[key] = nodes, self._solve(box, nodes) if failed < FAILURES else None
-        model, gated = self.known[key]
-        if gated is None or model == nodes:
-            return gated
-        return gated.move(dict(zip(model, nodes, strict=True)))
+            failed = [*self.known.values()].count(None)
+            self.known[key] = self._solve(box, nodes) if failed < FAILURES else None
+        gated = self.known[key]
+        return gated if gated is None or gated.nodes == nodes else gated.move(nodes)
 
     def _solve(self, box: _Box, nodes: Sequence[int]) -> Gated | None:
         own = {v: self.supply[v] for v in box.ranks}
@@ -132,13 +140,7 @@ class Gates:
         for height, room in product(range(1, HIGHEST + 1), rooms):
             spreads = interior.hang(starts, room, height)
             if spreads is not None:
-                every = list(chain.from_iterable(spreads.values()))
-                loads: Counter[Link] = Counter()
-                for spread in every:
-                    for link in chain.from_iterable(map(pairwise, spread.paths)):
-                        loads[link] += spread.weight
-                highest = max((spread.height for spread in every), default=1)
-                return Gated(nodes, entries, spreads, highest, loads)
+                return Gated(nodes, entries, spreads)
         return None
 
 
