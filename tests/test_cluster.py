@@ -123,11 +123,10 @@ def write(program: Program, folder: Path) -> str:
 # --- the unkind wire
 
 
-@pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("name", APART)
-def test_samples_are_right_however_late_and_disorderly(name: str, lazy: bool) -> None:
+def test_samples_are_right_however_late_and_disorderly(name: str) -> None:
     program = APART[name]
-    for seed, processes in enumerate((2, program.n)):
+    for seed, (processes, lazy) in enumerate(((2, True), (program.n, False), (program.n, True))):
         result = run_apart(program, 5000, processes, seed=seed, lazy=lazy, iterations=2)
         assert result.wrong == 0, result.mismatches
 
@@ -257,7 +256,7 @@ WIRES = ["sockets", pytest.param("ucx", marks=over_ucx)]
 @pytest.mark.parametrize("name", APART)
 def test_samples_are_right_over_every_wire(name: str, wire: str) -> None:
     program = APART[name]
-    for size in (7, 300_000):
+    for size in (7, 300_000)[wire == "ucx" :]:
         result = run_apart(program, size, program.n, wire=wire, iterations=3)
         assert result.wrong == 0, result.mismatches
 

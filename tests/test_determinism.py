@@ -115,7 +115,7 @@ def fronts() -> Iterator[tuple[str, str]]:
 
 
 def random_forests() -> Iterator[tuple[str, str]]:
-    for seed in range(60):
+    for seed in range(30):
         problem = random_problem(seed)
         if feasible(problem):
             made = solver.solve(problem.graph, problem.collective, problem.root, name="random")
@@ -161,8 +161,8 @@ def test_two_processes_write_the_same_bytes() -> None:
         one = pool.submit(written_elsewhere, "0", cores, "forwards")
         other = pool.submit(written_elsewhere, "4242", 1, "backwards")
     (first, again), (last,) = one.result(), other.result()
-    assert len(first) > 90
-    assert len(again) > 55
+    assert len(first) > 60
+    assert len(again) > 25
     assert {name for name in again if first[name] != again[name]} == set()
     assert first.keys() == last.keys()
     assert {name for name in first if first[name] != last[name]} == set()
