@@ -42,14 +42,11 @@ def matrix(rank: int, built: str, given: dict[str, Any]) -> list[str]:
     from forestcoll.execute.torch.measure import Measured, time_it
 
     found = []
-    for name, plan in given.items():
+    kinds = [(1037, "float32", "sum"), (64, "int32", "avg"), (1, "uint8", "max")]
+    for turn, (name, plan) in enumerate(given.items()):
         program = plan if isinstance(plan, Program) else plan.program
         collective = program.collective
-        for part, dtype, op in (
-            (1037, "float32", "sum"),
-            (64, "int32", "avg"),
-            (1, "uint8", "max"),
-        ):
+        for part, dtype, op in (kinds[0], kinds[1 + turn // 2 % 2]):
             numel = part * (4 if collective is Collective.REDUCE_SCATTER else 1)
             kind = getattr(torch, dtype)
             with _open(rank, plan, built, numel, dtype=kind, op=op) as run:
