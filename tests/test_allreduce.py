@@ -355,23 +355,21 @@ def test_few_trees_share_the_links_too(trees: int) -> None:
 
 
 def test_uneven_links_get_near_with_few_trees() -> None:
-    for make in (dgx_a100, mi250):
-        for boxes in (1, 2):
-            graph = perturbed(make(boxes), 7)
-            best = optimum(graph, ALLREDUCE).algbw
-            rates = [algbw_of_trees(graph, ALLREDUCE, None, k) for k in (1, 2, 4, 8)]
-            assert max(rates) >= Fraction(98, 100) * best
-            forest = solve(graph, ALLREDUCE, None, 4)
-            assert judge(forest) >= rates[2]
-            assert forest.total == 4 * len(graph.ranks)
+    for graph in (perturbed(dgx_a100(2), 7), perturbed(mi250(1), 7)):
+        best = optimum(graph, ALLREDUCE).algbw
+        rates = [algbw_of_trees(graph, ALLREDUCE, None, k) for k in (1, 2, 4, 8)]
+        assert max(rates) >= Fraction(98, 100) * best
+        forest = solve(graph, ALLREDUCE, None, 4)
+        assert judge(forest) >= rates[2]
+        assert forest.total == 4 * len(graph.ranks)
 
 
 @pytest.mark.parametrize("kind", ["direct", "switched", "mixed", "asymmetric"])
 def test_few_trees_are_never_worse_than_the_same_trees(kind: str) -> None:
     better = 0
-    for seed in range(8):
+    for seed in range(6):
         graph = random_graph(seed, kind)
-        for k in (1, 2, 5):
+        for k in (1 + seed % 2, 5):
             forest = solve(graph, ALLREDUCE, None, k)
             same = allreduce.fix_same(graph, k)
             assert algbw_of_trees(graph, ALLREDUCE, None, k) >= same

@@ -61,7 +61,7 @@ def complete(found: Routes) -> Fraction:
     [
         *(("mi250 boxes=2", 1), ("mi250 boxes=8", 1), ("dgx1-v100", 3), ("mi250", 3)),
         *(("dgx-a100 boxes=2", 1), ("dgx-a100 boxes=8", 1), ("dgx-a100 boxes=128", 1)),
-        *((TORUS, 1), ("torus-3d", 1), ("torus-3d x=8 y=8 z=8", 1), ("torus-3d x=8 y=8 z=16", 1)),
+        *((TORUS, 1), ("torus-3d", 1), ("torus-3d x=8 y=8 z=8", 1)),
         ("dragonfly groups=9 routers=4 gpus=2", 1),
     ],
 )

@@ -84,7 +84,7 @@ def test_1024_gpus_take_no_more_than_a_few_seconds() -> None:
 
 def test_never_below_the_joint_optimum_and_mostly_equal() -> None:
     tried = reached = 0
-    for seed in range(400):
+    for seed in range(200):
         graph = random_graph(seed) if seed % 4 else starved_graph(seed)
         if graph.n > 7:
             continue
@@ -92,7 +92,7 @@ def test_never_below_the_joint_optimum_and_mostly_equal() -> None:
         assert best <= bound * (1 + 1e-7), seed
         tried += 1
         reached += best == pytest.approx(bound, rel=1e-7)
-    assert tried >= 150
+    assert tried >= 75
     assert reached >= 0.8 * tried
 
 

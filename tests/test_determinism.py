@@ -77,11 +77,9 @@ def boxes(count: int) -> dict[str, str]:
 
 CASES = (  # without those of schedules/, which every process that runs test_golden.py writes anew
     Case("mi250", "reduce-scatter", {}, FOREST),
-    Case("dgx1-v100", "reduce-scatter", {}, ("forest", "msccl-xml"), more={"instances": 1}),
     Case(
         "dgx1-v100", "allreduce", {}, ("forest", "mscclpp-json"), more={"ranks": ["box0/gpu[0-4]"]}
     ),
-    Case("mi300x", "allreduce", more={"instances": 1}),
     Case("dgx1-v100", "broadcast", more={"root": 3}),
     Case("torus-2d", "reduce", {"x": "3", "y": "2"}),
     Case("fat-tree", "allgather", {"leaves": "2", "hosts": "1", "gpus": "3"}),
