@@ -175,11 +175,6 @@ def rows_of(file: str) -> list[Row]:
     return rows
 
 
-def cases(file: str) -> list[Any]:
-    """The rows as parameters of a test."""
-    return [pytest.param(row, id=row.name.replace(" ", "-")) for row in rows_of(file)]
-
-
 def check_rows(
     file: str, say: Callable[[Row], Iterator[str]], request: pytest.FixtureRequest
 ) -> None:

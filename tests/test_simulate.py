@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import Run, fine
-from edits import Row, cases, places_of, rows_of
+from edits import places_of, rows_of
 from graphs import machine, named
 from notation import parse
 from programs import lines
@@ -72,28 +72,30 @@ def exchange(chunks: int, *ranks: str) -> Program:
 # --- closed forms ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", cases("times.txt"))
-def test_closed_forms(row: Row) -> None:
+def test_closed_forms() -> None:
     """Rows of rows/times.txt: under every rule of links what follows by hand."""
-    given = dict(option.split("=") for option in row.options)
-    latency, size = int(given.pop("latency", 0)), int(given.pop("size", 1_000_000))
-    switching, parts = given.pop("switching", "cut-through"), int(given.pop("parts", 1))
-    rates = {name: float(value) for name, value in given.items()}
-    options = Options(parts=parts, switching=switching, **rates)  # type: ignore[arg-type]
-    program, topology = parse(lines(row.edits)), fabric(row.base, latency)
-    names = {"S": size, "W": size / 100_000, "L": latency}
-    for rule in simulate.RULES:
-        found = simulate.run(program, topology, size, rule=rule, options=options, timeline=True)
-        figures = {
-            "time": found.time,
-            "transfers": found.transfers,
-            "ends": sorted(span.end for span in found.timeline),
-            "starts": sorted(span.start for span in found.timeline if span.rank == 1),
-        }
-        for what, expected in (line.split(" = ") for line in row.said):
-            *only, figure = what.split()
-            if not only or only == [rule]:
-                assert figures[figure] == pytest.approx(eval(expected, names), rel=EXACT), rule
+    for row in rows_of("times.txt"):
+        given = dict(option.split("=") for option in row.options)
+        latency, size = int(given.pop("latency", 0)), int(given.pop("size", 1_000_000))
+        switching, parts = given.pop("switching", "cut-through"), int(given.pop("parts", 1))
+        rates = {name: float(value) for name, value in given.items()}
+        options = Options(parts=parts, switching=switching, **rates)  # type: ignore[arg-type]
+        program, topology = parse(lines(row.edits)), fabric(row.base, latency)
+        names = {"S": size, "W": size / 100_000, "L": latency}
+        for rule in simulate.RULES:
+            found = simulate.run(program, topology, size, rule=rule, options=options, timeline=True)
+            figures = {
+                "time": found.time,
+                "transfers": found.transfers,
+                "ends": sorted(span.end for span in found.timeline),
+                "starts": sorted(span.start for span in found.timeline if span.rank == 1),
+            }
+            for what, expected in (line.split(" = ") for line in row.said):
+                *only, figure = what.split()
+                if not only or only == [rule]:
+                    assert figures[figure] == pytest.approx(eval(expected, names), rel=EXACT), (
+                        row.name
+                    )
 
 
 CHAIN = ((0, 1), (1, 2), (2, 3), (3, 4))
