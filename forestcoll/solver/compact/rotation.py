@@ -72,6 +72,9 @@ from forestcoll.solver.walks import neighbours
 TIMES = range(1, 17)
 """Trees that are taken for one where parts of several kinds go round: to share out on spines."""
 
+PAIRS = 50
+"""Of kinds, up to which links are shared out among them: with more, each try takes seconds."""
+
 EIGHTHS = 8
 """Of what each rank sends and takes in where all do equally much."""
 
@@ -170,8 +173,10 @@ def pack_around(
         stays = [c for c, orbit in zip(capacity, group.link, strict=True) if size[orbit] == 1]
         full, whole = (group.size // math.gcd(group.size, *units) for units in (stays, (k,)))
         around, several = _Around(graph, group), len(group.generators) > 1
-        for times in TIMES if several else sorted({1, full, math.lcm(full, whole)}):
-            trees = around.trees(k * times, [c * times for c in capacity])
+        tries = TIMES if several else sorted({1, full, math.lcm(full, whole)})
+        shared = (False, True) if len(around.pairs) <= PAIRS else (False,)
+        for even, times in product(shared, tries):
+            trees = around.trees(k * times, [c * times for c in capacity], even)
             if trees is not None:
                 return trees, group
     return None
@@ -238,9 +243,9 @@ class _Around:
         for v in graph.ranks:
             held[self.moved[v]].append(v)
         self.own = sorted(held, key=lambda own: (not own, held[own][0]))
+        """Per kind the generators that move it."""
         several = len(self.own) > 1
         nodes = range(graph.n) if several else dict.fromkeys((*graph.ranks, *range(graph.n)))
-        """Per kind the generators that move it."""
         self.count = [math.prod(group.orders[i] for i in own) for own in self.own]
         self.members: list[list[int]] = []
         self.nodes: list[list[int]] = []
@@ -328,7 +333,7 @@ class _Around:
                 pairs.append(Pair(s, s, parts, frozenset(own[s]), apart, count[s]))
         return sorted(pairs, key=lambda pair: -pair.images)
 
-    def trees(self, k: int, capacity: Sequence[int]) -> list[Tree] | None:
+    def trees(self, k: int, capacity: Sequence[int], even: bool) -> list[Tree] | None:
         """`k` trees of each rank of each kind's part; None where links do not suffice."""
         if not self.whole or any(
             len(self.members[pair.source]) * k * len(pair.parts) > EDGES
@@ -337,8 +342,7 @@ class _Around:
         ):
             return None
         eighths = (EIGHTHS, 9, 10, 16, EIGHTHS * len(self.ranks))
-        asked = k, capacity, list(zip(eighths, eighths, strict=True))
-        plan = self.plan(*asked) or self.plan(*asked, even=True)
+        plan = self.plan(k, capacity, list(zip(eighths, eighths, strict=True)), even)
         if plan is None:
             return None
         count = sum(1 for _ in self.plans(plan))
