@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -64,6 +65,22 @@ def test_the_verdict_is_by_size() -> None:
     assert [gain.least >= advice.WORTH for gain in told.gains] == [True, False, False]
     assert f"worth it for calls of 64 KiB ({least:.2f} x): at least so many times" in text
     assert "as what the library does itself; nothing to gain at 8 MiB, 1 GiB bound" in text
+
+
+def test_a_slower_plan_says_how_much_of_the_bound_each_reaches() -> None:
+    compared = compare(RING, sizes=(size := advice.SIZES[2],), against=("rings",))
+    slower = replace(
+        compared,
+        cells=tuple(
+            replace(cell, time=1.25 * cell.time, percent=cell.percent / 1.25)
+            if cell.name == "forestcoll"
+            else cell
+            for cell in compared.cells
+        ),
+    )
+    gain = advice._gain(slower, size)
+    assert gain.least == pytest.approx(0.8, abs=0.01)
+    assert gain.reason == "rings: 100 % of the bound, the plan: 80 %"
 
 
 def test_failures_are_the_worst_of_degrade() -> None:

@@ -185,15 +185,17 @@ def _gain(comparison: Comparison, size: int) -> Gain:
     assert mine is not None
     assert theirs is not None
     least, most = min(there.values()), max(there.values())
+    share = f"{theirs.name}: {theirs.percent:.0f} % of the bound"
     if max(mine.percent, theirs.percent) < HALF:
         reason = "hops and messages take the time, not links"
+    elif least * WORTH < 1:
+        reason = f"{share}, the plan: {mine.percent:.0f} %"
     elif least < WORTH:
         reason = "both use the links as well"
     else:
-        share = f"{theirs.percent:.0f} % of the bound"
         busy = theirs.busiest[0]
         used = round(100 * busy.utilisation)
-        reason = f"{theirs.name}: {share}, {busy.src} -> {busy.dst} busy {used} % of the time"
+        reason = f"{share}, {busy.src} -> {busy.dst} busy {used} % of the time"
     return Gain(size, theirs.name, rule, least, most, reason)
 
 

@@ -14,10 +14,13 @@ others waiting for what it adds up.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from forestcoll.program import Op
 from forestcoll.schedule.forest import Forest, Tree, ranges
+from forestcoll.schedule.routes import Path
 from forestcoll.verify.columns import OPS
 from forestcoll.verify.simulate.code import TREES, Coder
 from forestcoll.verify.simulate.options import RULES
@@ -28,13 +31,11 @@ Range = tuple[int, int]  # of a root's share, in units of the trees' weights
 
 def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     """Adds a thread for every edge to the coder: `size` bytes in all, each tree's in pieces."""
-    parts = ranges(forest)
-    posts: _Posts = defaultdict(list)
+    parts, writer = ranges(forest), _Writer(forest, coder, size, pieces)
     sums: dict[int, list[tuple[Range, int]]] = defaultdict(list)  # root: what has arrived there
     for number, tree in enumerate(forest.trees):
         if tree.phase == "reduce":
-            counter = _write_tree(forest, coder, number, size, pieces, [], posts)
-            sums[tree.root].append((parts[number], counter))
+            sums[tree.root].append((parts[number], writer.write(number, [])))
     for number, tree in enumerate(forest.trees):
         if tree.phase == "broadcast":
             own = parts[number]
@@ -43,8 +44,8 @@ def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
                 for other, counter in sums[tree.root]
                 if own[0] < other[1] and other[0] < own[1]
             ]
-            _write_tree(forest, coder, number, size, pieces, gates, posts)
-    _write_posts(coder, posts, pieces)
+            writer.write(number, gates)
+    writer.write_posts()
 
 
 def straight_links(forest: Forest) -> set[tuple[int, int]]:
@@ -72,69 +73,78 @@ def _gate(own: Range, other: Range, pieces: int) -> list[int]:
     return needs
 
 
-def _write_tree(
-    forest: Forest,
-    coder: Coder,
-    number: int,
-    size: int,
-    pieces: int,
-    gates: list[tuple[int, list[int]]],
-    posts: _Posts,
-) -> int:
-    """The threads of a tree's edges; the counter of pieces that the root of a reduce tree has."""
-    tree = forest.trees[number]
-    piece = float(size * forest.share(tree) / pieces)
-    inward: dict[int, list[int]] = defaultdict(list)  # node: counters of the edges that lead there
-    children: dict[int, int] = defaultdict(int)
-    heights = _heights(tree)
-    for path, links in zip(tree.edges, _links(forest, coder, tree), strict=True):
-        arrived = coder.threads.counter()
-        rank = forest.graph.ranks.index(path[0])
-        peer = forest.graph.ranks.index(path[-1])
-        way = coder.fabric.way(path)
-        stages = tuple((link,) for link in links) or way.stages[:0]
-        route = coder.route(type(way)(stages, way.latency))
-        in_order = all(coder.fabric.rules[link] == FIFO for link in links)
-        starts = in_order and tree.phase == "broadcast"
-        waits = [*inward[path[0]]]
-        gated = []
-        if tree.phase == "broadcast" and path[0] == tree.root:
-            waits += [counter for counter, needs in gates if not needs]
-            gated = [(counter, needs) for counter, needs in gates if needs]
-        if starts and not waits and not gated:
-            posts[rank].append((heights[path[-1]], number, peer, route, piece, arrived))
-        else:
-            thread = coder.threads.thread(rank, number, False)
-            thread.begin(number, SEND, peer)
-            thread.loop(1 if gated else pieces)
-            for p in range(pieces if gated else 1):
-                for counter, needs in gated:
-                    thread.reach(counter, needs[p], 0)
-                for counter in waits:
-                    thread.reach(counter, 1, 1)
-                thread.transfer(not starts, route, piece, arrived)
-        inward[path[-1]].append(arrived)
-        children[path[-1]] += 1
-    if tree.phase == "broadcast":
-        return -1
-    return _all_of(forest, coder, tree, number, inward[tree.root], pieces)
+class _Writer:
+    """Writes the threads of trees.
 
+    `_posts`: per rank the pieces that it sends from the start over links that serve in order; of
+    each edge: the hops that follow it, tree, peer, route, bytes of a piece, counter of arrivals.
+    """
 
-_Posts = dict[int, list[tuple[int, int, int, int, float, int]]]
-"""Per rank the pieces that it sends from the start over links that serve in order.
+    def __init__(self, forest: Forest, coder: Coder, size: int, pieces: int) -> None:
+        self._forest, self._coder, self._size, self._pieces = forest, coder, size, pieces
+        self._rank = forest.graph.rank_of
+        self._ways: dict[tuple[object, ...], tuple[int, bool]] = {}
+        self._posts: dict[int, list[tuple[int, int, int, int, float, int]]] = defaultdict(list)
 
-Of each edge: the hops that follow it, tree, peer, route, bytes of a piece, counter of arrivals.
-"""
+    def write(self, number: int, gates: list[tuple[int, list[int]]]) -> int:
+        """The threads of a tree's edges; the counter of pieces that a reduce tree's root has."""
+        coder, pieces, tree = self._coder, self._pieces, self._forest.trees[number]
+        piece = float(self._size * self._forest.share(tree) / pieces)
+        inward: dict[int, list[int]] = defaultdict(list)  # node: counters of the edges to there
+        heights = _heights(tree)
+        for path, links in zip(tree.edges, _links(self._forest, coder, tree), strict=True):
+            arrived = coder.threads.counter()
+            rank, peer = self._rank[path[0]], self._rank[path[-1]]
+            route, in_order = self._way(path, links)
+            starts = in_order and tree.phase == "broadcast"
+            waits = [*inward[path[0]]]
+            gated = []
+            if tree.phase == "broadcast" and path[0] == tree.root:
+                waits += [counter for counter, needs in gates if not needs]
+                gated = [(counter, needs) for counter, needs in gates if needs]
+            if starts and not waits and not gated:
+                self._posts[rank].append((heights[path[-1]], number, peer, route, piece, arrived))
+            else:
+                thread = coder.threads.thread(rank, number, False)
+                thread.begin(number, SEND, peer)
+                thread.loop(1 if gated else pieces)
+                for p in range(pieces if gated else 1):
+                    for counter, needs in gated:
+                        thread.reach(counter, needs[p], 0)
+                    for counter in waits:
+                        thread.reach(counter, 1, 1)
+                    thread.transfer(not starts, route, piece, arrived)
+            inward[path[-1]].append(arrived)
+        return self._all_of(number, inward[tree.root]) if tree.phase == "reduce" else -1
 
+    def _way(self, path: Path, links: Sequence[int]) -> tuple[int, bool]:
+        """The number of the route over a path's links, and whether all of them serve in order."""
+        if (key := (path, *links)) not in self._ways:
+            way, rules = self._coder.fabric.way(path), self._coder.fabric.rules
+            route = self._coder.route(replace(way, stages=tuple((link,) for link in links)))
+            self._ways[key] = route, all(rules[link] == FIFO for link in links)
+        return self._ways[key]
 
-def _write_posts(coder: Coder, posts: _Posts, pieces: int) -> None:
-    """A thread for each rank: piece after piece, of all trees, the highest trees first."""
-    for rank, edges in posts.items():
-        thread = coder.threads.thread(rank, TREES, False)
-        thread.loop(pieces)
-        for _, tree, peer, route, piece, arrived in sorted(edges, key=lambda edge: -edge[0]):
-            thread.begin(tree, SEND, peer)
-            thread.transfer(False, route, piece, arrived)
+    def _all_of(self, number: int, counters: list[int]) -> int:
+        """A counter of pieces that have come from all children of a reduce tree's root."""
+        if len(counters) == 1:
+            return counters[0]
+        threads, root = self._coder.threads, self._forest.trees[number].root
+        done, thread = threads.counter(), threads.thread(self._rank[root], number, True)
+        thread.loop(self._pieces)
+        for counter in counters:
+            thread.reach(counter, 1, 1)
+        thread.post(done)
+        return done
+
+    def write_posts(self) -> None:
+        """A thread for each rank: piece after piece, of all trees, the highest trees first."""
+        for rank, edges in self._posts.items():
+            thread = self._coder.threads.thread(rank, TREES, False)
+            thread.loop(self._pieces)
+            for _, tree, peer, route, piece, arrived in sorted(edges, key=lambda edge: -edge[0]):
+                thread.begin(tree, SEND, peer)
+                thread.transfer(False, route, piece, arrived)
 
 
 def _heights(tree: Tree) -> dict[int, int]:
@@ -147,21 +157,6 @@ def _heights(tree: Tree) -> dict[int, int]:
     for node in [*reversed(order), tree.edges[0][0]] if tree.edges else []:
         heights[node] = max((1 + heights.get(child, 0) for child in after[node]), default=0)
     return heights
-
-
-def _all_of(
-    forest: Forest, coder: Coder, tree: Tree, number: int, counters: list[int], pieces: int
-) -> int:
-    """A counter of pieces that have come from all children of a reduce tree's root."""
-    if len(counters) == 1:
-        return counters[0]
-    done = coder.threads.counter()
-    thread = coder.threads.thread(forest.graph.ranks.index(tree.root), number, True)
-    thread.loop(pieces)
-    for counter in counters:
-        thread.reach(counter, 1, 1)
-    thread.post(done)
-    return done
 
 
 def _links(forest: Forest, coder: Coder, tree: Tree) -> list[list[int]]:
