@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
 from forestcoll.program import Program
@@ -26,9 +26,6 @@ from forestcoll.verify.simulate.result import Span
 
 if TYPE_CHECKING:
     from forestcoll.verify._machine import At
-
-TREES: Final = -2
-"""The block of a thread that sends for all trees of a rank."""
 
 
 class Coder:
@@ -165,7 +162,7 @@ class Coder:
         crossed = [tuple(link for links in way.stages for link in links) for way in self._routes]
         spans = []
         for (rank, block, proxy, step, op, peer), start, end, route, amount in rows:
-            number = step if block == TREES else block
+            number = step if block == _machine.ALL_TREES else block
             links = () if route < 0 else crossed[route]
             word = OPS[op].value
             spans.append(Span(rank, number, step, start, end, word, peer, proxy, links, amount))

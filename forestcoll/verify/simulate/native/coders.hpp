@@ -90,4 +90,34 @@ void code_fifo(const verify::Columns& columns, const Slices& slices, const Rates
                Threads& threads);
 void code_onesided(const verify::Columns& columns, const Rates& rates, Fabric& fabric, Threads& threads);
 
+// Threads of a forest alone: one for each edge of a tree, piece after piece (../trees.py).
+class TreeCoder {
+ public:
+  static constexpr int all_trees = -2;  // the block of a thread that sends for all trees of a rank
+  // From rank to rank, the route, and whether all its links serve in order.
+  using Edge = std::tuple<int, int, int, bool>;
+  // The counter of a sum, and how much of it each piece of a broadcast needs; none: as much as it is.
+  using Gate = std::pair<int, std::vector<int>>;
+
+  TreeCoder(Threads& threads, int ranks, int op, int pieces)
+      : threads_(threads), op_(op), pieces_(pieces), posts_(static_cast<std::size_t>(ranks)) {}
+  // The counter of pieces that the root of a reduce tree has; `bytes` of a piece.
+  int write(int number, bool reduces, int root, double bytes, const std::vector<Edge>& edges,
+            const std::vector<Gate>& gates);
+  // A thread for each rank: piece after piece, of all trees, the highest trees first.
+  void write_posts();
+
+ private:
+  struct Post {  // what a rank sends from the start over links that serve in order
+    int hops, tree, peer, route;
+    double bytes;
+    int arrived;
+  };
+
+  Threads& threads_;
+  const int op_, pieces_;
+  std::vector<std::vector<Post>> posts_;
+  std::vector<int> order_;  // of the ranks, as they came
+};
+
 }  // namespace forestcoll::simulate

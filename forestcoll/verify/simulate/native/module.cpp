@@ -99,20 +99,15 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
 void bind_simulation(nb::module_& m) {
   m.def("simulate", &simulate, nb::arg("capacity"), nb::arg("rules"), nb::arg("routes"), nb::arg("threads"),
         nb::arg("cut_through"), nb::arg("seed"), nb::arg("timeline"), nb::arg("until"));
-  nb::class_<Thread>(m, "Thread")
-      .def("begin", [](Thread& t, int step, int op, int peer) { t.origin = {step, op, peer}; })
-      .def("loop", &Thread::loop)
-      .def("reach", &Thread::reach)
-      .def("post", [](Thread& t, int counter) { t.post(counter); })
-      .def("transfer", [](Thread& t, bool waits, int route, double bytes, int post) {
-        t.transfer(waits ? Kind::move : Kind::start, route, {bytes, bytes}, 0, post);
-      });
   nb::class_<Threads>(m, "Threads")
       .def(nb::init<>())
       .def_rw("marks", &Threads::marks)
-      .def_rw("produced", &Threads::produced)
-      .def("thread", &Threads::thread, nb::rv_policy::reference_internal)
-      .def("counter", [](Threads& threads) { return threads.counter(); });
+      .def_rw("produced", &Threads::produced);
+  m.attr("ALL_TREES") = TreeCoder::all_trees;
+  nb::class_<TreeCoder>(m, "TreeCoder")
+      .def(nb::init<Threads&, int, int, int>(), nb::keep_alive<1, 2>())
+      .def("write", &TreeCoder::write)
+      .def("write_posts", &TreeCoder::write_posts);
   nb::class_<Rates>(m, "Rates").def("__init__", [](Rates* self, double block, double sum, bool adds_slowly) {
     new (self) Rates{block, sum, adds_slowly};
   });
