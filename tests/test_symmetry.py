@@ -475,6 +475,7 @@ def test_thousands_of_gpus() -> None:
     ("words", "change", "algbw", "most"),
     [
         ("fat-tree leaves=64 hosts=16 spines=16", "box0/gpu0-leaf0", "358400/1023", 86),
+        ("fat-tree leaves=16 hosts=16 spines=16", "box0/gpu0-leaf0", "17920/51", 68),
         ("multi-plane-clos planes=1 pods=4 leaves=8 hosts=16 spines=8 cores=4",
          "box0/gpu0-plane0.leaf0", "44800/511", 56),
         ("multi-plane-clos leaves=16 hosts=32 spines=16",
@@ -484,7 +485,10 @@ def test_thousands_of_gpus() -> None:
 def test_thousands_of_gpus_below_tiers_of_switches_with_a_dead_port(
     words: str, change: str, algbw: str, most: int
 ) -> None:
-    """The sound leaves, boxes at each, those beside the broken one: 4,096 GPUs and more."""
+    """The sound leaves, boxes at each, those beside the broken one: 2,048 GPUs and more.
+
+    Where leaves alone may go round, too, whose trees are twice as high, as where they may not.
+    """
     forest = compact(CapacityGraph.from_topology(edit(machine(words), [change], [])), name="x")
     assert certificate.check(forest) == (Fraction(algbw), Fraction(algbw))
     assert (forest.height, len(forest.trees)) == (3, most)

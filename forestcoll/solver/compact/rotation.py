@@ -72,6 +72,9 @@ from forestcoll.solver.walks import neighbours
 TIMES = range(1, 17)
 """Trees that are taken for one where parts of several kinds go round: to share out on spines."""
 
+LOW = 3
+"""Hops of trees that are low: out of the root's part, into another and on."""
+
 PAIRS = 50
 """Of kinds, up to which links are shared out among them: with more, each try takes seconds."""
 
@@ -164,8 +167,10 @@ def pack_around(
     """(broadcast trees, the rotation whose images of them are the forest), or None.
 
     Every rank is the root of `k` trees, or of some times as many where units that count for every
-    part fill links only so; `capacity`: how many of `k` each link may carry.
+    part fill links only so; `capacity`: how many of `k` each link may carry. Of the first rotation
+    whose trees have LOW hops, or the lowest.
     """
+    packed: list[tuple[int, list[Tree], Rotation]] = []
     for group in _groups(graph):
         if any(capacity[e] != capacity[orbit] for e, orbit in enumerate(group.link)):
             continue
@@ -178,8 +183,11 @@ def pack_around(
         for even, times in product(shared, tries):
             trees = around.trees(k * times, [c * times for c in capacity], even)
             if trees is not None:
-                return trees, group
-    return None
+                packed.append((max(map(height_of, trees)), trees, group))
+                break
+        if packed and packed[-1][0] <= LOW:
+            break
+    return min(packed, key=lambda one: one[0])[1:] if packed else None
 
 
 def _groups(graph: CapacityGraph) -> Iterator[Rotation]:
