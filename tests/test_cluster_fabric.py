@@ -179,4 +179,6 @@ def test_a_link_that_goes_down_ends_all_within_ten_seconds(
     assert len(set(lost)) == 1, said
     assert lost[0].startswith("process 2 on ")
     assert "has not been heard of for 5 s" in lost[0]
-    assert said[2].startswith("process 0 has not been heard of for 5 s")
+    silent = "process 0 has not been heard of for 5 s"
+    cut_off = "no connection with the other processes: [Errno 101]"  # its own kernel knows at once
+    assert said[2].startswith((silent, cut_off))
