@@ -7,6 +7,7 @@ import io
 import json
 import re
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -249,7 +250,7 @@ def test_many_ranks_are_compared_by_their_trees_alone(monkeypatch: pytest.Monkey
 
 def test_plans_are_played_above_the_ranks_of_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulate, "RANKS", 7)
-    monkeypatch.setitem(simulate.band.__globals__, "RANKS", 7)
+    monkeypatch.setattr(import_module("forestcoll.verify.simulate.band"), "RANKS", 7)
     topology = machine("star gpus=8")
     found = compare(topology, "allreduce", sizes="64K", against=("double-tree",), quick=True)
     for rule in DEFAULT_RULES:

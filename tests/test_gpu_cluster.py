@@ -189,13 +189,13 @@ def use_unkind(
     patch.setattr(communicators, "Group", type("Own", (Unkind,), more))
 
 
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
-    ("collective", "form", "staged"),
+    ("collective", "machine"),
     [
-        ("allreduce", "msccl-xml", False),
-        ("allreduce", "mscclpp-json", True),
-        ("alltoall", "msccl-xml", True),
-        ("alltoall", "mscclpp-json", False),
+        ("allreduce", ("dgx-a100 boxes=2", "--ranks", "box*/gpu[0-1]")),
+        ("alltoall", ("rail boxes=2 gpus=2 rails=2",)),
     ],
 )
 def test_it_is_right_however_late_and_disorderly(
@@ -203,10 +203,11 @@ def test_it_is_right_however_late_and_disorderly(
     library: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     collective: str,
+    machine: tuple[str, ...],
     form: str,
     staged: bool,
 ) -> None:
-    program = compiled("rail boxes=2 gpus=2 rails=2", collective).programs[form]
+    program = compiled(machine[0], collective, *machine[1:]).programs[form]
     for seed, lazy in ((1, False), (2, True), (8, True)):
         use_unkind(monkeypatch, 4, seed, lazy=lazy, staged=staged)
         assert run(program, 40_000, library, staged=staged) == [0] * 4

@@ -154,12 +154,12 @@ def candidates_of(
 
 def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]]:
     """How many times as many pieces programs are looked at in, and above how many bytes."""
-    if isinstance(source, Forest):
+    # MSCCL++'s packets of trees in more parts are nowhere the fastest of the catalogue
+    if isinstance(source, Forest) and kind != ("onesided", "LL"):
         above = LARGEST
         if kind in KINDS[:2]:
             above = len(_trees_of(source)) // len(source.collective.phases) * message
-        # MSCCL++'s packets in more parts are nowhere the fastest of the catalogue
-        for times in PIECES if kind != KINDS[3] else ():
+        for times in PIECES:
             yield times, above if times == WIDE else LARGEST
     elif isinstance(source, Routes) and kind[1] != "LL":
         chunks = len(source.graph.ranks) * source.units
@@ -246,7 +246,7 @@ def best_program(
             programs[own] = program, ""
         return in_protocol(programs[own][0], protocol)
 
-    if times > 1 and candidate.kind != KINDS[-1]:
+    if times > 1 and candidate.kind[0] == "fifo":
         return lower_in(instances * times, scheduled=True), ""
     if (*key, protocol, tuned) not in programs:
         program, note = lower_in(instances, scheduled=False), ""
