@@ -316,7 +316,7 @@ dgx-a100 boxes=128: box0/gpu0-fabric=1/3: 70400/381 127 30
 dgx-h100 boxes=9 nvls=0: box0/gpu0-fabric: 1575/4 8 28
 rail boxes=16: box0/gpu0-rail0=1/2: 400 15 37
 fat-tree leaves=5 hosts=2: box0/gpu0-leaf0: 3500/9 4 70
-dgx-a100 boxes=512: box0/gpu0-fabric=1/2: 96000/511 511 37
+dgx-a100 boxes=2048: box0/gpu0-fabric=1/2: 384000/2047 2047 37
 """
 """A failed link: algbw in GB/s, equal parts that go round, the most representatives."""
 
