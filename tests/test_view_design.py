@@ -324,7 +324,9 @@ def test_a_foreign_address_changes_nothing(show: Show) -> None:
         "#<img src=x onerror=alert(1)>",
         "#" + "tree=1" * 20_000,
     ):
-        found = show(*PAGES["forest"], at=text).ask(STATE)
+        opened = show(*PAGES["forest"], at=text)
+        found = opened.ask(STATE)
+        opened.close()
         if "now=1e308" in text:
             found[0]["now"] = 0
         assert found == usual, text

@@ -18,7 +18,7 @@ from command_line import Run
 from forestcoll.ui import cli
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import BrowserContext, Page
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 CHROMIUM = os.environ.get("FORESTCOLL_CHROMIUM_PATH") or shutil.which("chromium")
@@ -35,7 +35,7 @@ TRIES = 40
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
     if CHROMIUM is None:
         assert os.environ.get("FORESTCOLL_CHROMIUM") != "required"
         pytest.skip("no Chromium: apt-get install chromium, or FORESTCOLL_CHROMIUM_PATH=...")
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
         found = play.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
-        yield found
+        yield found.new_context()
         found.close()
 
 
@@ -65,20 +65,20 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 class Opened:
     """A page that is ready, and all that it said or asked for."""
 
-    def __init__(
-        self, browser: Browser, path: Path, scheme: str, size: str = "1280x800", at: str = ""
-    ):
-        self.path = path
+    def __init__(self, page: Page, path: Path, scheme: str, size: str = "1280x800", at: str = ""):
+        self.path, self.page = path, page
         width, height = map(int, size.split("x"))
-        self.page: Page = browser.new_page(
-            viewport={"width": width, "height": height},
-            color_scheme=scheme,  # type: ignore[arg-type]
-        )
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         self.said: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.said.append(request.url))
-        self.page.goto(path.as_uri() + at)
+        self.heard: dict[Any, Callable[[Any], None]] = {
+            "console": lambda message: self.said.append(message.text),
+            "pageerror": lambda error: self.said.append(str(error)),
+            "request": lambda request: self.said.append(request.url),
+        }
+        for event, hear in self.heard.items():
+            page.on(event, hear)
+        page.goto(path.as_uri() + at)
         self.ready()
         assert self.said.pop(0) == path.as_uri()
 
@@ -116,20 +116,29 @@ class Opened:
         return dict(self.ask(script))
 
     def close(self) -> None:
-        self.page.close()
+        """The page is empty then, and the next one's."""
+        while self.heard:
+            self.page.remove_listener(*self.heard.popitem())
+        self.page.goto("about:blank")
+        self.page.mouse.move(0, 0)
         assert self.said == []
 
 
 @pytest.fixture
-def show(browser: Browser, make: Callable[..., Path]) -> Iterator[Callable[..., Opened]]:
-    """Opens pages; none has said or asked for anything when the test ends."""
+def show(browser: BrowserContext, make: Callable[..., Path]) -> Iterator[Callable[..., Opened]]:
+    """Opens pages; none has said or asked for anything when the test ends.
+
+    Those of tests before are taken again, as a new one is a process of its own.
+    """
     opened: list[Opened] = []
 
-    def page(*arguments: object, scheme: str = "light", **how: str) -> Opened:
-        opened.append(Opened(browser, make(*map(str, arguments)), scheme, **how))
+    def show(*arguments: object, scheme: str = "light", **how: str) -> Opened:
+        path, taken = make(*map(str, arguments)), [each.page for each in opened if each.heard]
+        page = next((p for p in browser.pages if p not in taken), None) or browser.new_page()
+        opened.append(Opened(page, path, scheme, **how))
         return opened[-1]
 
-    yield page
+    yield show
     for each in opened:
         each.close()
 
