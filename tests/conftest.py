@@ -43,9 +43,10 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow ones first: what is left at the end is short, and no worker waits for others.
 
-    Before them those that fork much, while there is little memory that each fork has to map anew.
+    Before them those that fork much, while there is little memory that each fork has to map anew,
+    and those whose ranks come from a process with PyTorch in it: one worker starts that, not all.
     """
-    first = ("forks", "slow")
+    first = ("gloo", "forks", "slow")
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in first])
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ranks import launch, run_ranks  # before what asks for PyTorch: it skips without
+from torch_ranks import launch, needs_gloo, run_ranks  # before what asks for PyTorch: it skips
 
 from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs
 from forestcoll.topology.calibrate import load_measurement
 from forestcoll.ui import cli
+
+pytestmark = needs_gloo
 
 
 def measure_all(rank: int) -> Any:

@@ -28,9 +28,7 @@ from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.program import Collective
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-needs_gloo = pytest.mark.skipif(
-    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
-)
+needs_gloo = pytest.mark.gloo
 PATIENCE = 120.0
 NAMED = {"two": ("ring gpus=2", "alltoall"), "pair": ("ring gpus=2", "allreduce")}
 NAMED |= {"star": ("star gpus=4", "alltoall")}
@@ -55,6 +53,8 @@ gc.set_threshold(*THRESHOLD)
 @contextmanager
 def _forked(n: int, work: Callable[..., None], *arguments: object) -> Iterator[list[Connection]]:
     """Pipes from `n` processes that call `work(rank, n, pipe, *arguments)`, killed at the end."""
+    if not torch.distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
     context = multiprocessing.get_context("forkserver")
     preload = ["forestcoll.torch", "torch._dynamo", "test_torch_agreement", "test_torch_gpu"]
     context.set_forkserver_preload(preload)  # optimizers import the second, for seconds
