@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from apart import UNKIND
 from artefacts import Artefacts
-from native import CLUSTER, FAR, FLAGS, NATIVE, compile_, engine, library, run_sanitized
+from native import CLUSTER, FAR, FLAGS, NATIVE, compile_, engine, joined, library, run_sanitized
 from test_cluster import over_ucx
 
 from forestcoll.execute.cluster import ucx
@@ -23,7 +23,8 @@ def probe(compiled: Artefacts, *flags: str) -> Path:
     """The program of random puts."""
 
     def make(target: Path) -> None:
-        compile_(*FLAGS, "-O1", *flags, PROBE, *WIRES, "-o", target, "-pthread", "-ldl")
+        source = joined([PROBE, *WIRES], target)
+        compile_(*FLAGS, "-O1", *flags, source, "-o", target, "-pthread", "-ldl")
 
     return compiled.once(
         f"wire-probe{''.join(flags)}", make, *NATIVE, PROBE, UNKIND, Path(__file__)

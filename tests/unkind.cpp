@@ -119,12 +119,12 @@ class Exchange {
     while (!ending_) {
       const Count seen = events_;
       const auto news = [&] { return ending_ || events_ != seen; };
+      if (lazy_ && bell_.wait_for(lock, 300us, news)) continue;
       const std::vector<Choice> all = choices();
       if (all.empty()) {
         bell_.wait(lock, news);
         continue;
       }
-      if (lazy_ && bell_.wait_for(lock, 300us, news)) continue;
       const Choice choice = all[random_() % all.size()];
       delivering_ = true;
       deliver(choice);

@@ -48,6 +48,9 @@ struct Pair {
 
 std::vector<std::vector<Pair>> pairs;  // from, to
 
+// Who spins takes the processor from the wire that it waits for.
+void rest_a_little() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
+
 std::uint64_t word(int from, int to, Count number, Amount at) {
   return (number * 2654435761u + from * 97 + to) * 0x9E3779B97F4A7C15u + at;
 }
@@ -108,7 +111,7 @@ struct End : Receiver {
       std::unique_lock lock(p.mutex);
       if (p.open.empty()) {
         lock.unlock();
-        std::this_thread::yield();
+        rest_a_little();
         continue;
       }
       std::swap(p.open[random() % p.open.size()], p.open.back());
@@ -121,7 +124,7 @@ struct End : Receiver {
     const bool packets = random() % 4 == 0, keeps = packets || random() % 2;
     byte* source = p.sources.get() + slot * bytes;
     if (keeps) e.kept.reset(source = new byte[e.bytes + 8]);
-    while (!keeps && !p.read[slot].load()) std::this_thread::yield();
+    while (!keeps && !p.read[slot].load()) rest_a_little();
     Count number;
     bool last;
     {
