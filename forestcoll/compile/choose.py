@@ -493,6 +493,11 @@ class Chooser:
 
     def _choice(self, forest: Forest, judged: Judged | None, notes: list[str]) -> Choice:
         notes = [*self._note_trees(forest), *(judged.notes if judged else []), *notes]
+        if judged:
+            from forestcoll.compile.rivals import finish_plans
+
+            with self.stage("lower"):
+                judged = finish_plans(judged)
         plans = (judged.programs, judged.bands) if judged else ({}, {})
         return Choice(forest, plans[0], self._exact().trees, notes, plans[1])
 

@@ -30,6 +30,7 @@ from forestcoll.compile.search import (
     Judge,
     bound_of,
     fastest,
+    finish,
     gain_for,
 )
 from forestcoll.graph.kernel import _kernel
@@ -128,6 +129,12 @@ def improve(judged: Judged) -> Judged:
     plans = {form: (one, fastest(one)) for form, (one, _) in judged.plans.items()}
     notes = [one.note(taken) for one, taken in plans.values()]
     return Judged(plans, [note for note in notes if note], judged.best)
+
+
+def finish_plans(judged: Judged) -> Judged:
+    """The same after what is tried with the fastest plans alone."""
+    plans = {form: (one, finish(one, taken)) for form, (one, taken) in judged.plans.items()}
+    return replace(judged, plans=plans)
 
 
 def speed_note(ours: str, taken: Judged, theirs: str, first: Judged, option: str) -> str:

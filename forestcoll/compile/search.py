@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
@@ -52,6 +53,8 @@ average: two DGX A100, a NIC out, allreduce; MI250 allgather. Bandwidth is what 
 SURE: Final = 1.01
 """Cost up to which nothing else is tried, or of a long call up to which work is not spread; how
 many times as fast a plan of a set has to be to be one."""
+KEPT: Final = 1.008
+"""How many times as long a call may take of what is tried last: long calls are known within 1 %."""
 GAIN: Final = 1.004
 """How many times as fast a candidate has to be, or as slow it may be in fewer thread blocks, ..."""
 MORE: Final = 0.058
@@ -74,6 +77,9 @@ SUMS: Final = 128_000
 """Operations of all ranks at most where sums have thread blocks of their own."""
 SLICES: Final = (2**17, 2**16, 2**15)
 """Bytes of shorter slices."""
+MOVED: Final = 2**18
+"""Slices of different lengths that all ranks move through switches in a long call at most: playing
+a million takes a minute, for no two end at the same time."""
 ROUNDS: Final = 2**16 - 1
 """Slices of a pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
 MANY: Final = 64
@@ -281,8 +287,28 @@ def add_blocks(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 def shorten_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Shorter slices, the last of all actions; not so many that 32 bits tell more bytes."""
     shorter = next((unit for unit in SLICES if unit < one.unit_bytes), None)
-    if shorter and counts_rounds(judge.program_of(one), shorter):
-        yield replace(one, unit_bytes=shorter)
+    other = replace(one, unit_bytes=shorter or one.unit_bytes)
+    if shorter and counts_rounds(judge.program_of(other)):
+        yield other
+
+
+def vary_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Slices of different lengths, shorter ones first, where thread blocks read what they add up.
+
+    Over one link several would all wait for their answers at the same time.
+    """
+    forest = judge.forest
+    least = LONG * (forest.n - 1) / MOVED if forest.graph.n > forest.n else 0
+    if forest.collective.reduces and not one.spread.uneven and one.unit_bytes >= least:
+        other = replace(one, spread=one.spread._replace(uneven=True))
+        yield from (short for short in shorten_slices(judge, other) if short.unit_bytes >= least)
+        yield other
+
+
+def cut_coarser(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Half as many chunks, which suit an order that was found after them."""
+    if one.partners != ORDERS[0] and one.instances > judge.start.instances:
+        yield replace(one, instances=one.instances // 2)
 
 
 def join_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
@@ -347,7 +373,8 @@ def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     if finest is None:
         return
     if half is not None:
-        most = LONGER[1] * judge.stretch(finest, LONG)
+        than = finest if judge.better(finest, one) else one
+        most = LONGER[1] * judge.stretch(than, LONG)
         if judge.stretch(half, LONG, most) <= most and judge.cost(half) < judge.cost(finest):
             yield half
     yield finest
@@ -450,6 +477,20 @@ def fastest(judge: Judge, actions: Sequence[Action] | None = None) -> Candidate:
     return climb(judge.start, offers, judge.better)
 
 
+def finish(judge: Judge, first: Candidate) -> Candidate:
+    """The candidate after what is tried with the fastest of all alone, and makes no call slower."""
+
+    def better(one: Candidate, best: Candidate) -> bool:
+        return judge.better(one, best) and all(
+            judge.time(one, size) <= KEPT * judge.time(first, size) for size in judge.sizes
+        )
+
+    if not judge.plays or judge.cost(first) <= SURE:
+        return first
+    judge.lowered = 0  # as many once more
+    return climb(first, partial(cut_coarser if judge.fifo else vary_slices, judge), better)
+
+
 def climb(best: T, offers: Callable[[T], Iterator[T]], better: Callable[[T, T], bool]) -> T:
     """The loop that chooses: takes the first offer that is better, and asks anew, until none is."""
     while (after := next((one for one in offers(best) if better(one, best)), None)) is not None:
@@ -473,12 +514,12 @@ def _reason(judge: Judge, one: Candidate) -> str:
     return idle
 
 
-def counts_rounds(program: Program, unit: int) -> bool:
-    """Whether pipelines of such slices serve all sizes that 32 bits can tell."""
+def counts_rounds(program: Program) -> bool:
+    """Whether its pipelines serve all sizes that 32 bits can tell."""
     most = max(
         max(r.input_chunks, r.output_chunks, r.scratch_chunks * program.scratch_factor)
         for r in program.ranks
     )
     steps = (step for r in program.ranks for b in r.thread_blocks for step in b.steps)
     pipelines = (step for step in steps if isinstance(step, Pipeline))
-    return all(ROUNDS * unit * most >= 2**32 * pipeline.chunks for pipeline in pipelines)
+    return all(ROUNDS * p.unit_bytes * most >= 2**32 * p.chunks for p in pipelines)

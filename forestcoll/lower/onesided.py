@@ -64,12 +64,14 @@ class Spread(NamedTuple):
     its own, so that every block moves as much (0: trees stay whole, and small ones share thread
     blocks). `children`: in a broadcast every child of a rank has a thread block that puts to it, so
     that no link waits while the block puts to another. `units`: chunks in place of each, before
-    trees are cut, so that parts are nearly equal.
+    trees are cut, so that parts are nearly equal. `uneven`: slices of neighbouring trees differ in
+    length, so that thread blocks that read over one link do not all wait at the same time.
     """
 
     grain: int = 0
     children: bool = False
     units: int = 1
+    uneven: bool = False
 
     def apart(self, tree: RankTree, both: bool) -> Apart:
         """Which ranks of the tree have a thread block a child; `both`: of an allreduce.
@@ -133,7 +135,7 @@ def lower_onesided(
             scratch,
             (0,) * semaphores,
         )
-        for own, scratch, semaphores in blocks.program(unit_bytes)
+        for own, scratch, semaphores in blocks.program(unit_bytes, spread.uneven)
     )
     return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
 

@@ -278,5 +278,5 @@ class OnesidedBlocks:
         self, halves: int, busy: int
     ) -> tuple[int, int, tuple[int, int, int, int] | None] | None: ...
     def program(
-        self, unit_bytes: int
+        self, unit_bytes: int, uneven: bool
     ) -> list[tuple[list[tuple[tuple[Any, ...], tuple[Any, ...]]], int, int]]: ...

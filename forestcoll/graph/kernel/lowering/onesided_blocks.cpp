@@ -139,14 +139,24 @@ class OnesidedBlocks {
   // Per rank: steps and channels of each thread block, chunks of scratch, and semaphores. Pipelines
   // move `unit_bytes` at a time on average, each in proportion to its chunks: all take as many rounds.
   // Thread blocks share links slice by slice, and no tree is done long before those that it went with.
-  auto program(Chunks unit_bytes) {
+  // `uneven`: slices of neighbouring trees differ by up to a quarter, so that thread blocks which read over
+  // one link do not all wait for their answers at the same time.
+  auto program(Chunks unit_bytes, bool uneven) {
     require(!blocks_.empty(), "nothing has been dealt out");
     using Written = std::vector<std::pair<nb::object, nb::object>>;
     std::vector<std::tuple<Written, Chunks, int>> ranks;
     __int128 all = 0;
-    for (const Pipe& pipe : pipelines_->pipes) all += pipe.chunks;
-    const auto unit = [&, count = pipelines_->pipes.size()](Chunks chunks) -> Chunks {
-      return std::max<Chunks>(1, static_cast<Chunks>(static_cast<__int128>(unit_bytes) * chunks * count / all / aligned)) * aligned;
+    Amounts firsts;
+    for (const Pipe& pipe : pipelines_->pipes) {
+      all += pipe.chunks;
+      firsts.push_back(std::get<1>(pipe.key));
+    }
+    firsts = distinct(std::move(firsts));
+    const auto unit = [&, count = pipelines_->pipes.size()](const Pipe& pipe) -> Chunks {
+      const auto place = std::ranges::lower_bound(firsts, std::get<1>(pipe.key)) - firsts.begin();
+      const int share = uneven ? 14 + 3 * place % 5 : 16;  // of 16
+      const auto bytes = static_cast<Chunks>(static_cast<__int128>(unit_bytes) * share * pipe.chunks * count / all / 16);
+      return std::max<Chunks>(1, bytes / aligned) * aligned;
     };
     for (int rank : range(problem_.ranks())) {
       Written own;
@@ -355,7 +365,7 @@ class OnesidedBlocks {
     for (const auto& [pipe, work] : pipes) {
       add(pipe->before);
       const nb::object body = tuple_of(pipe->body, [&, at = work](const Instruction& i) { return object(i, &numbers[at]); });
-      const nb::object chunks = nb::cast(pipe->chunks), bytes = nb::cast(unit(pipe->chunks));
+      const nb::object chunks = nb::cast(pipe->chunks), bytes = nb::cast(unit(*pipe));
       steps.push_back(pipeline_({&body, &chunks, &bytes}));
       add(pipe->after);
     }
