@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from fractions import Fraction
@@ -12,7 +12,7 @@ from itertools import product
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology import Topology, catalog, loads_topology
-from forestcoll.topology.edit import edit
+from forestcoll.topology.edit import edit, parse_scale
 
 MI250 = (
     "0-1:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-3:4 2-6:1 2-9:1 2-10:1 3-7:2 3-11:1 4-5:4 4-6:1 "
@@ -102,13 +102,19 @@ def star(*capacities: int) -> CapacityGraph:
 
 
 def machine(text: str) -> Topology:
-    """One of the catalogue, with settings, and without links or nodes, which follow a `-`.
+    """One of the catalogue, with settings; a `-` goes before what it is without, or with less of.
 
-    `machine("dgx-a100 boxes=2 -box0/gpu0-fabric")`
+    `machine("dgx-a100 boxes=2 -box0/gpu0-fabric -box1/gpu3-fabric=1/2")`
     """
     name, *words = text.split()
     settings = dict(word.split("=") for word in words if word[0] != "-")
-    return edit(catalog.load(name, settings), [word[1:] for word in words if word[0] == "-"])
+    return changed(catalog.load(name, settings), [word[1:] for word in words if word[0] == "-"])
+
+
+def changed(topology: Topology, changes: Sequence[str]) -> Topology:
+    """Without links or nodes, and with links slower, whose change has an `=`."""
+    gone, slow = ([c for c in changes if ("=" in c) == slower] for slower in (False, True))
+    return edit(topology, gone, [*map(parse_scale, slow)])
 
 
 def named(name: str, **settings: object) -> CapacityGraph:

@@ -28,7 +28,6 @@ from forestcoll.study.comparison import competitors, outcome
 from forestcoll.study.comparison.outcome import Comparison
 from forestcoll.study.comparison.play import DEFAULT_RULES, compare, parse_sizes
 from forestcoll.topology import Topology
-from forestcoll.topology.edit import edit
 from forestcoll.ui.report import comparison as report
 from forestcoll.ui.report import facts
 from forestcoll.verify import simulate
@@ -261,7 +260,7 @@ def test_plans_are_played_above_the_ranks_of_searches(monkeypatch: pytest.Monkey
 
 def test_switches_add_for_a_library_at_every_size() -> None:
     """Seven GPUs: the plan serves multiples of seven, so the next one is played."""
-    topology = edit(machine("dgx-h100"), ["box0/gpu0"])
+    topology = machine("dgx-h100 -box0/gpu0")
     found = compare(topology, "allreduce", sizes="8M,7M", against=("in-switch",), quick=True)
     for rule in DEFAULT_RULES:
         less, more = (at(found, "in-switch", size << 20, rule) for size in (7, 8))

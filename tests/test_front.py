@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from graphs import build, dgx_a100, machine, mi250, perturbed, ring, torus
+from graphs import build, dgx_a100, mi250, named, perturbed, ring, torus
 from random_graphs import judge, random_graph
 
 from forestcoll.common.clock import Clock
@@ -25,7 +25,6 @@ from forestcoll.solver import algbw_of_trees, optimum, solve
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.front import GOALS, Front, Point
 from forestcoll.solver.task import analyse
-from forestcoll.topology.edit import edit
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
@@ -298,7 +297,7 @@ def test_one_box_has_one_point() -> None:
 @pytest.mark.parametrize("lost", ["box0/gpu0->fabric", "fabric->box0/gpu0"])
 def test_whole_trees_after_a_one_way_failure_are_as_fast_as_whole_links_allow(lost: str) -> None:
     """A little faster, links in whole trees have an optimum that is too little, by the program."""
-    graph = CapacityGraph.from_topology(edit(machine("dgx-a100 boxes=4"), [lost]))
+    graph = named(f"dgx-a100 boxes=4 -{lost}")
     task = analyse(graph, None)
     for k in (1, 2, 3):
         fit = fit_trees(task, k)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from graphs import machine
+from graphs import changed, machine
 
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
@@ -14,7 +14,6 @@ from forestcoll.compile.verdict import matches_catalogue, verify_forest
 from forestcoll.program import Collective
 from forestcoll.solver.front import Front
 from forestcoll.topology import Topology
-from forestcoll.topology.edit import edit, parse_scale
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +24,7 @@ def pair() -> Topology:
 @pytest.fixture(scope="module")
 def degraded(pair: Topology) -> Topology:
     """A link of one GPU to its switch 1/18 slower, an adapter of another at half of its rate."""
-    slow = ("box0/gpu0-box0/nvswitch=17/18", "box0/gpu3-fabric=1/2")
-    return edit(pair, (), [parse_scale(s) for s in slow])
+    return changed(pair, ["box0/gpu0-box0/nvswitch=17/18", "box0/gpu3-fabric=1/2"])
 
 
 @pytest.mark.parametrize("percent", [60, 67, 99, 100])

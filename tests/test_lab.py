@@ -25,7 +25,6 @@ from graphs import machine, named
 from forestcoll.common import errors
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import doctor, lab
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.program.targets import Target
 from forestcoll.schedule.routes import Routes, routes
@@ -148,11 +147,7 @@ def test_rate_by_default_grows_with_the_processors(monkeypatch: pytest.MonkeyPat
 
 
 def test_one_way_links_and_links_slowed() -> None:
-    known = machine("ring gpus=3")
-    from forestcoll.topology.edit import edit, parse_scale
-
-    slowed = edit(known, ["gpu1->gpu0"], [parse_scale("gpu1->gpu2=1/4")])
-    graph = CapacityGraph.from_topology(slowed)
+    graph = named("ring gpus=3 -gpu1->gpu0 -gpu1->gpu2=1/4")
     rates = {(w.a, w.b): (w.there, w.back) for w in network.veth_pairs(graph, Fraction(100))}
     assert rates == {(0, 1): (5000, 0), (0, 2): (5000, 5000), (1, 2): (1250, 5000)}
 
@@ -160,10 +155,7 @@ def test_one_way_links_and_links_slowed() -> None:
 def test_plan_of_a_sound_fabric_on_one_with_a_slow_link(compiled: Artefacts) -> None:
     """It goes the same ways, and the prediction is what is left there."""
     made = compiled("star gpus=3 bandwidth=40", "allreduce", *TARGET)
-    from forestcoll.topology.edit import edit, parse_scale
-
-    known = machine("star gpus=3 bandwidth=40")
-    slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
+    slowed = named("star gpus=3 bandwidth=40 -gpu0-switch=1/4")
     (entry,), _ = measurement.entries_of(slowed, made.programs["mscclpp-json"], made.forest, ())
     assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
     assert entry.algbw == made.forest.algbw / 4

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from graphs import build, clos, machine, named, planes, shuffled
+from graphs import build, changed, clos, machine, named, planes, shuffled
 
 from forestcoll import solver
 from forestcoll.common.errors import ForestError
@@ -24,7 +24,6 @@ from forestcoll.schedule.group import scale
 from forestcoll.solver import task
 from forestcoll.solver.flows import joint
 from forestcoll.solver.flows.folded import Folded
-from forestcoll.topology.edit import edit, parse_scale
 
 ALLGATHER = Collective.ALLGATHER
 MACHINES = """
@@ -206,23 +205,18 @@ def test_the_optimum_of_thousands_of_ranks_with_failures(row: str) -> None:
     words, edits, algbw = row.split(": ")
     changes, (name, *settings) = edits.split(), words.split()
     sizes = {key: int(size) for key, size in (setting.split("=") for setting in settings)}
-    topology = edit(
-        {"clos": clos, "planes": planes}[name](**sizes)
-        if name in ("clos", "planes")
-        else machine(words),
-        [change for change in changes if "=" not in change],
-        [parse_scale(change) for change in changes if "=" in change],
-    )
+    made = {"clos": clos, "planes": planes}
+    topology = changed(made[name](**sizes) if name in made else machine(words), changes)
     graph = CapacityGraph.from_topology(topology)
     assert solver.optimum(graph, ALLGATHER).algbw == Fraction(algbw)
 
 
 JOINT = """
-dgx-a100 boxes=3: box0/gpu0-fabric=1/2
-dgx-a100 boxes=4: box1/gpu3-fabric=1/3
-fat-tree leaves=3 hosts=2 gpus=2: box0/gpu0-leaf0=1/2
-rail boxes=4 rails=4: box2/gpu1-rail1=1/2
-rail boxes=5 rails=2 spine=0: box0/gpu0-rail0=3/4
+dgx-a100 boxes=3 -box0/gpu0-fabric=1/2
+dgx-a100 boxes=4 -box1/gpu3-fabric=1/3
+fat-tree leaves=3 hosts=2 gpus=2 -box0/gpu0-leaf0=1/2
+rail boxes=4 rails=4 -box2/gpu1-rail1=1/2
+rail boxes=5 rails=2 spine=0 -box0/gpu0-rail0=3/4
 """
 
 
@@ -230,8 +224,7 @@ rail boxes=5 rails=2 spine=0: box0/gpu0-rail0=3/4
 def test_the_joint_optimum_is_folded_by_rotations(
     row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words, change = row.split(": ")
-    graph = CapacityGraph.from_topology(edit(machine(words), [], [parse_scale(change)])).plain
+    graph = named(row).plain
     exact = joint.joint(graph)
     monkeypatch.setattr(joint, "ALIKE_FROM", 1)
     folded = joint.joint(graph)
@@ -241,7 +234,7 @@ def test_the_joint_optimum_is_folded_by_rotations(
 
 def test_the_joint_optimum_of_thousands_of_ranks_with_a_failed_port() -> None:
     """Boxes together bound it: each may take in 200 GB/s but one, for what all have to exchange."""
-    topology = edit(machine("dgx-a100 boxes=512"), [], [parse_scale("box0/gpu0-fabric=1/2")])
-    best = solver.optimum(CapacityGraph.from_topology(topology), Collective.ALLREDUCE)
+    graph = named("dgx-a100 boxes=512 -box0/gpu0-fabric=1/2")
+    best = solver.optimum(graph, Collective.ALLREDUCE)
     assert best.algbw == best.bound.algbw == Fraction(512 * 200 * 2 - 25, 2 * 2 * 511)
     assert best.note == ""

@@ -49,7 +49,6 @@ from forestcoll.solver.compact.stars import pack_stars
 from forestcoll.solver.compact.units import choose_units, use_of
 from forestcoll.solver.routes.edges import edges_of_forest
 from forestcoll.study.degrade.failures import classes, list_failures
-from forestcoll.topology.edit import edit, parse_scale
 
 
 def compact(
@@ -310,23 +309,22 @@ def check_written_out(forest: Forest, algbw: str | Fraction, tmp_path: Path) -> 
 
 
 BROKEN = """
-dgx-a100 boxes=5: box0/gpu0-fabric=1/2: 1875/8 4 37
-dgx-a100 boxes=16: box3/gpu0-fabric: 560/3 15 28
-dgx-a100 boxes=128: box0/gpu0-fabric=1/3: 70400/381 127 30
-dgx-h100 boxes=9 nvls=0: box0/gpu0-fabric: 1575/4 8 28
-rail boxes=16: box0/gpu0-rail0=1/2: 400 15 37
-fat-tree leaves=5 hosts=2: box0/gpu0-leaf0: 3500/9 4 70
-dgx-a100 boxes=2048: box0/gpu0-fabric=1/2: 384000/2047 2047 37
+dgx-a100 boxes=5 -box0/gpu0-fabric=1/2: 1875/8 4 37
+dgx-a100 boxes=16 -box3/gpu0-fabric: 560/3 15 28
+dgx-a100 boxes=128 -box0/gpu0-fabric=1/3: 70400/381 127 30
+dgx-h100 boxes=9 nvls=0 -box0/gpu0-fabric: 1575/4 8 28
+rail boxes=16 -box0/gpu0-rail0=1/2: 400 15 37
+fat-tree leaves=5 hosts=2 -box0/gpu0-leaf0: 3500/9 4 70
+dgx-a100 boxes=2048 -box0/gpu0-fabric=1/2: 384000/2047 2047 37
 """
 """A failed link: algbw in GB/s, equal parts that go round, the most representatives."""
 
 
 @pytest.mark.parametrize("row", BROKEN.strip().splitlines())
 def test_equal_parts_go_round_beside_a_broken_one(row: str, tmp_path: Path) -> None:
-    words, change, figures = row.split(": ")
+    words, figures = row.split(": ")
     algbw, images, most = map(Fraction, figures.split())
-    without, scale = ([], [parse_scale(change)]) if "=" in change else ([change], [])
-    graph = CapacityGraph.from_topology(edit(machine(words), without, scale))
+    graph = named(words)
     forest = compact(graph, name=words)
     assert isinstance(forest.group, Rotation)
     assert forest.images == images
@@ -341,11 +339,11 @@ def test_equal_parts_go_round_beside_a_broken_one(row: str, tmp_path: Path) -> N
 
 
 NESTED = """
-dgx-a100 boxes=7: box0/gpu0-fabric box1/gpu1-fabric: 1225/6 2,5 28 3
-fat-tree leaves=3 hosts=3 gpus=4: box0/gpu0-leaf0: 675/4 2,2,3 26 3
-fat-tree leaves=4 hosts=4 gpus=4: box0/gpu0-leaf0=1/2: 560/3 3,3,4 24 3
-TIERS gpus=4: box0/gpu0-plane0.leaf0: 2025/52 2,2,3,2,3,3 29 3
-TIERS gpus=2: plane0.leaf0-plane0.pod0.spine0: 675/26 2,2,3 18 3
+dgx-a100 boxes=7 -box0/gpu0-fabric -box1/gpu1-fabric: 1225/6 2,5 28 3
+fat-tree leaves=3 hosts=3 gpus=4 -box0/gpu0-leaf0: 675/4 2,2,3 26 3
+fat-tree leaves=4 hosts=4 gpus=4 -box0/gpu0-leaf0=1/2: 560/3 3,3,4 24 3
+TIERS gpus=4 -box0/gpu0-plane0.leaf0: 2025/52 2,2,3,2,3,3 29 3
+TIERS gpus=2 -plane0.leaf0-plane0.pod0.spine0: 675/26 2,2,3 18 3
 """
 """Failed links: algbw in GB/s, orders of generators, the most representatives, the height."""
 TIERS = "multi-plane-clos planes=1 pods=3 leaves=3 hosts=3"
@@ -363,10 +361,9 @@ def nested(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nested")
 @pytest.mark.parametrize("row", NESTED.strip().splitlines())
 def test_parts_of_several_kinds_go_round_on_their_own(row: str, tmp_path: Path) -> None:
-    words, change, figures = row.replace("TIERS", TIERS).split(": ")
+    words, figures = row.replace("TIERS", TIERS).split(": ")
     algbw, orders, most, height = figures.split()
-    without, scale = ([], [parse_scale(change)]) if "=" in change else (change.split(), [])
-    graph = CapacityGraph.from_topology(edit(machine(words), without, scale))
+    graph = named(words)
     forest = compact(graph, name=words)
     assert isinstance(forest.group, Rotation)
     assert forest.group.orders == tuple(map(int, orders.split(",")))
@@ -472,24 +469,24 @@ def test_thousands_of_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "change", "algbw", "most"),
+    ("words", "algbw", "most"),
     [
-        ("fat-tree leaves=64 hosts=16 spines=16", "box0/gpu0-leaf0", "358400/1023", 86),
-        ("fat-tree leaves=16 hosts=16 spines=16", "box0/gpu0-leaf0", "17920/51", 68),
-        ("multi-plane-clos planes=1 pods=4 leaves=8 hosts=16 spines=8 cores=4",
-         "box0/gpu0-plane0.leaf0", "44800/511", 56),
-        ("multi-plane-clos leaves=16 hosts=32 spines=16",
-         "box0/gpu0-plane3.leaf0", "403200/511", 90),
+        ("fat-tree leaves=64 hosts=16 spines=16 -box0/gpu0-leaf0", "358400/1023", 86),
+        ("fat-tree leaves=16 hosts=16 spines=16 -box0/gpu0-leaf0", "17920/51", 68),
+        ("multi-plane-clos planes=1 pods=4 leaves=8 hosts=16 spines=8 cores=4 "
+         "-box0/gpu0-plane0.leaf0", "44800/511", 56),
+        ("multi-plane-clos leaves=16 hosts=32 spines=16 -box0/gpu0-plane3.leaf0",
+         "403200/511", 90),
     ],
 )  # fmt: skip
 def test_thousands_of_gpus_below_tiers_of_switches_with_a_dead_port(
-    words: str, change: str, algbw: str, most: int
+    words: str, algbw: str, most: int
 ) -> None:
     """The sound leaves, boxes at each, those beside the broken one: 2,048 GPUs and more.
 
     Where leaves alone may go round, too, whose trees are twice as high, as where they may not.
     """
-    forest = compact(CapacityGraph.from_topology(edit(machine(words), [change], [])), name="x")
+    forest = compact(named(words), name="x")
     assert certificate.check(forest) == (Fraction(algbw), Fraction(algbw))
     assert (forest.height, len(forest.trees)) == (3, most)
 
