@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from artefacts import Artefacts
-from torch_ranks import needs_gloo, run_ranks, torch
+from torch_ranks import ft, needs_gloo, run_ranks, torch
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 
@@ -62,8 +62,6 @@ def data(n: int) -> list[Vector]:
 
 
 def reduce_all(rank: int, plan: Any, dtype: str, cases: list[Case]) -> list[Vector]:
-    import forestcoll.torch as ft
-
     found = []
     for every, layers in cases:
         tensor = torch.tensor(every[rank], dtype=getattr(torch, dtype))
@@ -73,8 +71,6 @@ def reduce_all(rank: int, plan: Any, dtype: str, cases: list[Case]) -> list[Vect
 
 
 def chain_and_refusals(rank: int, plan: Any) -> tuple[Vector, list[str]]:
-    import forestcoll.torch as ft
-
     total = torch.tensor(CODED[0], dtype=torch.float64)
     for more in CODED[1:]:
         total = total if rank == 0 else torch.tensor(more, dtype=torch.float64)

@@ -17,7 +17,7 @@ from notation import parse
 from stored_schedules import SCHEDULES, forest_and_plans
 from test_execute_gpu import library  # noqa: F401 (a fixture)
 from test_torch_gpu import RANKS, _gpus, _open, four  # noqa: F401 (a fixture)
-from torch_ranks import needs_gloo, run_ranks, torch
+from torch_ranks import ft, needs_gloo, run_ranks, torch
 
 from forestcoll.common.errors import ForestError, PlanError, UnsupportedError
 from forestcoll.compile.verdict import verify_text
@@ -209,8 +209,6 @@ def chain(ranks: Sequence[int]) -> str:
 
 def by_torch(rank: int, built: str, plans: dict[str, Any], count: int) -> dict[str, Bits]:
     """The bits of an allreduce over gloo, and on a stand-in for GPUs: twice each."""
-    import forestcoll.torch as ft
-
     _gpus(4)
     found = {}
     for dtype in WIDTHS:

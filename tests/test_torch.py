@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import launch, needs_gloo, plan_files, run_ranks, torch
+from stored_schedules import SCHEDULES
+from torch_ranks import dist, ft, launch, needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll.common import errors
 
@@ -98,8 +99,6 @@ class Compared:
 
 def once(rank: int, n: int, plan: Any, count: int, dtype: str, op: str, compare: Compared) -> None:
     """One collective, out of place (where there is such a thing) and in place."""
-    import forestcoll.torch as ft
-
     what = f"rank {rank}, {plan.collective} {count} x {dtype} {op}"
     mine = given_data(rank, count, dtype, op)
     match plan.collective:
@@ -160,8 +159,6 @@ def cases(n: int, plan: Any, full: bool) -> list[tuple[int, str, str]]:
 
 def matrix(rank: int, n: int, given: list[Any], full: list[Path]) -> tuple[int, list[str]]:
     """`given`: files to load here, or plans that were loaded before."""
-    import forestcoll.torch as ft
-
     compare = Compared()
     for path in given:
         plan = ft.load_plan(path) if isinstance(path, Path) else path
@@ -180,8 +177,6 @@ def check(results: list[tuple[int, list[str]]], least: int) -> None:
 def test_all_collectives_types_and_operations(plans: Plans, n: int, least: int) -> None:
     """In both formats (with 8 ranks one for each collective); with 4 ranks every type with every
     operation. Few ranks read files for themselves, many are sent the proven plans."""
-    import forestcoll.torch as ft
-
     xml, json_ = ([plans[f"{n}.{c}.{form}"] for c in COLLECTIVES] for form in FORMATS)
     given: list[Any] = [*xml, *json_]
     if n >= 8:
@@ -193,8 +188,6 @@ def test_all_collectives_types_and_operations(plans: Plans, n: int, least: int) 
 
 
 def shapes(rank: int, paths: dict[str, Path]) -> tuple[int, list[str]]:
-    import forestcoll.torch as ft
-
     n, compare = 4, Compared()
     everyone = [given_data(r, 2000, "float32") for r in range(n)]
     total = torch.stack(everyone).sum(0)
@@ -236,9 +229,6 @@ def test_tensors_of_every_shape(plans: Plans) -> None:
 
 
 def overlap(rank: int, four: Path, two: Path) -> tuple[int, list[str]]:
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     compare, n = Compared(), 4
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = pairs[rank % 2]
@@ -281,9 +271,6 @@ def test_several_calls_groups_and_others_traffic_at_once(plans: Plans) -> None:
 
 
 def installed(rank: int, paths: list[Path]) -> tuple[int, list[str]]:
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     compare, n, before = Compared(), 4, dist.all_reduce
     rules = [ft.Rule(p, min_bytes=1024, max_bytes=65536, dtypes=["float32"]) for p in paths]
     own = dist.new_group([0, 1, 2, 3])
@@ -346,8 +333,6 @@ class Bucket:
 
 
 def hooked(rank: int, path: Path) -> list[float]:
-    import forestcoll.torch as ft
-
     futures = [ft.comm_hook(path)(None, Bucket(torch.full((k,), rank + 0.5))) for k in (3, 2)]
     return [x for future in futures for x in future.wait().tolist()]
 
@@ -360,8 +345,6 @@ def test_hook_of_data_parallel_training(plans: Plans) -> None:
 def test_hook_is_one_that_data_parallel_training_takes(plans: Plans) -> None:
     import inspect
 
-    import forestcoll.torch as ft
-
     signature = inspect.signature(ft.comm_hook(plans["4.allreduce.msccl-xml"]))
     assert [p.annotation for p in signature.parameters.values()] == [inspect.Parameter.empty] * 2
     assert signature.return_annotation is inspect.Signature.empty
@@ -371,8 +354,6 @@ def test_hook_is_one_that_data_parallel_training_takes(plans: Plans) -> None:
 
 
 def dying(rank: int, path: Path, how: int) -> tuple[str, float]:
-    import forestcoll.torch as ft
-
     plan = ft.load_plan(path, slices=64)
     tensor, splits = torch.ones(1_000_000), [250_000] * 4
 
@@ -412,9 +393,7 @@ def test_a_peer_that_dies_or_stops_is_an_error_in_time(
 
 
 def test_without_a_process_group() -> None:
-    import forestcoll.torch as ft
-
-    path = Path(__file__).parents[1] / "schedules" / "dgx-h100-1" / "allreduce.msccl.xml"
+    path = SCHEDULES / "dgx-h100-1" / "allreduce.msccl.xml"
     with pytest.raises(errors.ExecutionError, match="init_process_group first"):
         ft.all_reduce(torch.zeros(1), path)
 
@@ -467,8 +446,6 @@ def test_wrong_elements_are_counted_and_described() -> None:
 
 
 def spoiled(rank: int) -> tuple[int, list[str]]:
-    import torch.distributed as dist
-
     from forestcoll.execute.torch.measure import Measured, time_it
     from forestcoll.program import Collective
 
@@ -484,8 +461,6 @@ def spoiled(rank: int) -> tuple[int, list[str]]:
 
 
 def test_plans_are_read_once(plans: Plans, tmp_path: Path) -> None:
-    import forestcoll.torch as ft
-
     path = tmp_path / "plan.xml"
     path.write_bytes(plans["4.allreduce.msccl-xml"].read_bytes())
     plan = ft.load_plan(path)

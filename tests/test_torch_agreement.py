@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from artefacts import Artefacts
 from edits import Row, check_rows, rows_of
-from torch_ranks import needs_gloo, plan_files, run_ranks, torch
+from torch_ranks import dist, ft, needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll import plans as plan_formats
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
@@ -38,9 +38,6 @@ def attempt(call: Callable[[], Any]) -> str:
 
 def exchange_well(rank: int, plan: Any) -> bool:
     """Whether the group still serves: an all-to-all of equal blocks, and torch's own."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     given = torch.arange(8.0) + 100 * rank
     output, wanted = torch.full((8,), -1.0), torch.full((8,), -1.0)
     ft.all_to_all_single(output, given, plan, [2] * N, [2] * N)
@@ -60,9 +57,6 @@ def zeros(count: int, *more: Any) -> Any:
 
 def refusals(rank: int, rows: list[str], paths: Plans) -> tuple[list[list[str]], float, bool]:
     """What each expression of rows/torch.txt says, how long all took, whether the group lives."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     program = plan_formats.read_plan(paths["allreduce"])
     x = zeros(8)
 
@@ -160,9 +154,6 @@ SERVED: tuple[tuple[str, tuple[Any, ...]], ...] = (  # output, input, splits
 
 def shapes(rank: int, plans: Plans) -> list[bool]:
     """Whether ours and torch's own leave the same."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     by = {"all_to": "alltoall", "all_ga": "allgather", "reduce": "reduce_scatter"}
     same = []
     for name, (out, in_, *splits) in SERVED:
@@ -183,9 +174,6 @@ def test_shapes_are_served_as_by_torch(plans: Plans) -> None:
 
 def between(rank: int, plans: Plans) -> int:
     """Ranks wait in different orders, and one is late with the call under way."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     plan, wrong = ft.load_plan(plans["alltoall"]), 0
     ft_sum = ft.load_plan(plans["allreduce"])
     for turn in range(6):
@@ -211,9 +199,6 @@ def test_asynchronous_calls_beside_torchs_own(plans: Plans) -> None:
 
 def waits_first(rank: int, plans: Plans) -> tuple[bool, list[float]]:
     """Rank 1 makes an asynchronous call only after a message that rank 0 sends after its own."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     tensor, word = torch.ones(5), torch.zeros(1)
     if rank == 1:
         dist.recv(word, 0)
@@ -233,9 +218,6 @@ def test_asynchronous_calls_do_not_wait_for_others(plans: Plans) -> None:
 
 def known_before(rank: int, plans: Plans, checked: bool) -> tuple[str, str]:
     """Both sizes are known to all; then one rank takes the other one."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     plan = ft.load_plan(plans["allreduce"])
     for size in (16, 2_000_000):
         ft.all_reduce(zeros(size), plan)
@@ -262,9 +244,6 @@ def test_sizes_that_were_agreed_on_before(plans: Plans, checked: bool) -> None:
 
 
 def counted(rank: int, plans: Plans) -> list[int]:
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     made, gather = 0, dist.all_gather
 
     def count(*args: Any, **kwargs: Any) -> Any:

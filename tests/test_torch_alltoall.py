@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import needs_gloo, run_ranks, torch
+from torch_ranks import dist, ft, needs_gloo, run_ranks, torch
 
 pytestmark = needs_gloo
 
@@ -35,8 +35,6 @@ def plans(compiled: Artefacts) -> Plans:
 
 def sent(path: Path, **asked: int) -> Any:
     """The plan, read and proven here: ranks to which it is sent need not do it again, each."""
-    import forestcoll.torch as ft
-
     return ft.load_plan(path, **asked)
 
 
@@ -64,8 +62,6 @@ SIZES = ((7, "int64"), (64, "float32"), (1000, "float64"), (0, "int8"))
 
 def _kinds(rank: int, n: int, plan: Any) -> int:
     """Equal blocks out of place, in place, asynchronous; memory that overlaps; lists of tensors."""
-    import forestcoll.torch as ft
-
     wrong = 0
     for (part, dtype), async_op in product(SIZES, (False, True)):
         *_, given, wanted = blocks(rank, [[part] * n] * n)
@@ -96,8 +92,6 @@ def test_blocks_of_every_kind(plans: Plans, n: int) -> None:
 
 
 def _ragged(rank: int, n: int, plan: Any, tables: list[Splits], columns: int) -> int:
-    import forestcoll.torch as ft
-
     works = []
     for number, table in enumerate(tables):
         send, get, given, wanted = blocks(rank, table, columns)
@@ -134,8 +128,6 @@ def test_rounds_overlap(plans: Plans, n: int) -> None:
 
 def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
     """(steps that a large call takes, most of them that were under way at once)."""
-    import forestcoll.torch as ft
-
     from forestcoll.execute.torch.engine import Run
 
     most, under_way, steps = 0, 0, 0
@@ -170,8 +162,6 @@ def test_large_calls_overlap_without_being_asked(plans: Plans) -> None:
 
 def _gradients(rank: int, n: int, path: Path) -> int:
     """The sum of weight times output: the weights come back to where the elements came from."""
-    import forestcoll.torch as ft
-
     get, send, weights, wanted = blocks(rank, ragged(n, 5), 2)
     given = torch.ones(sum(send), 2, dtype=torch.float64, requires_grad=True)
     (ft.all_to_all_single_autograd(given, path, get, send) * weights).sum().backward()
@@ -186,9 +176,6 @@ def test_gradients_flow_back(plans: Plans) -> None:
 
 
 def _installed(rank: int, n: int, path: Path) -> tuple[int, dict[str, int], dict[Any, int]]:
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     wrong = 0
     send, get, given, wanted = blocks(rank, ragged(n, 9))
     *_, even, expected = blocks(rank, [[4] * n] * n)

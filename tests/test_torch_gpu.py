@@ -14,7 +14,7 @@ import pytest
 from artefacts import Artefacts
 from programs import edit
 from test_execute_gpu import library  # noqa: F401 (a fixture)
-from torch_ranks import needs_gloo, run_ranks, torch
+from torch_ranks import dist, needs_gloo, run_ranks, torch
 
 from forestcoll.program import BY_TREES, Collective, Op, Program
 
@@ -156,8 +156,6 @@ def test_all_nodes_end_when_a_rank_is_killed(
 
 def _unproven(rank: int, built: str, program: Program) -> None:
     """Runs what forestcoll.torch would refuse."""
-    import torch.distributed as dist
-
     from forestcoll.execute.gpu.communicator import Communicator
 
     def gather(text: bytes) -> list[bytes]:

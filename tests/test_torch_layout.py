@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import Run
-from torch_ranks import needs_gloo, run_ranks, torch
+from torch_ranks import dist, ft, needs_gloo, run_ranks, torch
 
 from forestcoll.common.errors import ForestCollError
 
@@ -29,9 +29,6 @@ def of_rank(rank: int, count: int) -> Any:
 
 
 def two_kinds_at_once(rank: int, folder: Path) -> tuple[list[str], int, list[str]]:
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     wrong = []
     tp = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
     dp = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])][rank % 2]
@@ -89,8 +86,6 @@ def test_groups_of_a_layout_are_served_by_their_members(call: Run, tmp_path: Pat
 
 
 def refusal(rank: int, folder: Path) -> str:
-    import forestcoll.torch as ft
-
     with pytest.raises(ForestCollError) as error:
         ft.install(folder)
     return str(error.value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import needs_gloo, plan_files, run_ranks
+from torch_ranks import ft, needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll import plans
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -16,7 +16,6 @@ from forestcoll.lower.rounds import lower_rounds, rounds_of
 from forestcoll.program.targets import MSCCLPP
 from forestcoll.topology import catalog
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = needs_gloo
 COUNT, RANKS = 10_007, 4
 FORM = "mscclpp-json"
@@ -37,8 +36,6 @@ def larger_by_far(a: Any, b: Any) -> Any:
 
 
 def combined(rank: int, path: Path) -> list[bool]:
-    import forestcoll.torch as ft
-
     every = [values(r, torch.float64) for r in range(RANKS)]
     right = []
     for function in (larger_by_far, torch.logaddexp):
@@ -53,8 +50,6 @@ def test_a_function_of_two_tensors_is_an_operator(path: Path) -> None:
 
 
 def scaled(rank: int, path: Path) -> tuple[bool, bool, bool]:
-    import forestcoll.torch as ft
-
     given = values(rank, torch.float32)
     before, expected, out = given.clone(), given / 3, torch.empty(COUNT)
     ft.all_reduce(expected, path)
@@ -70,8 +65,6 @@ def test_inputs_are_scaled_first(path: Path) -> None:
 
 
 def finished(rank: int, path: Path, op: str) -> tuple[list[tuple[int, int]], bool]:
-    import forestcoll.torch as ft
-
     plan, parts = ft.load_plan(path, slices=3), []
     given = values(rank, torch.float32)
     expected = given.clone()
@@ -100,8 +93,6 @@ def test_an_epilogue_comes_once_to_each_element_at_one_rank(path: Path, op: str)
 
 
 def raising(rank: int, path: Path) -> tuple[str, bool]:
-    import forestcoll.torch as ft
-
     def fail(view: Any, offset: int) -> None:
         raise ValueError("no such layer")
 
@@ -123,8 +114,6 @@ def test_what_an_epilogue_raises_comes_out_of_wait(path: Path) -> None:
 
 
 def refused(rank: int, path: Path, once: Path) -> list[str]:
-    import forestcoll.torch as ft
-
     def keep(view: Any, offset: int) -> None:
         del view, offset
 

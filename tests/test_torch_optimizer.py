@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
-from artefacts import Artefacts
+from artefacts import ROOT, Artefacts
+from command_line import finished
 from graphs import machine
-from torch_ranks import needs_gloo, plan_files, run_ranks
+from torch_ranks import ft, needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll import plans
 from forestcoll.common.errors import UnsupportedError
@@ -28,7 +28,6 @@ from forestcoll.schedule import certificate
 from forestcoll.solver import solve
 from forestcoll.topology import Topology, catalog
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = needs_gloo
 RANKS, STEPS = 4, 10
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -108,8 +107,6 @@ def same(models: Any, optimizers: Any) -> bool:
 
 def both(rank: int, path: Path, kind: str, options: dict[str, Any], steps: int) -> Any:
     """What is as it should be; elements of the state, here and in all."""
-    import forestcoll.torch as ft
-
     models = a_model(), a_model()
     optimizers = [make(kind, model, **options) for model in models]
     pairs = list(zip(map(wrapped, models), optimizers, strict=True))
@@ -135,8 +132,6 @@ def both(rank: int, path: Path, kind: str, options: dict[str, Any], steps: int) 
 
 def all_cases(rank: int, paths: dict[str, Path]) -> tuple[list[Any], str]:
     """Of each case; and why no optimizer steps what several ranks have."""
-    import forestcoll.torch as ft
-
     told = [both(rank, paths[where], *case) for where, *case in CASES]
     try:
         ft.comm_hook(paths["once"], torch.optim.Adam(a_model().parameters()))
@@ -214,13 +209,13 @@ def test_state_of_a_rank_of_16() -> None:
     assert most[2] <= 1.1 / 15
 
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 def test_the_example_trains_both_ways(tmp_path: Path) -> None:
     words = ["--ranks", "2", "--steps", "3", "--width", "16"]
     command = [sys.executable, str(SCRIPTS / "train.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    done = finished(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Adam of 1,946 numbers of state" in done.stdout  # two of each weight, and six counts
     (line,) = re.findall(r"^step 3 .*", done.stdout, re.MULTILINE)

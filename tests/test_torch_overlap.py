@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artefacts import Artefacts
-from torch_ranks import needs_gloo, plan_files, run_ranks
+from artefacts import ROOT, Artefacts
+from torch_ranks import ft, needs_gloo, plan_files, run_ranks, torch
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = needs_gloo
 COUNT = 100_003
 
@@ -28,8 +27,6 @@ def values(rank: int) -> Any:
 
 def in_parts(rank: int, path: Path, apart: bool) -> tuple[list[tuple[int, int]], bool, bool, int]:
     """(offset, elements) of the parts as they came; whether bits and memory are right; threads."""
-    import forestcoll.torch as ft
-
     plan, given, parts = ft.load_plan(path, slices=8), values(rank), []
     out = torch.zeros(COUNT) if apart else given
     whole = values(rank)
@@ -62,8 +59,6 @@ def test_parts_of_the_result_come_once_and_with_the_same_bits(path: Path, apart:
 
 
 def failing(rank: int, path: Path, side: str) -> tuple[str, bool]:
-    import forestcoll.torch as ft
-
     calls = []
 
     def take(view: Any, offset: int) -> None:
@@ -101,8 +96,6 @@ def test_what_either_side_raises_comes_out_of_wait(path: Path, side: str, said: 
 
 def produced(rank: int, path: Path, events: bool) -> tuple[bool, int]:
     """Whether the sum is right of an input that is made while the call is under way."""
-    import forestcoll.torch as ft
-
     whole, given = values(rank), torch.full((COUNT,), float("nan"))
     tile, made = -(-COUNT // 7), []
     starts = [start % COUNT for start in range(0, COUNT, tile)][::-1]
@@ -141,8 +134,6 @@ def test_nothing_is_read_before_it_is_made(path: Path, events: bool) -> None:
 
 def measured(rank: int, path: Path) -> dict[str, Any]:
     """The benchmark's own figures, of a size that takes no time."""
-    import forestcoll.torch as ft
-
     overlap: Any = __import__("overlap")
     with torch.no_grad():
         found: dict[str, Any] = overlap.measure(rank, ft.load_plan(path), COUNT, 1, 0.5)
@@ -151,7 +142,7 @@ def measured(rank: int, path: Path) -> dict[str, Any]:
 
 def test_the_benchmark_compares_bits_and_times(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`scripts/bench --overlap` has the links shaped; what it measures is the same here."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benchmarks"))
     told = run_ranks(4, measured, path)
     assert told == [told[0]] * 4
     assert told[0]["alike"]
@@ -162,8 +153,6 @@ def test_the_benchmark_compares_bits_and_times(path: Path, monkeypatch: pytest.M
 
 
 def refused(rank: int, path: Path) -> tuple[str, bool]:
-    import forestcoll.torch as ft
-
     from forestcoll.common.errors import UnsupportedError
 
     given = torch.arange(24.0).view(4, 6).t()

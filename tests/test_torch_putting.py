@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from artefacts import Artefacts
-from torch_ranks import needs_gloo, plan_files, run_ranks, torch
+from torch_ranks import dist, ft, needs_gloo, plan_files, run_ranks, torch
 
 from forestcoll.common.errors import UnsupportedError
 
@@ -46,8 +46,6 @@ class Communicator:
     """Puts are carried out late and, of a group, in any order; signals of a peer come in order."""
 
     def __init__(self, n: int, rank: int, unique: bytes) -> None:
-        import torch.distributed as dist
-
         self.n, self.rank, self.folder = n, rank, Path(unique.decode())
         self.random = random.Random(rank)
         self.taken = [0] * n
@@ -60,8 +58,6 @@ class Communicator:
         self.signals = torch.from_file(str(path), shared=True, size=n * n, dtype=torch.int64)
 
     def register_window(self, memory: Any, flag: int) -> Window:
-        import torch.distributed as dist
-
         assert flag == 1  # without, put refuses to send from it
         self.numbers += 1
         dist.barrier()
@@ -143,9 +139,6 @@ def all_collectives(
     rank: int, folder: str, files: dict[str, Path], lead: int, slices: int | None
 ) -> tuple[int, int]:
     """Every collective at several sizes, compared; puts and windows of this rank."""
-    import forestcoll.torch as ft
-    import torch.distributed as dist
-
     from forestcoll.execute.torch.engine import Run
     from forestcoll.execute.torch.putting import run_of
 
@@ -204,8 +197,6 @@ def test_collectives_go_by_put_and_signal(
 
 
 def without(rank: int) -> str:
-    import forestcoll.torch as ft
-
     sys.modules["nccl"] = None  # type: ignore[assignment]
     with pytest.raises(UnsupportedError) as caught:
         ft.PutSignal()

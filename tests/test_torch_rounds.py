@@ -224,16 +224,14 @@ def test_scratch_is_a_ring_of_slices() -> None:
     assert scratch(128) < scratch(16) / 4 < scratch(1)
 
 
-def test_pieces_begin_aligned_where_there_is_room(flows: Flows) -> None:
+def test_pieces_begin_aligned_where_there_is_room_and_nothing_takes_no_step(flows: Flows) -> None:
     flow = flows["ring allreduce msccl-xml"]
     rounds = Planner(flow, levels(flow), 0, False).plan()
-    steps = Cutter(rounds, Cut(flow.collective, 10_007, 1, flow.units, 2, 3, 2)).job().steps
+    steps, none = (
+        Cutter(rounds, Cut(flow.collective, count, 1, flow.units, 2, 3, 2)).job().steps
+        for count in (10_007, 0)
+    )
+    assert none == ()
     starts = {r.start for step in steps for m in step.receives for r in m.ranges}
     assert len(starts) > 3
     assert all(start % 32 == 0 for start in starts)
-
-
-def test_nothing_to_move_takes_no_step(flows: Flows) -> None:
-    flow = flows["ring allreduce msccl-xml"]
-    rounds = Planner(flow, levels(flow), 0, False).plan()
-    assert Cutter(rounds, Cut(flow.collective, 0, 1, flow.units, 4, 3, 2)).job().steps == ()

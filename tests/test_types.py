@@ -13,7 +13,7 @@ from apart import run_apart
 from artefacts import Artefacts
 from stored_schedules import SCHEDULES
 from test_order import decode, encode
-from torch_ranks import needs_gloo, run_ranks
+from torch_ranks import ft, needs_gloo, run_ranks
 
 from forestcoll.common.errors import ArgumentError, UnsupportedError
 from forestcoll.execute import contents, cpu
@@ -238,7 +238,6 @@ def test_ranks_of_several_processes_agree(compiled: Artefacts, style: str) -> No
 
 
 def by_torch(rank: int, plan: Any, cases: Sequence[Any]) -> list[Any]:
-    import forestcoll.torch as ft
     import torch
 
     found = []

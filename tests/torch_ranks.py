@@ -28,6 +28,8 @@ from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.program import Collective
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
+ft: Any = pytest.importorskip("forestcoll.torch")
+dist: Any = torch.distributed
 needs_gloo = pytest.mark.gloo
 PATIENCE = 120.0
 NAMED = {"two": ("ring gpus=2", "alltoall"), "pair": ("ring gpus=2", "allreduce")}
@@ -53,7 +55,7 @@ gc.set_threshold(*THRESHOLD)
 @contextmanager
 def _forked(n: int, work: Callable[..., None], *arguments: object) -> Iterator[list[Connection]]:
     """Pipes from `n` processes that call `work(rank, n, pipe, *arguments)`, killed at the end."""
-    if not torch.distributed.is_gloo_available():
+    if not dist.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     context = multiprocessing.get_context("forkserver")
     preload = ["forestcoll.torch", "torch._dynamo", "test_torch_agreement", "test_torch_gpu"]
@@ -149,8 +151,6 @@ def _rank(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     try:
         dist.init_process_group(
