@@ -12,6 +12,7 @@ from fractions import Fraction
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -38,8 +39,7 @@ def random_graph(seed: int, kind: str | None = None) -> CapacityGraph:
     ranks = list(range(rng.choice((2, 3, 3, 4, 4, 5, 6, 7, 8, 10))))
     relays = list(range(len(ranks), len(ranks) + rng.randint(1, 4)))
     links: Links = defaultdict(int)
-    draw = _capacities(rng)
-    BUILDERS[kind](rng, draw, links, ranks, relays)
+    BUILDERS[kind](Draft(rng, _capacities(rng), links, ranks, relays))
     return _shuffled(rng, links, len(ranks), len(ranks) + len(relays))
 
 
@@ -49,12 +49,21 @@ def _capacities(rng: random.Random) -> Callable[[], int]:
     return lambda: rng.choice(choices)
 
 
-def _direct(
-    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
-) -> None:
+class Draft(NamedTuple):
+    """What a kind of graph is made of."""
+
+    rng: random.Random
+    draw: Callable[[], int]
+    links: Links
+    ranks: list[int]
+    relays: list[int]
+
+
+def _direct(draft: Draft) -> None:
     """A ring one way round, and any further links, one-way or not."""
+    rng, draw, links, ranks, relays = draft
     relays.clear()
-    for u, v in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+    for u, v in pairwise([*ranks, ranks[0]]):
         links[u, v] += draw()
     for _ in range(rng.randint(0, 2 * len(ranks))):
         u, v = rng.sample(ranks, 2)
@@ -63,10 +72,9 @@ def _direct(
             links[v, u] += draw()
 
 
-def _switched(
-    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
-) -> None:
+def _switched(draft: Draft) -> None:
     """Switches in layers: ranks below, each node linked both ways to one or two above it."""
+    rng, draw, links, ranks, relays = draft
     cut = rng.randint(1, len(relays))
     below = ranks
     for layer in (relays[:cut], relays[cut:]):
@@ -78,35 +86,32 @@ def _switched(
         _both(links, u, v, draw())
 
 
-def _mixed(
-    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
-) -> None:
+def _mixed(draft: Draft) -> None:
     """Switches in layers, and direct links, one-way or not, between ranks."""
-    _switched(rng, draw, links, ranks, relays)
+    rng, draw, links, ranks, _ = draft
+    _switched(draft)
     for _ in range(rng.randint(1, 2 * len(ranks))):
         u, v = rng.sample(ranks, 2)
         links[u, v] += draw()
 
 
-def _cycles(
-    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
-) -> None:
+def _cycles(draft: Draft) -> None:
     """One-way cycles through ranks and switches: balanced, though no link has its opposite."""
+    rng, draw, links, ranks, relays = draft
     for i in range(rng.randint(2, 5)):
         nodes = rng.sample(relays, rng.randint(0, len(relays)))
         nodes += rng.sample(ranks, len(ranks) if i == 0 else rng.randint(1, len(ranks)))
         rng.shuffle(nodes)
         if len(nodes) > 1:
             units = draw()
-            for u, v in zip(nodes, nodes[1:] + nodes[:1], strict=True):
+            for u, v in pairwise([*nodes, nodes[0]]):
                 links[u, v] += units
 
 
-def _asymmetric(
-    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
-) -> None:
+def _asymmetric(draft: Draft) -> None:
     """Any of the others, then links of switches slowed, sped up or made one-way."""
-    rng.choice((_switched, _mixed, _cycles))(rng, draw, links, ranks, relays)
+    rng, draw, links, ranks, relays = draft
+    rng.choice((_switched, _mixed, _cycles))(draft)
     for pair in list(links):
         if min(pair) < len(ranks) and rng.random() < 0.4:
             links[pair] = max(1, links[pair] + rng.choice((-1, 1)) * draw())
@@ -165,7 +170,7 @@ def starved_graph(seed: int) -> CapacityGraph:
             links[v, w] += rng.randint(0, 3)
             links[w, v] += rng.randint(1, 9)
         links[ranks[0], w] += 1
-    for u, v in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+    for u, v in pairwise([*ranks, ranks[0]]):
         links[u, v] += rng.randint(1, 2)
     graph = _shuffled(rng, links, n, n + len(relays))
     return graph.reverse() if rng.random() < 0.3 else graph

@@ -19,7 +19,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 from ortools.linear_solver import pywraplp
-from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
+from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Draft, Links
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
@@ -75,7 +75,7 @@ def _links(rng: random.Random, kind: str, gpus: int, switches: int) -> Links:
     units = rng.choice((tuple(range(1, 6)), (1,), PRIMES[:9], STEPS))
     links: Links = defaultdict(int)
     ranks, relays = list(range(gpus)), list(range(gpus, gpus + switches))
-    BUILDERS[kind](rng, lambda: rng.choice(units), links, ranks, relays)
+    BUILDERS[kind](Draft(rng, lambda: rng.choice(units), links, ranks, relays))
     return links
 
 

@@ -58,9 +58,9 @@ def solved(graph: CapacityGraph) -> Forest:
 @pytest.mark.parametrize(
     ("graph", "algbw", "same", "k"),
     [
-        (mi250(2, dies=8), Fraction(128), Fraction(104), 4),
-        (mi250(1, dies=8), Fraction(150), Fraction(100), 3),
-        (star(80, *[10] * 8), Fraction(10), Fraction(45, 8), 1),
+        (mi250(2, dies=8), 128, 104, 4),
+        (mi250(1, dies=8), 150, 100, 3),
+        (star(80, *[10] * 8), 10, Fraction(45, 8), 1),
     ],
     ids=["half of 2 MI250 boxes", "half of an MI250 box", "uneven star"],
 )
@@ -292,7 +292,7 @@ def test_files_keep_the_certificate(tmp_path: Path) -> None:
     assert back.bound == bound
     assert bound.symmetries
     assert bound.phases
-    assert certificate.check(back) == (Fraction(128), Fraction(128))
+    assert certificate.check(back) == (128, 128)
     data = json.loads(text)
     data["bound"]["symmetries"][0]["image"]["box0/die1"] = "nobody"
     with pytest.raises(ForestError, match="bound: unknown node 'nobody'"):
@@ -319,7 +319,7 @@ def test_switches_that_copy_and_add_raise_the_bound() -> None:
     down = Tree(hub, "broadcast", 1, tuple((hub, switch, v) for v in leaves))
     up = Tree(hub, "reduce", 1, tuple((v, switch, hub) for v in leaves))
     forest = Forest("star", graph, ALLREDUCE, 1, (up, down), best.bound)
-    assert certificate.check(forest) == (Fraction(10), Fraction(10))
+    assert certificate.check(forest) == (10, 10)
 
 
 @pytest.mark.parametrize("which", [(True, False), (False, True)], ids=["copies", "adds"])
@@ -351,7 +351,7 @@ def test_few_trees_share_the_links_too(trees: int) -> None:
     forest = solve(graph, ALLREDUCE, None, trees)
     assert judge(forest) == algbw_of_trees(graph, ALLREDUCE, None, trees) == 128
     assert forest.total == trees * 16
-    assert certificate.check(forest) == (Fraction(128), Fraction(128))
+    assert certificate.check(forest) == (128, 128)
 
 
 def test_uneven_links_get_near_with_few_trees() -> None:
@@ -400,7 +400,7 @@ def test_too_large_a_program_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert best.bound.algbw >= 128
     forest = solve(graph, ALLREDUCE)
     assert judge(forest) == 104
-    assert certificate.check(forest) == (Fraction(104), best.bound.algbw)
+    assert certificate.check(forest) == (104, best.bound.algbw)
 
 
 def test_numbers_that_are_too_long_are_left_alone() -> None:

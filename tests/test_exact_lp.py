@@ -39,9 +39,7 @@ def test_both_ways_find_the_same_proven_optimum(program: Program) -> None:
 
 def test_a_wrong_basis_is_not_proven() -> None:
     program = Program([3, 5], [1, 1], [Row({0: 1, 1: -1})])  # z0 >= z1
-    assert exact_lp.prove(program, ([1], [0], [0])) == Solution(
-        Fraction(6), [Fraction(3), Fraction(3)], [Fraction(1)]
-    )
+    assert exact_lp.prove(program, ([1], [0], [0])) == Solution(6, [3, 3], [1])
     assert exact_lp.prove(program, ([0], [1], [0])) is None  # z0 = 5 is too much
     assert exact_lp.prove(program, ([], [], [])) is None  # z = 0 is no optimum
     assert exact_lp.prove(program, ([0, 1], [], [0])) is None  # not square
@@ -50,12 +48,12 @@ def test_a_wrong_basis_is_not_proven() -> None:
 @pytest.mark.parametrize(
     "claim",
     [
-        Solution(Fraction(6), [Fraction(3), Fraction(3)], [Fraction(-1)]),
-        Solution(Fraction(7), [Fraction(3), Fraction(4)], [Fraction(1)]),
-        Solution(Fraction(6), [Fraction(4), Fraction(2)], [Fraction(1)]),
-        Solution(Fraction(4), [Fraction(2), Fraction(2)], [Fraction(1)]),
-        Solution(Fraction(2), [Fraction(3), Fraction(-1)], [Fraction(1)]),
-        Solution(Fraction(6), [Fraction(1), Fraction(5)], [Fraction(1)]),
+        Solution(6, [3, 3], [-1]),
+        Solution(7, [3, 4], [1]),
+        Solution(6, [4, 2], [1]),
+        Solution(4, [2, 2], [1]),
+        Solution(2, [3, -1], [1]),
+        Solution(6, [1, 5], [1]),
     ],
     ids=["dual sign", "too much", "above its bound", "not optimal", "negative", "row broken"],
 )

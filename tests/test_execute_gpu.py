@@ -7,7 +7,6 @@ shared between processes. Whether a GPU's memory model is obeyed only a GPU can 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,15 +18,17 @@ from typing import Any
 import pytest
 from artefacts import Artefacts
 from command_line import script
+from native import compile_
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute import cpu, gpu
+from forestcoll.execute import cpu, doctor, gpu
 from forestcoll.execute.gpu import compiler as builds
 from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.arena import SLOT_BYTES, slot_of
 from forestcoll.execute.result import RunResult
 from forestcoll.execute.sizes import geometry, layout, longest_message
 from forestcoll.program import BY_TREES, Collective, Op, Program
+from forestcoll.ui.cli import main
 from tests.notation import line_of
 from tests.programs import all_good, edit
 
@@ -42,21 +43,16 @@ Runs = Callable[..., RunResult]
 @pytest.fixture(scope="session")
 def library(compiled: Artefacts) -> Path:
     """The engine, compiled by the C++ compiler against the stand-in; once for all processes."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    assert compiler is not None
     flags = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
 
-    def compile_(made: Path) -> None:
-        command = [compiler, *flags, "-x", "c++", f"-I{HERE}", "-o", str(made)]
-        done = subprocess.run(
-            [*command, str(builds.SOURCE), "-lpthread", "-lrt"], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+    def make(place: Path) -> None:
+        files = [builds.SOURCE, "-o", place, "-lpthread", "-lrt"]
+        compile_(*flags, "-x", "c++", f"-I{HERE}", *files)
 
     package = builds.SOURCE.parents[1]
     sources = [path for home in (HERE, package) for path in home.rglob("*") if path.is_file()]
     native = [path for path in sources if path.suffix in (".cu", ".hpp", ".h", ".cpp")]
-    return compiled.once("emulated-gpu.so", compile_, *native)
+    return compiled.once("emulated-gpu.so", make, *native)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +84,11 @@ def programs(compiled: Artefacts) -> Programs:
     """Four GPUs on one switch, every collective in both formats."""
     made = {one: compiled("dgx-a100", one, *HALF).programs for one in COLLECTIVES}
     return {(one, form): made[one][form] for one in COLLECTIVES for form in FORMATS}
+
+
+@pytest.fixture
+def plan(compiled: Artefacts) -> Path:
+    return compiled("dgx-a100", "allreduce", *HALF).file(".msccl.xml")
 
 
 @pytest.mark.parametrize("target", ["rccl", "mscclpp"])
@@ -216,21 +217,25 @@ def test_wrong_data_is_found(programs: Programs, run: Runs) -> None:
     assert result.mismatches[0].startswith(f"rank {r}, output element ")
 
 
-def test_a_stuck_plan_is_given_up_and_explained(programs: Programs, run: Runs) -> None:
+def without(op: Op, programs: Programs) -> tuple[int, Program]:
+    """A broadcast without its first such instruction, and whose that was."""
     program = programs["broadcast", "mscclpp-json"]
-    r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_SIGNAL)
+    r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is op)
+    return r, edit(program, f"{r}.{b}.{s} -")
+
+
+def test_a_stuck_plan_is_given_up_and_explained(programs: Programs, run: Runs) -> None:
+    rank, spoilt = without(Op.RELAXED_SIGNAL, programs)
     with pytest.raises(
         ExecutionError, match=r"nothing moved for 0\.3 s; the plan is stuck: "
     ) as found:
-        run(edit(program, f"{r}.{b}.{s} -"), 4096, devices=[0, 1], timeout=0.3)
-    assert f"waits for a signal from rank {r}" in "\n".join(found.value.__notes__)
+        run(spoilt, 4096, devices=[0, 1], timeout=0.3)
+    assert f"waits for a signal from rank {rank}" in "\n".join(found.value.__notes__)
 
 
 def test_signals_left_behind_are_found(programs: Programs, run: Runs) -> None:
-    program = programs["broadcast", "mscclpp-json"]
-    r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_WAIT)
     with pytest.raises(ExecutionError, match="would break the next launch"):
-        run(edit(program, f"{r}.{b}.{s} -"), 4096)
+        run(without(Op.RELAXED_WAIT, programs)[1], 4096)
 
 
 def test_a_killed_process_is_named(
@@ -356,9 +361,11 @@ def test_builds_are_kept_by_what_went_into_them(tmp_path: Path) -> None:
     assert "-gencode arch=compute_90,code=sm_90" in lines[0]
 
 
-def test_hipcc_is_asked_as_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from forestcoll.execute import doctor
+def examined(what: str) -> doctor.Finding:
+    return next(found for found in doctor.examine() if found.what == what)
 
+
+def test_hipcc_is_asked_as_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "hipcc"
     tool.write_text('#!/bin/bash\necho "hipcc for ${HIP_PLATFORM:-whatever it finds}"\n')
     tool.chmod(0o755)
@@ -366,13 +373,13 @@ def test_hipcc_is_asked_as_it_is_called(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HIPCC", str(tool))
     found = builds.find_compiler("hip")
     assert found == builds.Compiler("hip", str(tool), "hipcc for amd")
-    told = {f.what: f for f in doctor.examine()}["hipcc"]
+    told = examined("hipcc")
     assert (told.state, told.found) == (doctor.OK, f"{tool} (hipcc for amd)")
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/bash\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("HIPCC", str(broken))
-    told = {f.what: f for f in doctor.examine()}["hipcc"]
+    told = examined("hipcc")
     assert (told.state, told.found) == (doctor.ABSENT, f"{broken} does not run")
 
 
@@ -397,39 +404,24 @@ def test_without_a_gpu_the_cpu_is_named(
         gpu.gpus()
 
 
-def test_the_command_says_what_is_missing(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from forestcoll import plans
-    from forestcoll.execute import doctor
-    from forestcoll.ui.cli import main
-
-    plan = tmp_path / "plan.xml"
-    plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
+def test_the_command_says_what_is_missing(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "find_platform", lambda: None)
     assert main(["run", str(plan), "--engine", "gpu", "--size", "4K"]) == 1
     assert main(["run", str(plan), "--gpus", "0"]) == 2
     assert main(["run", str(plan), "--engine", "gpu", "--gpus", "0,x"]) == 2
-    found = {f.what: f for f in doctor.examine()}["GPU engine"]
-    assert found.state == doctor.ABSENT
+    assert examined("GPU engine").state == doctor.ABSENT
     monkeypatch.setattr(builds, "find_platform", lambda: ("hip", ["gfx90a"]))
     monkeypatch.setattr(builds, "find_compiler", lambda platform: None)
-    told = {f.what: f for f in doctor.examine()}["GPU engine"].found
+    told = examined("GPU engine").found
     assert told == "gfx90a, but hipcc (ROCm) is missing: it is compiled here"
 
 
 def test_the_command_runs_on_gpus(
-    programs: Programs,
+    plan: Path,
     library: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from forestcoll import plans
-    from forestcoll.ui.cli import main
-
-    plan = tmp_path / "plan.xml"
-    plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
     monkeypatch.setattr(gpu, "find_library", lambda: library)
     assert main(["run", str(plan), "--engine", "gpu", "--gpus", "1,2", "-b", "1K", "-e", "2K"]) == 0
     assert "# Out of bounds values : 0 OK" in capsys.readouterr().out

@@ -96,6 +96,7 @@ class Spy:
 
 
 Watch = Callable[[Any, str], Spy]
+Lie = Callable[[int], list[int]]
 
 
 @pytest.fixture
@@ -439,7 +440,7 @@ def test_a_copying_switch_is_left_out_of_the_dual(spy: Watch) -> None:
 
 
 @pytest.fixture
-def lie(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+def lie(monkeypatch: pytest.MonkeyPatch) -> Lie:
     """Wrong proposals of the floating-point solver, as many as are asked for, counted."""
 
     def lies(most: int) -> list[int]:
@@ -491,7 +492,7 @@ WIDE = star(80, *[10] * 8)
 @pytest.mark.usefixtures("unsure")
 @pytest.mark.parametrize("lies", [1, 10**6])
 def test_a_proposal_cannot_be_proven_then_the_next_or_the_exact_simplex(
-    lies: int, needs_a_program: CapacityGraph, lie: Callable[[int], list[int]], spy: Watch
+    lies: int, needs_a_program: CapacityGraph, lie: Lie, spy: Watch
 ) -> None:
     told, proofs, slow = lie(lies), spy(exact_lp, "prove"), spy(exact_lp, "simplex")
     optimal(needs_a_program)
@@ -506,7 +507,7 @@ def test_a_proposal_cannot_be_proven_then_the_next_or_the_exact_simplex(
 @pytest.mark.usefixtures("unsure")
 @pytest.mark.parametrize(("lies", "way"), [(0, "solve"), (10**6, "simplex")])
 def test_lazy_cuts_end_unproven_then_proposals_afresh_or_the_exact_simplex(
-    lies: int, way: str, lie: Callable[[int], list[int]], spy: Watch
+    lies: int, way: str, lie: Lie, spy: Watch
 ) -> None:
     lie(lies)
     taken = spy(exact_lp, way)
@@ -516,7 +517,7 @@ def test_lazy_cuts_end_unproven_then_proposals_afresh_or_the_exact_simplex(
 
 @pytest.mark.usefixtures("unsure")
 def test_no_joint_optimum_can_be_proven_then_the_same_trees(
-    monkeypatch: pytest.MonkeyPatch, lie: Callable[[int], list[int]], spy: Watch
+    monkeypatch: pytest.MonkeyPatch, lie: Lie, spy: Watch
 ) -> None:
     """Proven by its own bound, and the note says what is missing."""
     lie(10**6)

@@ -31,27 +31,32 @@ def texts() -> dict[str, str]:
     return together.synthesize(asked(), formats=["forest"]).texts
 
 
-@pytest.fixture
-def folder(tmp_path: Path, texts: dict[str, str]) -> Path:
+def put(texts: dict[str, str], folder: Path) -> Path:
+    """The groups file of those, which then lie in the folder."""
     for name, text in texts.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
-
-
-def whole(folder: Path) -> Path:
+        (folder / name).write_text(text, encoding="utf-8")
     (file,) = folder.glob(f"*{groups_file.SUFFIX}")
     return file
 
 
-def test_files_of_all_groups(folder: Path, texts: dict[str, str]) -> None:
+@pytest.fixture
+def file(tmp_path: Path, texts: dict[str, str]) -> Path:
+    return put(texts, tmp_path)
+
+
+def proof_of(file: Path) -> Any:
+    return groups_file.verify(file.read_text(), str(file))
+
+
+def test_files_of_all_groups(file: Path, texts: dict[str, str]) -> None:
     assert sorted(texts) == [
         "dgx-a100-2-group0.allgather.forest.json",
         "dgx-a100-2-group1.allgather.forest.json",
         "dgx-a100-2.allgather.groups.json",
     ]
-    proof = groups_file.verify(whole(folder).read_text(), str(whole(folder)))
+    proof = proof_of(file)
     assert proof.algbw == proof.bound == 200
-    verdict = verify_text(whole(folder).read_text(), str(whole(folder)))
+    verdict = verify_text(file.read_text(), str(file))
     assert verdict.kind == "groups"
     assert verdict.figures["groups"] == [8, 8]
     assert "optimal" in verdict.lines[-1]
@@ -61,9 +66,7 @@ def test_files_of_all_groups(folder: Path, texts: dict[str, str]) -> None:
 def test_other_collectives_read_back(tmp_path: Path, collective: str) -> None:
     root = 3 if collective in ("broadcast", "reduce") else None
     result = together.synthesize(asked(collective, root=root), formats=["forest"])
-    for name, text in result.texts.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    proof = groups_file.verify(whole(tmp_path).read_text(), str(whole(tmp_path)))
+    proof = proof_of(put(result.texts, tmp_path))
     assert proof.algbw == proof.bound == result.done.algbw
     assert proof.together.bound == result.done.bound
     if root is not None:
@@ -75,10 +78,9 @@ def test_rates_and_collectives_of_their_own_read_back(tmp_path: Path) -> None:
     mixed = [Collective.ALLREDUCE, Collective.REDUCE_SCATTER]
     problem = replace(plain, collectives=mixed, weights=[Fraction(1), Fraction(1, 3)])
     result = together.synthesize(problem)
-    for name, text in result.texts.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    file = tmp_path / "dgx-a100-2.allreduce-reduce-scatter.groups.json"
-    proof = groups_file.verify(file.read_text(), str(file))
+    file = put(result.texts, tmp_path)
+    assert file.name == "dgx-a100-2.allreduce-reduce-scatter.groups.json"
+    proof = proof_of(file)
     assert proof.algbw == proof.bound == result.done.algbw
     rates = [forest.algbw for forest in proof.together.forests]
     assert rates == [proof.algbw, proof.algbw / 3]
@@ -104,16 +106,15 @@ def test_plans_of_all_groups() -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), rows("groups"))
-def test_wrong_files_are_refused(folder: Path, change: str, message: str) -> None:
-    file = whole(folder)
+def test_wrong_files_are_refused(file: Path, change: str, message: str) -> None:
     model = damage(json.loads(file.read_text()), change)
     with pytest.raises(ForestError, match=message) as error:
         groups_file.verify(json.dumps(model), str(file))
-    assert str(file) in str(error.value) or str(folder) in str(error.value)
+    assert str(file) in str(error.value) or str(file.parent) in str(error.value)
 
 
-def test_a_forest_that_was_changed_is_noticed(folder: Path) -> None:
-    (first, _) = sorted(folder.glob("*.forest.json"))
+def test_a_forest_that_was_changed_is_noticed(file: Path) -> None:
+    (first, _) = sorted(file.parent.glob("*.forest.json"))
     model = json.loads(first.read_text())
     for link in model["topology"]["links"]:
         link["bandwidth"] = str(Fraction(link["bandwidth"]) * 2)
@@ -122,11 +123,11 @@ def test_a_forest_that_was_changed_is_noticed(folder: Path) -> None:
     first.write_text(json.dumps(model))
     forest_file.load(first)  # a sound forest of its own
     # as fast as it claims alone; together it is measured at the common rate, and still fits
-    assert groups_file.verify(whole(folder).read_text(), str(whole(folder))).algbw == 200
+    assert proof_of(file).algbw == 200
     model["trees"] = model["trees"][1:]
     first.write_text(json.dumps(model))
     with pytest.raises(ForestError):
-        groups_file.verify(whole(folder).read_text(), str(whole(folder)))
+        proof_of(file)
 
 
 def test_what_groups_have_alone() -> None:

@@ -11,6 +11,7 @@ import pytest
 from graphs import build, dgx_a100
 from irregular_fabrics import small
 from random_graphs import validate
+from test_rehanging import ASKED
 
 from forestcoll import solver
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -127,16 +128,10 @@ def test_a_link_that_lacks_its_way_back_serves_neither_phase() -> None:
 
 def test_links_that_share_a_capacity_hold_no_more_together() -> None:
     """Two ranks, a switch: a tree each way is two over each cable."""
-    asked = {
-        "nodes": 3, "tail": [0, 2, 1, 2], "head": [2, 1, 2, 0], "capacity": [1, 1, 1, 1],
-        "box": [0, 1, -1], "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3,
-        "units": [(0, 1), (1, 1)], "height": 1, "grow": False, "moves": 9, "seed": 0, "twin": [],
-    }  # fmt: skip
-    shared = {"twin": [3, 2, 1, 0]}
-    assert _kernel.rehang(*asked.values())[0] == 0  # type: ignore[arg-type]
-    assert _kernel.rehang(*(asked | shared).values())[0] == 2  # type: ignore[arg-type]
-    wide = asked | shared | {"capacity": [2] * 4}
-    assert _kernel.rehang(*wide.values())[0] == 0  # type: ignore[arg-type]
+    asked = ASKED | {"tail": [0, 2, 1, 2], "head": [2, 1, 2, 0], "units": [(0, 1), (1, 1)]}
+    for room, twin, overload in ((1, [], 0), (1, [3, 2, 1, 0], 2), (2, [3, 2, 1, 0], 0)):
+        given = asked | {"capacity": [room] * 4, "twin": twin}
+        assert _kernel.rehang(*given.values())[0] == overload
 
 
 def test_height_counts_from_roots_only() -> None:

@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
 
 import pytest
 from graphs import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_schedules import SCHEDULES
 
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.search import LONG, SHORT, order_equals, search
@@ -20,14 +20,13 @@ from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import fifo, lower, schedule, usage
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.schedule import ADD, FINAL, OPEN, Transfer, early_copies
-from forestcoll.program import Collective
+from forestcoll.program import Collective, Program
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
 from forestcoll.verify import simulate, verify
 
 pytestmark = pytest.mark.usefixtures("links_alone")
-
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 
 
 Problem = tuple[list[int], list[list[int]], list[list[int]], list[list[int]]]
@@ -109,11 +108,16 @@ def test_equal_messages_go_to_partner_after_partner(
     assert arrivals == [1, 2, 3, 4]
 
 
-def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
-    """Lists in the order of ranks leave links idle between leaves: 79 % in place of 93."""
+def below_leaves() -> tuple[Forest, Program]:
+    """A forest below three leaves, and its plan in the order of ranks."""
     topology = machine("fat-tree leaves=3 gpus=2")
     forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
-    first = lower(forest, RCCL, instances=4)
+    return forest, lower(forest, RCCL, instances=4)
+
+
+def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
+    """Lists in the order of ranks leave links idle between leaves: 79 % in place of 93."""
+    forest, first = below_leaves()
     reordered, _ = search(forest, RCCL, first, (order_equals,))
     assert usage(reordered) == usage(first)
     verify(reordered)
@@ -129,9 +133,7 @@ def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
 
 
 def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = machine("fat-tree leaves=3 gpus=2")
-    forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
-    first = lower(forest, RCCL, instances=4)
+    forest, first = below_leaves()
     asked = []
 
     def refuse(*_: object, partners: schedule.Partners, **__: object) -> None:

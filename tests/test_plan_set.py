@@ -82,12 +82,18 @@ def contest_of(times: Sequence[Callable[[int], float]], until: Sequence[int] = (
     contest.least = lambda i, size: 0.0  # type: ignore[method-assign]
     contest._search_above = lambda i: NEVER  # type: ignore[method-assign]
 
+    play(contest, lambda i, size: [times[i](size) if size <= ends[i] else NEVER] * 2)
+    return contest
+
+
+def play(contest: Contest, times: Callable[[int, int], list[float]]) -> None:
+    """Candidates take these times for so many bytes, once their plans are there."""
+
     def times_of(i: int, size: int, *_: object) -> list[float]:
         assert contest.program(i) is not None
-        return [times[i](size) if size <= ends[i] else NEVER] * 2
+        return times(i, size)
 
     contest.times = times_of  # type: ignore[method-assign]
-    return contest
 
 
 @settings(max_examples=80, deadline=None)
@@ -137,11 +143,7 @@ def test_of_plans_that_are_good_one_of_fewer_trees_is_taken(behind: float, taken
 
     contest = Contest(candidates, make, topology, Clock(), Made())
 
-    def times_of(i: int, size: int, *_: object) -> list[float]:
-        assert contest.program(i) is not None
-        return [size, size * behind**i]
-
-    contest.times = times_of  # type: ignore[method-assign]
+    play(contest, lambda i, size: [size, size * behind**i])
     assert contest.ranges(K, G, G) == [Range(K, G, taken)]
 
 
@@ -348,11 +350,7 @@ def test_a_plan_is_near_the_fastest_under_each_rule_of_links() -> None:
     contest = contest_of([lambda s: 1.0] * 3)
     shared, in_order, both = [1.0, 2.0], [2.1, 1.0], [1.3, 1.25]
 
-    def times_of(i: int, size: int, *_: object) -> list[float]:
-        assert contest.program(i) is not None
-        return [shared, in_order, both][i]
-
-    contest.times = times_of  # type: ignore[method-assign]
+    play(contest, lambda i, _: [shared, in_order, both][i])
     assert contest.ranges(1, 1000, 1000) == [Range(1, 1000, 2)]
     assert contest.fastest(100) == (2, True)
     both[:] = [2.05, 1.99]  # no nearer to the fastest than the first is

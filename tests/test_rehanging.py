@@ -360,13 +360,16 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
         assert least_height(copying, graph.capacity, supply, copying=True) == expected
 
 
+ASKED: dict[str, Any] = {
+    "nodes": 3, "tail": [0, 2], "head": [2, 1], "capacity": [1, 1], "box": [0, 1, -1],
+    "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3, "units": [(0, 1)], "height": 1,
+    "grow": False, "moves": 9, "seed": 0, "twin": [],
+}  # fmt: skip
+"""Two ranks and a switch, and a tree from one of them."""
+
+
 def test_kernel_refuses_what_makes_no_sense() -> None:
-    asked = {
-        "nodes": 3, "tail": [0, 2], "head": [2, 1], "capacity": [1, 1], "box": [0, 1, -1],
-        "spread": [0, 0], "ranks": [0, 1], "entries": [-1] * 3, "units": [(0, 1)], "height": 1,
-        "grow": False, "moves": 9, "seed": 0, "twin": [],
-    }  # fmt: skip
-    overload, _, paths, trees = _kernel.rehang(*asked.values())  # type: ignore[arg-type]
+    overload, _, paths, trees = _kernel.rehang(*ASKED.values())
     assert (overload, paths, trees) == (0, [(0, 2, 1)], [[1, 0]])
     for wrong in (
         {"box": [0, 1]},
@@ -381,8 +384,8 @@ def test_kernel_refuses_what_makes_no_sense() -> None:
         {"ranks": []},
     ):
         with pytest.raises(ValueError, match=r"box|entr|root|rank|nodes"):
-            _kernel.rehang(*(asked | wrong).values())  # type: ignore[arg-type]
-    assert _kernel.rehang(*(asked | {"tail": [1, 2], "head": [2, 0]}).values())[0] == -1  # type: ignore[arg-type]
+            _kernel.rehang(*(ASKED | wrong).values())
+    assert _kernel.rehang(*(ASKED | {"tail": [1, 2], "head": [2, 0]}).values())[0] == -1
 
 
 @pytest.mark.parametrize(("room", "overload"), [(3, 0), (2, 2), (1, 4)])
@@ -390,11 +393,8 @@ def test_equal_trees_that_hang_as_one_take_as_many_times_what_one_takes(
     room: int, overload: int
 ) -> None:
     """Three trees over two arcs."""
-    found = _kernel.rehang(
-        3, [0, 2], [2, 1], [room] * 2, [0, 1, -1], [0, 0],
-        [0, 1], [-1] * 3, [(0, 3)], 1, False, 9, 0, [],
-    )  # fmt: skip
-    assert found[0] == overload
+    asked = ASKED | {"capacity": [room] * 2, "units": [(0, 3)]}
+    assert _kernel.rehang(*asked.values())[0] == overload
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def digest(text: str) -> str:
 OLD = {"a": "old a", "deep/b": "old b", "extra": "old extra", "index": "old index", "mine": "mine"}
 NEW = {"a": "new a", "deep/b": "new b", "more/c": "new c", "index": "new index"}
 AFTER = {**NEW, "deep": "", "more": "", "mine": "mine"}
+either_start = pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
 
 
 def put(folder: Path, texts: Mapping[str, str]) -> None:
@@ -225,7 +226,7 @@ def everywhere(
         yield number, folder
 
 
-@pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
+@either_start
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_anywhere_leaves_all_or_nothing(
     tmp_path: Path, start: dict[str, str], signal_number: signal.Signals
@@ -257,7 +258,7 @@ def test_a_signal_anywhere_leaves_all_or_nothing(
     assert ends == {True, False}
 
 
-@pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
+@either_start
 def test_an_error_anywhere_leaves_nothing_behind(tmp_path: Path, start: dict[str, str]) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -290,7 +291,7 @@ def recovered(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.forks
-@pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
+@either_start
 def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[str, str]) -> None:
     """Killed at call k; the next run that writes anything there first undoes what was begun."""
     seen: set[tuple[str, bool]] = set()
@@ -433,7 +434,7 @@ def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     takes(tmp_path)
 
 
-@pytest.mark.parametrize("start", [{}, OLD], ids=["fresh", "over-a-set"])
+@either_start
 def test_where_files_have_one_name_only(
     tmp_path: Path, start: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
