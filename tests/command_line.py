@@ -6,15 +6,18 @@ import contextlib
 import importlib
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from artefacts import ROOT
 
 Outcome = tuple[int, str, str]
 """Exit code, standard output, standard error."""
 Run = Callable[..., Outcome]
-BENCHMARKS = str(Path(__file__).parents[1] / "scripts" / "benchmarks")
+Finished = subprocess.CompletedProcess[str]
+BENCHMARKS = str(ROOT / "scripts" / "benchmarks")
 
 
 def script(name: str) -> Any:
@@ -22,6 +25,12 @@ def script(name: str) -> Any:
     if BENCHMARKS not in sys.path:
         sys.path.append(BENCHMARKS)
     return importlib.import_module(name)
+
+
+def finished(*command: object, **how: Any) -> Finished:
+    """What a program of its own came to, and the texts that it wrote."""
+    words = [*map(str, command)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=280, **how)
 
 
 def fine(outcome: Outcome) -> str:

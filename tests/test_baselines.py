@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from command_line import finished
 from graphs import machine, named
 
 import forestcoll
@@ -121,7 +121,7 @@ graph = CapacityGraph.from_topology(forestcoll.load_topology("mi300x"))
 assert baselines.forests("rings", graph, Collective.ALLGATHER)
 signal.raise_signal(signal.SIGINT)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = finished(sys.executable, "-c", code)
     assert (done.stdout, done.returncode) == ("heard\n", 0), done.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT
 from command_line import as_json
 from notation import parse
 from test_simulate import EXACT, fabric
@@ -17,7 +18,6 @@ from forestcoll.study import predict
 from forestcoll.verify import simulate, verify
 from forestcoll.verify.simulate import Calendar, Entry, Options
 
-ROOT = Path(__file__).parents[1]
 FREE = Options(latency=0, signal=0)
 MIB = 2**20
 SIGNAL = 2.5

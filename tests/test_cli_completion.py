@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import Outcome, fine
+from command_line import Outcome, fine, finished
 
 import forestcoll
 from forestcoll.ui.cli import _run, hints
@@ -97,8 +96,6 @@ def test_bash_completes(tmp_path: Path) -> None:
         'echo "${COMPREPLY[@]}"; complete -p forestcoll\n'
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
+    done = finished("bash", "-c", script, env=environment, check=True)
     assert done.stdout.splitlines()[0] == "gb200-nvl72"
     assert "_forestcoll_completion" in done.stdout

@@ -19,6 +19,7 @@ import programs as pg
 import pytest
 from apart import run_apart
 from artefacts import Artefacts
+from command_line import finished
 from edits import rows_of
 from notation import parse
 
@@ -454,9 +455,7 @@ def test_hosts_run_it_by_ssh(tmp_path: Path) -> None:
     shell.chmod(0o755)
     words = [sys.executable, "-m", "forestcoll", "run", plan, "--size", "4096"]
     words += ["--hosts", "127.0.0.1,localhost:2"]
-    done = subprocess.run(
-        words, env=os.environ | {hosts.SSH: str(shell)}, capture_output=True, text=True, timeout=120
-    )
+    done = finished(*words, env=os.environ | {hosts.SSH: str(shell)})
     assert done.returncode == 0, done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
     told = sorted(line for line in done.stderr.splitlines() if ": on " in line)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from apart import UNKIND
 from artefacts import Artefacts
+from command_line import finished
 from native import CLUSTER, FAR, FLAGS, NATIVE, compile_, engine, joined, library, run_sanitized
 from test_cluster import over_ucx
 
@@ -33,10 +33,9 @@ def probe(compiled: Artefacts, *flags: str) -> Path:
 
 def put(program: Path, *words: object) -> str:
     """Its last line."""
-    command = [str(program), *map(str, words)]
-    if "sanitize" in program.name and (setarch := shutil.which("setarch")):
-        command = [setarch, platform.machine(), "--addr-no-randomize", *command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    setarch = shutil.which("setarch") if "sanitize" in program.name else None
+    front = [setarch, platform.machine(), "--addr-no-randomize"] if setarch else []
+    done = finished(*front, program, *words)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout.splitlines()[-1]
 

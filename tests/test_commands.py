@@ -28,10 +28,10 @@ from typing import Any
 
 import programs
 import pytest
+from artefacts import ROOT
 from command_line import Outcome, Run
 from edits import edit_text
 
-ROOT = Path(__file__).parents[1]
 COMMANDS = Path(__file__).parent / "commands"
 
 

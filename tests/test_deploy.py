@@ -17,14 +17,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from artefacts import Artefacts
+from artefacts import ROOT, Artefacts
 from click.testing import CliRunner
+from command_line import Finished, finished
 
 from forestcoll import plans
 from forestcoll.execute.deploy import RUNTIMES, deploy
 from forestcoll.ui.cli import cli
 
-ROOT = Path(__file__).parents[1]
 BOXES = "fat-tree leaves=1 hosts=2 gpus=2"
 COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
 
@@ -76,14 +76,8 @@ def test_a_deployment_holds_all_that_its_script_needs(
     assert {p.name for p in (tmp_path / "d" / "plans").iterdir()} == listed
 
 
-def start(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", str(folder / "run.sh"), *command],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **more},
-    )
+def start(folder: Path, *command: str, **more: str) -> Finished:
+    return finished("bash", folder / "run.sh", *command, env={**os.environ, **more})
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ def test_every_call_of_the_check_must_have_been_a_plans(schedules: Path, tmp_pat
 
 def test_plans_end_where_the_device_counts_no_further(shim: Any) -> None:
     """Beyond, offsets would wrap round: those calls go elsewhere, though the file sets no limit."""
-    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "allreduce")
+    entry = entry_of(shim, "allreduce")
     every = {"allreduce": {a.id: a for a in shim.builder.added}}
     most = entry["max_bytes"]
     assert 2**31 < most < 2**32
@@ -243,6 +237,10 @@ def shim(
         sys.modules.pop(name, None)
 
 
+def entry_of(shim: Any, collective: str) -> Any:
+    return next(p for p in shim.plans_for_shim() if p["collective"] == collective)
+
+
 def request(collective: str, size: int, *, offset: int | None = 0) -> SimpleNamespace:
     """A call of rank 2; `offset`: output - input in bytes, None: elsewhere."""
     there = 1 << 40 if offset is None else (1 << 30) + offset
@@ -262,7 +260,7 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     by_name = {a.id: a for a in shim.builder.added}
     assert len(by_name) == 5  # reduce is not hooked; two kinds of allgather
     assert all(a.execution_plan[1] == 2 for a in by_name.values())
-    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "allreduce")
+    entry = entry_of(shim, "allreduce")
     every = {"allreduce": by_name, "allgather": by_name, "reducescatter": by_name}
     size = entry["multiple"] * 5
     assert shim.select(every, request("allreduce", size)).id == entry["name"]
@@ -290,7 +288,7 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
 def test_the_shim_asks_for_the_root(shim: Any) -> None:
     """MSCCL++ would take the plan for any (algorithm_selector.cc:38-50), though a call tells it."""
     every = {"broadcast": {a.id: a for a in shim.builder.added}}
-    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "broadcast")
+    entry = entry_of(shim, "broadcast")
     call = request("broadcast", entry["multiple"])
     call.hints = {"root": [entry["root"] + 1]}
     assert shim.select(every, call) is None
@@ -301,7 +299,7 @@ def test_the_shim_asks_for_the_root(shim: Any) -> None:
 def test_the_shim_looks_where_allocations_begin(shim: Any, capfd: Any) -> None:
     """Before the first call, and before any other: ports would read other memory."""
     every = {"allreduce": {a.id: a for a in shim.builder.added}}
-    entry = next(p for p in shim.plans_for_shim() if p["collective"] == "allreduce")
+    entry = entry_of(shim, "allreduce")
     assert entry["whole"]
     call = request("allreduce", entry["multiple"])
     call.input_buffer += 256
@@ -378,13 +376,9 @@ def test_torch_runs_plans_and_says_so(
     assert {Path(p["file"]).suffix for p in document["plans"]} == {".xml"}
     port = socket_port()
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    done = subprocess.run(
-        ["bash", str(folder / "run.sh"), sys.executable, *torchrun, f"{folder}/check_torch.py"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-    )
+    words = [folder / "run.sh", sys.executable, *torchrun, folder / "check_torch.py"]
+    more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = finished("bash", *words, env=environment | more)
     assert done.returncode == 0, done.stdout + done.stderr
     said = "forestcoll: no GPU on this machine: over gloo, by its processors"
     assert done.stdout.count(said) == 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import random
-import subprocess
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from command_line import Finished, finished
+from stored_schedules import SCHEDULES
 
 from forestcoll.execute.deploy import stock
 from forestcoll.ui.cli import main
@@ -135,10 +136,8 @@ def deployed(folder: Path, runtime: str, *files: Path) -> None:
     assert code == 0, text
 
 
-def start(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", folder / "run.sh", *command], capture_output=True, text=True, timeout=60
-    )
+def start(folder: Path, *command: str | Path) -> Finished:
+    return finished("bash", folder / "run.sh", *command)
 
 
 @pytest.fixture
@@ -188,12 +187,8 @@ def test_rings_are_deployed_for_both_libraries(graphs: Path, tmp_path: Path) -> 
         assert "NOT USED: rank 2: no line about its rings" in some.stderr
         log.write_text("\n".join(line for line in ring_log(4) if line[1] in "012"))
         assert start(folder, "cat", log).returncode == 0
-    told = subprocess.run(
-        ["bash", "-c", f"source {tmp_path}/nccl/env.sh; echo $NCCL_GRAPH_FILE"],
-        capture_output=True,
-        text=True,
-        env={"SLURM_NODEID": "1", "PATH": "/usr/bin:/bin"},
-    )
+    line = f"source {tmp_path}/nccl/env.sh; echo $NCCL_GRAPH_FILE"
+    told = finished("bash", "-c", line, env={"SLURM_NODEID": "1", "PATH": "/usr/bin:/bin"})
     assert told.stdout.strip() == str(tmp_path / "nccl" / "plans" / "1.nccl-graph.xml")
 
 
@@ -245,7 +240,7 @@ def test_what_does_not_fit_together_is_refused(graphs: Path, tmp_path: Path) -> 
 def test_a_log_is_for_files_of_stock_libraries(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("")
-    plan = Path(__file__).parents[1] / "schedules" / "mi250-1" / "allgather.forest.json"
+    plan = SCHEDULES / "mi250-1" / "allgather.forest.json"
     code, text = run("verify", plan, "--log", log)
     assert code != 0
     assert "--log is for RCCL_TREES and NCCL_GRAPH_FILE's" in text

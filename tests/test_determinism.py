@@ -12,7 +12,6 @@ import gc
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import finished
 from random_problems import feasible, random_problem
 
 from forestcoll import solver
@@ -139,13 +139,7 @@ def written_elsewhere(seed: str, cores: int, order: str) -> list[dict[str, str]]
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     package, here = Path(solver.__file__).parents[2], Path(__file__).parent
     environment["PYTHONPATH"] = os.pathsep.join([str(package), str(here)])
-    done = subprocess.run(
-        [sys.executable, __file__, str(cores), order],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    done = finished(sys.executable, __file__, cores, order, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     runs: list[dict[str, str]] = json.loads(done.stdout)
     return runs

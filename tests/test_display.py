@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import ROOT
+from command_line import finished
 from graphs import machine
 
 import forestcoll
@@ -20,7 +20,7 @@ from forestcoll.program.targets import MSCCLPP, RCCL
 from forestcoll.solver import baselines
 from forestcoll.verify import verify
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = ROOT / "scripts"
 MACHINE = machine("rail boxes=2 gpus=2 rails=2")
 
 
@@ -102,7 +102,7 @@ def test_values_import_nothing_that_draws() -> None:
     names = ("schedule.forest", "topology", "program")
     code = "\n".join(f"import forestcoll.{name}" for name in names)
     code += "\nimport sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finished(sys.executable, "-c", code, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"matplotlib", "pandas", "forestcoll.ui.report", "forestcoll.ui.view"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import programs as pg
 import pytest
+from command_line import Finished, finished
 from edits import Row, check_rows
 from notation import build as build_program
 from notation import move_line, parse, tree_of
@@ -300,14 +300,13 @@ except KeyboardInterrupt:
 """
 
 
-def elsewhere(script: str) -> subprocess.CompletedProcess[str]:
+def elsewhere(script: str) -> Finished:
     """What becomes of a script in a process of its own, which finds the tests' modules."""
     places = (Path(__file__).parent, Path(cpu.__file__).parents[2])
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
+    return finished(
+        sys.executable,
+        "-c",
+        script,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))},
     )
 

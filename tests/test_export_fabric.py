@@ -7,13 +7,14 @@ import re
 from collections import Counter, defaultdict
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 
 import networkx as nx
 import pytest
+from artefacts import ROOT
 from graphs import machine
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 from real_files import read_as
+from stored_schedules import SCHEDULES
 from test_view_data import subject_of
 
 from forestcoll.schedule import forest_file
@@ -22,11 +23,9 @@ from forestcoll.ui import cli
 from forestcoll.ui.export import FORMATS, Settings, export
 from forestcoll.ui.view import Subject
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
-
 
 def test_the_documentation_names_every_format() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "check.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     for form in FORMATS.values():
         assert f"--to {form.name}" in text, form.name
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import Run, fine
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from stored_schedules import SCHEDULES
 
 from forestcoll import plans
 from forestcoll.program import Collective
@@ -24,7 +25,6 @@ from forestcoll.ui.view import Subject
 from forestcoll.verify.check import rank_loads
 from forestcoll.verify.dataflow import dataflow
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 PLANS = [  # all of a mesh and a switch; of two boxes those that put rather than send
     *sorted(SCHEDULES.glob("dgx*-[av]100-1/*.ms*")),
     *sorted(SCHEDULES.glob("dgx-a100-2/all*.mscclpp.json")),

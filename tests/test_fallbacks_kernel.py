@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artefacts import Artefacts
+from artefacts import ROOT, Artefacts
+from command_line import finished
 from graphs import mi250
 from random_graphs import judge as recount
 from random_problems import Problem, feasible, random_problem
@@ -32,7 +32,7 @@ from forestcoll.schedule import certificate
 
 KERNEL = Path(_kernel.__file__).parent
 if not (KERNEL / "relays").exists():  # an installed package has no sources beside it
-    KERNEL = Path(__file__).parents[1] / "forestcoll" / "graph" / "kernel"
+    KERNEL = ROOT / "forestcoll" / "graph" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
 ELSEWHERE = {"module", "tree_paths", "rehanging", "local_search", "edge_colouring"}
 ELSEWHERE |= {"list_scheduling", "transfers", "fifo_blocks", "onesided_blocks"}
@@ -275,9 +275,7 @@ class Probe:
 def run(command: Sequence[str], folder: Path, given: str = "", **variables: str) -> str:
     # counts go beside the program, wherever it was compiled
     places = os.environ | {"GCOV_PREFIX": str(folder), "GCOV_PREFIX_STRIP": "99"} | variables
-    done = subprocess.run(
-        command, cwd=folder, input=given, capture_output=True, text=True, timeout=200, env=places
-    )
+    done = finished(*command, cwd=folder, input=given, env=places)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT
+from command_line import finished
 
-PACKAGE = Path(__file__).parents[1] / "forestcoll"
+PACKAGE = ROOT / "forestcoll"
 
 ROOMS: dict[str, str] = {
     "common": "",
@@ -444,7 +446,7 @@ def test_commands_import_no_more_than_they_need(
     asked = words.replace("OUT", str(tmp_path)).split()
     asked += [] if words == "--help" else ["-t", "dgx-a100", "-c", "allgather"]
     command = [sys.executable, "-c", RUN, unwanted, *asked]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(*command)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert said in done.stdout
 

@@ -6,7 +6,6 @@ import concurrent.futures
 import json
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import finished
 from graphs import machine
 from real_files import read_as
 
@@ -358,9 +358,7 @@ print("alive")
 
 def test_a_signal_that_comes_after_the_guard_ends_nothing() -> None:
     """Another thread may take the timer's last one when the main thread has gone on."""
-    done = subprocess.run(
-        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = finished(sys.executable, "-c", LATE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
 
 

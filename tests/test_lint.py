@@ -11,6 +11,7 @@ from pathlib import Path
 
 import programs
 import pytest
+from artefacts import ROOT
 from edits import edit_text, mutant
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from forestcoll.plans.findings import LISTED, LISTED_OF_A_RULE, Findings, report
 from forestcoll.plans.lint import RULES, Report, lint
 from forestcoll.verify import verify
 
-ROOT = Path(__file__).parents[1]
 RING, STAR = map(programs.text_of, ("ring_allreduce", "star_reduce"))
 GOOD = programs.all_good()
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import ROOT
+from command_line import Finished, finished
 from torch_ranks import needs_gloo, run_ranks, torch
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 pytestmark = needs_gloo
@@ -60,9 +61,9 @@ def test_the_skew_is_the_routers() -> None:
     assert most[0] < most[1] < most[2] <= 4000
 
 
-def script(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def script(*words: str, folder: Path) -> Finished:
     command = [sys.executable, str(SCRIPTS / "moe.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=200)
+    return finished(*command, cwd=folder)
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from command_line import as_json
 from graphs import named
 from notation import parse
 from programs import nvls, ring_allreduce
+from stored_schedules import SCHEDULES
 
 from forestcoll import plans
 from forestcoll.common.errors import UnsupportedError
@@ -21,7 +22,6 @@ from forestcoll.schedule import forest_file
 from forestcoll.verify.dataflow import dataflow
 from forestcoll.verify.owners import owners
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 TWICE = """
 reduce fifo root=0
 rank 1 1 2

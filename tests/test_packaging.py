@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT
+from command_line import Finished, finished
 
 from forestcoll.common import native
 
-ROOT = Path(__file__).parents[1]
 IMPORTS = "import importlib; [print(importlib.import_module(m).__file__) for m in {}]"
 
 
@@ -31,17 +31,10 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def python(clone: Path, *words: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
+def python(clone: Path, *words: str, path: list[Path]) -> Finished:
     """Python in the clone, with nothing of this installation but what `path` says."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-    return subprocess.run(
-        [sys.executable, "-S", *words],
-        cwd=clone,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return finished(sys.executable, "-S", *words, cwd=clone, env=environment)
 
 
 def test_sources_take_what_is_installed_of_them(clone: Path) -> None:
@@ -100,13 +93,8 @@ def configure(folder: Path, compiler: Path | None, path: str) -> str:
     """The first message of CMake's about an error; empty: there was none."""
     environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "CXXFLAGS")}
     environment |= {"PATH": path} | ({"CXX": str(compiler)} if compiler else {})
-    done = subprocess.run(
-        [str(shutil.which("cmake")), "-G", "Ninja", "-S", str(ROOT), "-B", str(folder / "build")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [shutil.which("cmake"), "-G", "Ninja", "-S", ROOT, "-B", folder / "build"]
+    done = finished(*words, env=environment)
     return done.stderr.partition("(message):\n")[2].partition("\n")[0].strip()
 
 
@@ -133,12 +121,12 @@ def test_no_compiler_or_an_old_one_is_said_in_one_line(tmp_path: Path) -> None:
 # --- wheels ---------------------------------------------------------------------------------------
 
 
-def wheels(*words: str) -> subprocess.CompletedProcess[str]:
+def wheels(*words: str) -> Finished:
     """`scripts/wheels`, which looks at its arguments before anything else."""
     path = os.pathsep.join({str(Path(str(shutil.which(tool))).parent) for tool in ("bash", "sed")})
     environment = {"PATH": path, "PYTHON": "/no/python"}
     command = [str(ROOT / "scripts" / "wheels"), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return finished(*command, env=environment)
 
 
 def test_wheels_say_what_they_are_for_and_refuse_other_machines() -> None:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT
 from click.testing import CliRunner
 
 from forestcoll.compile.verdict import verify_text
 from forestcoll.ui.cli import cli
 
-ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
-import reference_pages as reference  # type: ignore[import-not-found]  # noqa: E402
+import reference_pages as reference  # type: ignore[import-not-found]
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]

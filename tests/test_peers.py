@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT
 from command_line import script
 
-ROOT = Path(__file__).parents[1]
 peers = script("peers")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from stored_schedules import SCHEDULES
 
 import forestcoll.lower
 from forestcoll import plans
@@ -18,7 +17,6 @@ from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 SIZES = (10**9, 64 * 10**6)
 PLANS = [
     (machine, f"{collective}.{suffix}")

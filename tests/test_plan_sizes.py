@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from artefacts import ROOT
 from command_line import script
 
 from forestcoll.program import Collective
@@ -13,7 +13,7 @@ from forestcoll.program.sizes import is_power
 from forestcoll.topology import catalog
 
 sizes = script("sizes")
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "plan-sizes.md"
+PAGE = ROOT / "docs" / "reference" / "plan-sizes.md"
 
 
 def rows() -> dict[tuple[str, str], list[str]]:

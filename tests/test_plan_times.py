@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from command_line import script
 from graphs import named
+from stored_schedules import SCHEDULES
 
 from forestcoll import plans
 from forestcoll.lower import lower, usage
@@ -18,8 +19,6 @@ from forestcoll.program.targets import RCCL
 from forestcoll.solver import baselines
 
 times = script("times")
-
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,7 +15,6 @@ from forestcoll.solver import baselines
 from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit
 
-ROOT = Path(__file__).parents[1]
 readme = script("readme")
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import ROOT
 from command_line import Run
 from graphs import machine
 
@@ -27,7 +28,6 @@ import forestcoll
 from forestcoll.common.errors import ForestCollError
 
 ROWS = Path(__file__).parent / "refusals"
-ROOT = Path(__file__).parents[1]
 GIVEN = {
     "forestcoll": forestcoll,
     "Path": Path,

@@ -9,10 +9,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from artefacts import ROOT
 
 from forestcoll.ui import cli
 
-PAGE = Path(__file__).parents[1] / "docs" / "plans.md"
+PAGE = ROOT / "docs" / "plans.md"
 SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import random
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -17,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from artefacts import Artefacts
+from command_line import finished
 from judge_fifo import Fifo
 from judge_plays import Play, read
+from stored_schedules import SCHEDULES
 
 from forestcoll import plans
 from forestcoll.program.targets import TARGETS
@@ -28,7 +29,6 @@ from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 PYTHON = "/usr/bin/python3"  # the one that Debian's packages are for
 SIZE = 16_000_000
 WITHIN = 0.01
@@ -132,7 +132,7 @@ def simgrid_version() -> str:
     if not Path(PYTHON).exists():
         return ""
     command = [PYTHON, "-c", "import simgrid; print(simgrid.simgrid_version)"]
-    return subprocess.run(command, capture_output=True, text=True).stdout
+    return finished(*command).stdout
 
 
 Simgrid = Callable[[Play], float]
@@ -144,7 +144,7 @@ def simgrid(compiled: Artefacts) -> Simgrid:
     judge = Path(__file__).with_name("judge_simgrid.py")
 
     def ask(play: str, target: Path) -> None:
-        done = subprocess.run([PYTHON, str(judge)], input=play, capture_output=True, text=True)
+        done = finished(PYTHON, judge, input=play)
         assert done.returncode == 0, done.stderr
         target.write_text(done.stdout)
 

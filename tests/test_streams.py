@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import finished
+from stored_schedules import SCHEDULES
 
 from forestcoll.ui.cli import process as signals
 
@@ -147,13 +149,9 @@ yaml: HUP 129 hung up
 )
 def test_a_signal_during_imports(module: str, told: str) -> None:
     name, code, said = told.split(" ", 2)
-    plan = Path(__file__).parents[1] / "schedules" / "dgx-a100-1" / "allgather.msccl.xml"
-    found = subprocess.run(
-        [sys.executable, "-c", AT_IMPORT, module, f"SIG{name}", "run", str(plan), "--size", "1K"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    plan = SCHEDULES / "dgx-a100-1" / "allgather.msccl.xml"
+    words = [sys.executable, "-c", AT_IMPORT, module, f"SIG{name}", "run", plan, "--size", "1K"]
+    found = finished(*words)
     assert (found.returncode, found.stdout, found.stderr) == (
         int(code),
         "",

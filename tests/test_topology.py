@@ -11,6 +11,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import yaml
+from artefacts import ROOT
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_readings import text_of
@@ -264,7 +265,7 @@ def test_logic_and_precedence() -> None:
 
 
 def test_the_documents_examples_are_real() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "machines.md").read_text()
+    page = (ROOT / "docs" / "machines.md").read_text()
     examples = re.findall(r"```yaml\n(format:.*?)```", page, flags=re.DOTALL)
     assert len(examples) == 2
     for text in examples:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from artefacts import ROOT
 from graphs import machine
+from stored_schedules import SCHEDULES
 
 from forestcoll import plans
 from forestcoll.program.tiles import tiles
@@ -22,8 +24,6 @@ from forestcoll.ui.view import Subject
 from forestcoll.ui.view.data import SCRIPTS, TICKS, collect, page
 from forestcoll.ui.view.timeline import Work, assign_rows, rates
 from forestcoll.verify import simulate
-
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def test_a_page_asks_for_nothing_and_escapes_what_others_wrote() -> None:
     assert not re.search(r"(?:src|href)\s*=|url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text)
     assert "https:" not in text
-    folder = Path(__file__).parents[1] / "forestcoll" / "ui" / "view" / "page"
+    folder = ROOT / "forestcoll" / "ui" / "view" / "page"
     assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from graphs import named
+from stored_schedules import SCHEDULES
 
 from forestcoll.common.errors import ForestCollError
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -17,7 +17,6 @@ from forestcoll.topology import catalog
 from forestcoll.ui.view.layout import Layout, lay_out
 from forestcoll.ui.view.svg import draw, hops
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 FABRICS = [
     *catalog.names(),
     *("dgx-a100 boxes=2", "dgx-a100 boxes=16", "mi250 boxes=4", "rail boxes=32", "star gpus=200"),

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import Run
+from stored_schedules import SCHEDULES
 
 from forestcoll.ui import cli
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
 
-SCHEDULES = Path(__file__).parents[1] / "schedules"
 CHROMIUM = os.environ.get("FORESTCOLL_CHROMIUM_PATH") or shutil.which("chromium")
 MESH = """
 format: forestcoll.topology/1
