@@ -71,6 +71,13 @@ def test_a_worse_row_breaks_a_rule(after: frozen.Row, rules: list[str]) -> None:
     assert set(rules) <= set(frozen.RULES)
 
 
+def test_the_bar_of_a_short_call_knows_hops() -> None:
+    """64 MB at 400 GB/s are 160 us; at 1 GB the way of the first byte does not count."""
+    assert frozen.reached(frozen.SHORT, 200.0, 400) == 80.0
+    assert frozen.reached(frozen.SHORT, 200.0, 400, lead=20.0) == 90.0
+    assert frozen.bars_of("allgather") == (85, 95)
+
+
 def test_a_plan_where_there_was_none_breaks_no_rule() -> None:
     refused = frozen.Row("a row", refused="forestcoll: error: no")
     assert list(frozen.broken(refused, ROW)) == []

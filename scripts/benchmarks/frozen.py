@@ -41,9 +41,12 @@ FROZEN = Path(__file__).with_name("frozen.json")
 COLLECTIVES = ("allgather", "reduce-scatter", "allreduce", "broadcast", "reduce")
 TARGETS = {"msccl": "msccl-xml", "rccl": "msccl-xml", "mscclpp": "mscclpp-json"}
 BARS = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
-"""Percent of the optimum that a plan has to reach at 1 GB in printed times, ..."""
+"""Percent of the optimum that a plan has to reach at 1 GB, ..."""
 BAR_SHORT = 85
-"""... and at 64 MB."""
+"""... and at 64 MB of its bound: the way of the first byte to the last rank, then all bytes at the
+optimum. No plan takes less that hands each tree on at an even rate, however short its slices are:
+the last one leaves the root when the bytes are over, and has the longest way before it. Over links
+alone, where nothing takes time but bytes, that is the optimum again."""
 SHORT, LONG = 64 * 10**6, 10**9
 SIZES = ("64 MB", "1 GB")
 LIMIT = 1800.0
@@ -159,8 +162,10 @@ class Row:
     whose GPUs copy and add. `us`: microseconds at SHORT and LONG, the worse of fair links and of
     two draws of links in order, without what a runtime adds. `shown`: those with it, as reports
     print them, the worse rule; empty of a frozen row that has not been played so. `blocks`: most
-    thread blocks of a rank, and of all ranks together. `share`: percent of `best` at both sizes, of
-    `shown`. `low`: whether that is below the bars. `forest`, `plan`: hashes of the files.
+    thread blocks of a rank, and of all ranks together. `lead`: microseconds of one byte over the
+    longest way of the forest, whose hops take what the plan's do. `share`: percent of the bound at
+    both sizes, of `shown` (BARS). `low`: whether that is below. `forest`, `plan`: hashes of the
+    files.
     """
 
     key: str
@@ -175,6 +180,17 @@ class Row:
     plan: str = ""
     seconds: float = 0.0
     refused: str = ""
+    lead: float = 0.0
+
+
+def bars_of(collective: str) -> tuple[int, int]:
+    """Percent that a plan has to reach at SHORT and at LONG."""
+    return BAR_SHORT, BARS[collective]
+
+
+def reached(size: int, us: float, best: Fraction | float, lead: float = 0.0) -> float:
+    """Percent of its bound that a call reaches which takes so long: GB/s, and microseconds."""
+    return round(100 * (lead + size / 1e3 / float(best)) / us, 2)
 
 
 def key_of(words: Sequence[str]) -> str:
@@ -230,18 +246,20 @@ def measured(words: tuple[str, ...], python: str, known: Row | None) -> Row:
         if "index" in figures:
             algbw = max(figures["index"]["forests"], key=lambda f: Fraction(f["algbw"]))["algbw"]
         best = figures.get("plain_bound") or figures["bound"]
+        lead = _lead(python, folder, words, figures)
         if known and known.shown and (known.plan, known.forest) == (plan, forest):
             times, shown = known.us, known.shown
         else:
             times, shown = _played(python, folder, words, played, figures)
     share = tuple(
-        round(100 * size / us / 1e3 / Fraction(best), 2)
-        for size, us in zip((SHORT, LONG), shown, strict=False)
+        reached(size, us, Fraction(best), way)
+        for size, us, way in zip((SHORT, LONG), shown, (lead, 0), strict=False)
     )
     collective = words[words.index("-c") + 1]
     plain = words[-1] in TARGETS and collective in BARS
-    low = plain and any(a < b for a, b in zip(share, (BAR_SHORT, BARS[collective]), strict=True))
-    return Row(key, algbw, best, times, shown, blocks, share, low, forest, plan, seconds)
+    low = plain and any(a < b for a, b in zip(share, bars_of(collective), strict=True))
+    files = (forest, plan)
+    return Row(key, algbw, best, times, shown, blocks, share, low, *files, seconds, lead=lead)
 
 
 Times = tuple[float, ...]
@@ -252,13 +270,8 @@ DRAWN = ("--rule", "in-order", "--seed", "1")
 def _played(
     python: str, folder: Path, words: tuple[str, ...], files: list[Path], figures: dict[str, Any]
 ) -> tuple[Times, Times]:
-    """`us` and `shown`: of the plan, of the slowest group, of a set's right plans.
-
-    A plan on some of a machine's GPUs has that machine's latencies nowhere but in its report: there
-    they count as 0.
-    """
-    partial = any(word in words for word in ("--without", "--ranks", "--groups"))
-    where = () if partial else words[: words.index("-c")]
+    """`us` and `shown`: of the plan, of the slowest group, of a set's right plans."""
+    where = _where(words)
     by_size: list[tuple[int, Path]] = []
     if "index" in figures:
         plans = [plan for runtime in figures["index"]["runtimes"] for plan in runtime["plans"]]
@@ -274,6 +287,26 @@ def _played(
 
     bare = (*where, *BARE)
     return times(bare, (*bare, *DRAWN)), times(where)
+
+
+def _where(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The machine that a plan is played on.
+
+    One on some of a machine's GPUs has that machine's latencies nowhere but in its report: there
+    they count as 0.
+    """
+    partial = any(word in words for word in ("--without", "--ranks", "--groups"))
+    return () if partial else words[: words.index("-c")]
+
+
+def _lead(python: str, folder: Path, words: tuple[str, ...], figures: dict[str, Any]) -> float:
+    """`Row.lead`; 0 where there is no forest, or a plan states no hop."""
+    forest = figures.get("files", {}).get("forest")
+    hop = re.search(r"([0-9.]+) us per", str(figures.get("plans")))
+    if not forest or not hop:
+        return 0.0
+    runs = [(*_where(words), "--signal", hop[1])]
+    return _times(python, folder, folder / forest, (1,), runs)[0]
 
 
 def _slowest(each: Iterable[Times]) -> Times:

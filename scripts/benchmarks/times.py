@@ -24,6 +24,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from frozen import bars_of
+
 from forestcoll import plans
 from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.common.garbage_collection import collect_rarely
@@ -44,10 +46,6 @@ SIZES = (10**9, 64 * 10**6)
 SUFFIXES = (".msccl.xml", ".mscclpp.json")
 SCHEDULED, CATALOGUE, EXCEPTIONS = "times", "catalogue", "exceptions"
 """Places in the page: `<!-- times -->` begins one, `<!-- /times -->` ends it."""
-LEAST = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
-"""Percent of the optimum that a plan has to reach at 1 GB, ..."""
-LEAST_SHORT = 85
-"""... and at 64 MB."""
 FAR = 0.95
 """Of the optimum: forests below it were taken for the speed of their plans."""
 MACHINES: tuple[tuple[str, dict[str, str], str], ...] = (
@@ -256,10 +254,9 @@ def cell(found: Found | None, collective: str) -> str:
         return ""
     if found.refused:
         return "-"
-    least = (LEAST[collective], LEAST_SHORT)
     figures = [
         f"{share:.1f}" if share >= bar else f"**{share:.1f}**"
-        for share, bar in zip(found.worse, least, strict=True)
+        for share, bar in zip(found.worse, bars_of(collective)[::-1], strict=True)
     ]
     return f"{', '.join(figures)} ({found.blocks}/{found.channels})"
 
@@ -279,7 +276,7 @@ def below(found: Found, collective: str) -> bool:
     """Whether the plan is slower than it should be."""
     if found.refused:
         return True
-    return any(a < b for a, b in zip(found.worse, (LEAST[collective], LEAST_SHORT), strict=True))
+    return any(a < b for a, b in zip(found.worse, bars_of(collective)[::-1], strict=True))
 
 
 def reason(found: Found, target: str) -> str:
