@@ -47,7 +47,7 @@ class Artefact:
     def summary(self) -> dict[str, Any]:
         """What `--json` said."""
         told = self.folder.with_name(f"{self.folder.name}.json")
-        found: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(told.read_text())
         return found
 
     @cached_property
@@ -135,7 +135,7 @@ def synthesize(words: list[str], folder: Path, place: Path) -> None:
     with redirect_stdout(StringIO()) as out:
         code = cli.main(["synthesize", *words, "-o", f"{folder}/", "--json"])
     assert code == 0, words
-    place.with_name(f"{place.name}.json").write_text(out.getvalue(), encoding="utf-8")
+    place.with_name(f"{place.name}.json").write_text(out.getvalue())
 
 
 def digest(files: Iterable[Path]) -> str:

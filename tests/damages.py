@@ -17,7 +17,7 @@ ROWS = Path(__file__).parent / "damages"
 
 def rows(name: str) -> list[tuple[str, str]]:
     """(statement, message) of every row of a file."""
-    lines = (ROWS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROWS / f"{name}.txt").read_text().splitlines()
     return [(change, said.strip()) for change, said in zip(lines[::2], lines[1::2], strict=True)]
 
 

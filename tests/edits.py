@@ -162,7 +162,7 @@ class Row:
 def rows_of(file: str) -> list[Row]:
     """The rows of a file: `NAME: BASE OPTIONS`, edits after `$`, and below what is said."""
     rows: list[Row] = []
-    for line in (ROWS / file).read_text(encoding="utf-8").splitlines():
+    for line in (ROWS / file).read_text().splitlines():
         if line.startswith("$ "):
             rows[-1].edits.append(line[2:])
         elif line.startswith("  "):
@@ -187,7 +187,7 @@ def check_rows(
     if request.config.getoption("--update-golden"):
         lines: list[str] = []
         last = ""
-        for line in [*path.read_text(encoding="utf-8").splitlines(), ""]:
+        for line in [*path.read_text().splitlines(), ""]:
             if line.startswith("  "):
                 continue
             if last and not line.startswith("$ "):
@@ -196,7 +196,7 @@ def check_rows(
             lines.append(line)
             if line and not line.startswith(("$ ", "#")):
                 last = line.partition(": ")[0]
-        path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+        path.write_text("\n".join(lines[:-1]) + "\n")
 
 
 # --- at random

@@ -238,13 +238,13 @@ def check_plan(path: Path, said: str) -> str:
     """Why a plan that is called right is not, or ""."""
     if "RUN-DATA-UNFOLLOWED" in said or "RUN-PARTLY-FOLLOWED" in said:
         return ""
-    verify(plans.loads(path.read_text(encoding="utf-8"), "x"))
+    verify(plans.loads(path.read_text(), "x"))
     return ""
 
 
 def check_forest(path: Path, said: str) -> str:
     """The same of a forest: the program that is made of it is right too."""
-    forest = forest_file.loads(path.read_text(encoding="utf-8"))
+    forest = forest_file.loads(path.read_text())
     if len(forest.trees) * forest.images * forest.n > 2000:
         return ""
     try:
@@ -317,7 +317,7 @@ def try_one(name: str, seed: int, folder: Path, tally: Tally) -> None:
         path = folder / base / file
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(whole, encoding="utf-8")
+            path.write_text(whole)
     path = folder / base / next(iter(files))
     path.write_bytes(text.encode("utf-16" if seed % 20 == 19 else "utf-8", "surrogatepass"))
     target = path.parent if path.name in ("index.json", "bundle.json") else path

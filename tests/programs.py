@@ -116,8 +116,8 @@ def end(*channels: int) -> str:
     return f"nop\nsignal over={over}\nwait over={over}"
 
 
-def _ends(kind: Kind, peers: Iterable[int], number: int = 0) -> str:
-    return "block channels=" + ",".join(f"{kind}:{p}:{number}" for p in peers)
+def _ends(kind: Kind, peers: Iterable[int]) -> str:
+    return "block channels=" + ",".join(f"{kind}:{p}:0" for p in peers)
 
 
 def pipelined_broadcast(n: int = 3, kind: Kind = "memory", chunks: int = 2) -> Program:
@@ -163,7 +163,7 @@ def fabric_allgather(n: int = 3, chunks: int = 2) -> Program:
 
 @cache
 def _bases() -> dict[str, str]:
-    blocks = (ROWS / "bases.txt").read_text(encoding="utf-8").split("\n\n")
+    blocks = (ROWS / "bases.txt").read_text().split("\n\n")
     return dict(block.split("\n", 1) for block in blocks)  # type: ignore[misc]
 
 

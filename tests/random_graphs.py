@@ -265,7 +265,7 @@ def stranger(forest: Forest, folder: Path, *options: object) -> None:
     """The forest contract's own checker agrees, where it is at hand: it lies outside."""
     if CHECKER.exists():
         file = folder / "forest.json"
-        file.write_text(forest_file.dumps(forest), encoding="utf-8")
+        file.write_text(forest_file.dumps(forest))
         ask_stranger(file, *options)
 
 

@@ -151,7 +151,7 @@ def test_what_was_measured_is_held_against_the_links(tmp_path: Path) -> None:
     )
     text += "\n".join(ROW.format(size=s, count=s // 4, us=f"{us:.2f}") for s, us in rows)
     file = tmp_path / "perf.log"
-    file.write_text(text + "\n", encoding="utf-8")
+    file.write_text(text + "\n")
     found = answer("advise", "ring", "--set", "gpus=4", "--measured", file)["measured"]
     assert [row["slow"] for row in found] == [False, True, False]
     assert [row["size"] for row in found] == [s for s, _ in rows]

@@ -35,7 +35,7 @@ from forestcoll.solver.flows import exact_lp
 QUICK = 128
 """Ranks of the fabrics of the script's table that are solved here; the script does the others."""
 CASES = [case for case in script("alltoall").CASES if case.ranks <= QUICK and not case.long]
-ROWS = (Path(__file__).parent / "rows" / "alltoall.txt").read_text(encoding="utf-8").splitlines()
+ROWS = (Path(__file__).parent / "rows" / "alltoall.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -329,7 +329,7 @@ def test_a_weaker_bound_is_still_one() -> None:
 
 
 def test_schema_file_is_the_model() -> None:
-    assert json.loads(file.SCHEMA_PATH.read_text(encoding="utf-8")) == file.schema()
+    assert json.loads(file.SCHEMA_PATH.read_text()) == file.schema()
 
 
 # The algbw in GB/s of what may enter the box with the failed port: theta 8 (N - 8) of its cut.

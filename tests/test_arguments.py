@@ -32,7 +32,7 @@ def plan(made: forestcoll.Synthesis) -> Program:
     return made.programs["mscclpp-json"]
 
 
-def test_what_leaves_no_doubt_is_taken(tmp_path: Path, plan: Program) -> None:
+def test_what_leaves_no_doubt_is_taken(tmp_path: Path) -> None:
     """A name or a file for a topology, a file for a plan, one word for a list, numpy's numbers."""
     assert forestcoll.optimum("ring", "allgather").algbw == Fraction(800, 7)
     file = tmp_path / "mine.yaml"

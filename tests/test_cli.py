@@ -427,7 +427,7 @@ def test_an_interrupted_comparison_keeps_what_is_known(
 
 
 def test_a_file_stands_in_every_table_with_factor_and_reason(call: Run) -> None:
-    Path("mine.xml").write_text(published_ring(4))
+    Path("mine.xml").write_text(published_ring())
     out = fine(call(*COMPARE, "none", "--with", "mine.xml", "--rule", "fair"))
     _, others = re.split(
         r"^schedule +size +time +algbw +of bound +ours +it takes\n", out, flags=re.M

@@ -93,9 +93,9 @@ class Job:
         for child in self.children:
             child.kill()
 
-    def await_launches(self, seconds: float = 60) -> None:
+    def await_launches(self) -> None:
         """Returns once all processes have threads of a launch."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             threads = [len(os.listdir(f"/proc/{child.pid}/task")) for child in self.children]
             if min(threads) >= 4:  # its own, the group's, the wire's, a worker
@@ -117,7 +117,7 @@ def jobs() -> Iterator[list[Job]]:
 
 def write(program: Program, folder: Path) -> str:
     path = folder / ("plan.xml" if program.style == "fifo" else "plan.json")
-    path.write_text(dumps(program, pg.format_of(program)), encoding="utf-8")
+    path.write_text(dumps(program, pg.format_of(program)))
     return str(path)
 
 

@@ -79,7 +79,7 @@ def holds(sign: str, text: str, outcome: Outcome) -> bool:
 def check(path: Path, call: Run) -> None:
     """Whether all rows of a file hold."""
     outcome, said, name = (0, "", ""), True, ""
-    rows = path.read_text(encoding="utf-8").splitlines()
+    rows = path.read_text().splitlines()
     for number, row in enumerate([*rows, "end"], 1):
         sign, _, text = row.partition(" ")
         if sign in ("$", "end"):

@@ -67,9 +67,9 @@ def other(value: Any) -> object:
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object], *, sealed: bool) -> None:
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(path.read_text())
     change(record)
-    path.write_text(json.dumps(seal(record) if sealed else record), encoding="utf-8")
+    path.write_text(json.dumps(seal(record) if sealed else record))
 
 
 def test_a_bundle_is_verified_with_its_files(
@@ -84,14 +84,14 @@ def test_a_bundle_is_verified_with_its_files(
 @pytest.mark.parametrize("record", [INDEX, *(f"{folder_of(f)}/{NOTE}" for f in FAILURES)])
 def test_no_claim_of_a_bundle_may_be_another(record: str, folder: Path) -> None:
     """Every leaf of a record, changed: refused by verify, and by the run that would go on."""
-    text = (folder / record).read_text(encoding="utf-8")
+    text = (folder / record).read_text()
     check_bundle(folder)
     places = list(leaves(json.loads(text)))
     assert len(places) > 8
     for path, value in places:
         changed = json.loads(text)
         put(changed, path, other(value))
-        (folder / record).write_text(json.dumps(changed), encoding="utf-8")
+        (folder / record).write_text(json.dumps(changed))
         with pytest.raises(ForestCollError):
             check_bundle(folder)
         with pytest.raises(ForestCollError):
@@ -107,7 +107,7 @@ def test_an_edited_figure_does_not_come_back(
         make_bundle(REQUEST, FAILURES, folder, write)
     assert main(["verify", str(folder), "--no-simulate"]) == 1
     assert "failure.json: was changed after it was made" in capsys.readouterr().err
-    assert "1234567" not in (folder / INDEX).read_text(encoding="utf-8")
+    assert "1234567" not in (folder / INDEX).read_text()
 
 
 def test_a_new_seal_does_not_make_it_true(whole: Path, folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_new_seal_does_not_make_it_true(whole: Path, folder: Path) -> None:
     edit(note, lambda n: n.update(algbw="1234567"), sealed=True)
     with pytest.raises(ForestCollError, match=r"failure.json is not what bundle.json says of it"):
         check_bundle(folder)
-    record = json.loads(note.read_text(encoding="utf-8"))
+    record = json.loads(note.read_text())
     edit(folder / INDEX, lambda i: i["failures"][1].update(record), sealed=True)
     with pytest.raises(ForestCollError, match=r"its algbw is 75; failure.json says 1234567"):
         check_bundle(folder)
@@ -129,12 +129,12 @@ def test_a_new_seal_does_not_make_it_true(whole: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "forestcoll.bundle/1"}'])
 def test_records_that_are_none_are_refused(text: str, folder: Path) -> None:
-    (folder / INDEX).write_text(text, encoding="utf-8")
+    (folder / INDEX).write_text(text)
     with pytest.raises(ForestCollError, match=r"bundle.json: (is no record|was changed)"):
         check_bundle(folder)
     for wrong in ({}, {"failures": 1}, {"failures": [{}]}, {"failures": [{"folder": 1}]}):
         record = seal({"format": "forestcoll.bundle/1", "problem": "x", **wrong})
-        (folder / INDEX).write_text(json.dumps(record), encoding="utf-8")
+        (folder / INDEX).write_text(json.dumps(record))
         with pytest.raises(ForestCollError, match=r"bundle.json: is no index of a bundle"):
             check_bundle(folder)
 
@@ -144,7 +144,7 @@ def test_a_bundle_refuses_what_it_did_not_make(folder: Path) -> None:
     with pytest.raises(ForestCollError, match="made for another problem or other formats"):
         make_bundle(other_formats, FAILURES, folder, write)
     one = folder / folder_of(FAILURES[1])
-    next(path for path in one.iterdir() if path.name != NOTE).write_text("{}", encoding="utf-8")
+    next(path for path in one.iterdir() if path.name != NOTE).write_text("{}")
     with pytest.raises(ForestCollError, match="a file in it was changed"):
         make_bundle(REQUEST, FAILURES, folder, write)
 
@@ -191,7 +191,7 @@ def test_a_bundle_goes_on_where_it_was(tmp_path: Path) -> None:
     assert make_bundle(REQUEST, FAILURES, tmp_path, write)["resumed"] == len(FAILURES)
     for failure in FAILURES:
         folder = tmp_path / folder_of(failure)
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        note = json.loads((folder / NOTE).read_text())
         assert set(note["files"]) == {path.name for path in folder.iterdir()} - {NOTE}
         assert (note["algbw"] is None) == bool(note["reason"])
 
@@ -225,9 +225,7 @@ def die_at(count: int, run: Callable[[], object]) -> bool:
 
 
 @pytest.mark.forks
-def test_a_killed_run_goes_on(
-    whole: Path, made: dict[Failure, Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on(whole: Path, made: dict[Failure, Made], tmp_path: Path) -> None:
     """Killed at each change that it makes to the files, and again while it goes on."""
 
     def spread(_: Request, todo: Iterable[Failure]) -> Iterator[tuple[Failure, Made]]:

@@ -110,7 +110,7 @@ def test_values_import_nothing_that_draws() -> None:
 def test_the_notebook_is_its_script() -> None:
     jupytext = pytest.importorskip("jupytext")
     script = jupytext.read(SCRIPTS / "compare.py")
-    notebook = json.loads((SCRIPTS / "compare.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((SCRIPTS / "compare.ipynb").read_text())
     cells = [(c["cell_type"], "".join(c["source"])) for c in notebook["cells"]]
     assert cells == [(c.cell_type, c.source) for c in script.cells]
 

@@ -47,7 +47,7 @@ def test_python_page(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     path = ROOT / page
-    text = new = path.read_text(encoding="utf-8")
+    text = new = path.read_text()
     found = [code for code in blocks(text) if "forestcoll.torch" not in code]
     assert found
     for code in found:
@@ -59,13 +59,13 @@ def test_python_page(
         else:
             assert printed == stated(code)
     if new != text:
-        path.write_text(new, encoding="utf-8")
+        path.write_text(new)
 
 
 def test_every_public_name_stands_on_the_page() -> None:
     import forestcoll
 
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "python.md").read_text()
     functions = [name for name in forestcoll.__all__ if name.islower()]
     assert [name for name in functions if f"`{name}(" not in page] == []
 
@@ -73,7 +73,7 @@ def test_every_public_name_stands_on_the_page() -> None:
 def test_the_page_of_machines_names_every_format_and_setting() -> None:
     from forestcoll.topology import compose, readers
 
-    page = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "machines.md").read_text()
     settings = {setting.name for setting in compose.SETTINGS}
     for form in readers.FORMATS:
         assert not form.command or f"`{form.name}`" in page, form.name

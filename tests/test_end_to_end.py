@@ -105,8 +105,8 @@ def test_every_plan_proves_itself_and_runs(
             assert sorted(modes) == ["in-place", "out-of-place"]
 
 
-def dump_of_eight(ports: int = 2) -> str:
-    """NCCL's dump of a box: eight GPUs on four NVSwitches by 18 links, each with so many ports."""
+def dump_of_eight() -> str:
+    """NCCL's dump of a box: eight GPUs on four NVSwitches by 18 links, each with two ports."""
     lines = ['<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel">']
     for gpu in range(8):
         pci = 'link_speed="32.0 GT/s PCIe" link_width="16"'
@@ -122,9 +122,9 @@ def dump_of_eight(ports: int = 2) -> str:
             "</gpu></pci>",
             f'<pci busid="0000:{gpu}2:00.0" class="0x020000" {pci}><nic>',
             *(
-                f'<net name="mlx5_{ports * gpu + port}" dev="{ports * gpu + port}" '
+                f'<net name="mlx5_{2 * gpu + port}" dev="{2 * gpu + port}" '
                 f'speed="180000" port="{port + 1}" guid="0x{gpu + 1}" maxconn="131072" gdr="1"/>'
-                for port in range(ports)
+                for port in (0, 1)
             ),
             "</nic></pci></pci>",
         ]

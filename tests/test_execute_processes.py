@@ -64,9 +64,9 @@ def kept_regions(most: int = 0) -> int:
     return anonymous_regions()
 
 
-def soon(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def soon(condition: Callable[[], bool]) -> bool:
     """Whether the condition comes true in time."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 10
     while not condition():
         if time.monotonic() > end:
             return False

@@ -25,7 +25,7 @@ from forestcoll.ui.view import Subject
 
 
 def test_the_documentation_names_every_format() -> None:
-    text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "check.md").read_text()
     for form in FORMATS.values():
         assert f"--to {form.name}" in text, form.name
 

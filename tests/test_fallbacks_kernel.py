@@ -236,10 +236,10 @@ class Probe:
                 continue
             if source.stem in changed:
                 old, new = changed[source.stem]
-                text = source.read_text(encoding="utf-8")
+                text = source.read_text()
                 assert text.count(old) == 1, f"{source.name} has no line '{old}': adapt this test"
                 source = folder / source.name
-                source.write_text(text.replace(old, new), encoding="utf-8")
+                source.write_text(text.replace(old, new))
             unit.append(f'#include "{source}"')
         (folder / "unit.cpp").write_text("\n".join(unit))
         run([compiler, *FLAGS, "-c", "unit.cpp"], folder)
@@ -265,7 +265,7 @@ class Probe:
                 ran[at] = max(ran[at], line["count"])
         found: dict[Line, int] = {}
         for stem, wanted in lines:
-            text = source_of(stem).read_text(encoding="utf-8").splitlines()
+            text = source_of(stem).read_text().splitlines()
             places = [i for i, line in enumerate(text, 1) if line.strip() == wanted]
             assert places, f"{stem}.cpp has no line '{wanted}' any more: adapt this test"
             found[stem, wanted] = sum(ran[f"{stem}.cpp", place] for place in places)

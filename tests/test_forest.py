@@ -102,7 +102,7 @@ def test_symmetry_expands_to_all_images() -> None:
 
 
 def test_schema_file_is_the_model() -> None:
-    stored = json.loads(forest_file.SCHEMA_PATH.read_text(encoding="utf-8"))
+    stored = json.loads(forest_file.SCHEMA_PATH.read_text())
     assert stored == forest_file.schema()
 
 

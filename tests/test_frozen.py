@@ -23,7 +23,7 @@ def test_no_option_and_no_name_is_gone() -> None:
 
     here = dict([*surface.options(cli.cli), *surface.python_names()])
     kinds = ("command ", "option ", "argument ", "python ")
-    before = json.loads(surface.FROZEN.read_text(encoding="utf-8"))
+    before = json.loads(surface.FROZEN.read_text())
     asked = {key: value for key, value in before.items() if key.startswith(kinds)}
     assert len(asked) > 300
     assert surface.faults(asked, here) == []
@@ -92,7 +92,7 @@ def test_rows_are_kept_a_line_each_in_the_catalogues_order(tmp_path: Path) -> No
     assert set(keys[:49]) <= set(kept) <= set(keys)
     store, file = tmp_path / "rows.jsonl", tmp_path / "frozen.json"
     rows = [replace(ROW, key=key) for key in (keys[5], keys[0])]
-    store.write_text("".join(f"{frozen.line_of(row)}\n" for row in rows), encoding="utf-8")
+    store.write_text("".join(f"{frozen.line_of(row)}\n" for row in rows))
     frozen.write(store, file)
     assert list(frozen.read(file).values()) == rows[::-1]
-    assert len(json.loads(file.read_text(encoding="utf-8"))) == 2
+    assert len(json.loads(file.read_text())) == 2

@@ -37,8 +37,8 @@ def test_synthesis_gives_the_stored_bytes(
         file = folder / f"{collective}{FORMATS[form]}"
         if request.config.getoption("--update-golden"):
             folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        assert file.read_text(encoding="utf-8") == text, (
+            file.write_text(text)
+        assert file.read_text() == text, (
             f"{file.name} of {machine} has changed: look at why, then --update-golden"
         )
     for program in made.programs.values():
@@ -76,7 +76,7 @@ def check_share(made: Synthesis) -> None:
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_stored_schedules_prove_themselves(path: Path) -> None:
-    verdict = verify_text(path.read_text(encoding="utf-8"), path.name)
+    verdict = verify_text(path.read_text(), path.name)
     if verdict.kind == "forest" and "allreduce" not in path.name:
         share = Fraction(verdict.figures["algbw"]) / Fraction(verdict.figures["bound"])
         assert share >= Fraction(99, 100)
@@ -88,6 +88,6 @@ def test_stored_forests_pass_the_independent_check(path: Path) -> None:
     collective = path.name.removesuffix(".forest.json")
     asked = ["--collective", collective]
     if collective in ("allgather", "reduce-scatter"):
-        bound = Fraction(json.loads(path.read_text(encoding="utf-8"))["bound"]["algbw"])
+        bound = Fraction(json.loads(path.read_text())["bound"]["algbw"])
         asked += ["--at-least", str(bound * Fraction(99, 100))]
     ask_stranger(path, *asked)

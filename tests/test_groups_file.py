@@ -34,7 +34,7 @@ def texts() -> dict[str, str]:
 def put(texts: dict[str, str], folder: Path) -> Path:
     """The groups file of those, which then lie in the folder."""
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text)
     (file,) = folder.glob(f"*{groups_file.SUFFIX}")
     return file
 

@@ -47,7 +47,7 @@ def modules() -> list[Path]:
 @cache
 def everything(path: Path) -> tuple[ast.AST, ...]:
     """All nodes of a file: read once for all rules."""
-    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,9 +123,9 @@ def test_files_and_functions_are_short() -> None:
     native = [p for end in ("cpp", "hpp", "cu", "js") for p in PACKAGE.rglob(f"*.{end}")]
     assert len(native) > 50
     for path in native:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 800, path
+        assert len(path.read_text().splitlines()) <= 800, path
     for path in modules():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 800, path
+        assert len(path.read_text().splitlines()) <= 800, path
         for node in everything(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 # what a command declares of its options is a table, no part of what it does
@@ -221,7 +221,7 @@ def python_tokens(path: Path) -> int:
             documented.update(range(statement.lineno, (statement.end_lineno or 0) + 1))
     begins, ends = (getattr(tokenize, f"FSTRING_{word}", -1) for word in ("START", "END"))
     count = depth = 0
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         depth -= token.type == ends
         docstring = token.type == tokenize.STRING and token.start[0] in documented
         counted = depth == 0 and token.type not in UNCOUNTED | {ends} and not docstring
@@ -242,7 +242,7 @@ def test_no_room_is_larger_than_its_budget() -> None:
         parts = path.relative_to(PACKAGE).parts
         room = parts[0] if len(parts) > 1 else "."
         python = path.suffix == ".py"
-        tokens = python_tokens(path) if python else c_tokens(path.read_text(encoding="utf-8"))
+        tokens = python_tokens(path) if python else c_tokens(path.read_text())
         assert room in sizes, f"give {room} a budget in tests/test_house.py"
         sizes[room] += tokens
     larger = {room: f"{size:,}" for room, size in sizes.items() if size > BUDGETS[room]}
@@ -253,7 +253,7 @@ def test_no_type_of_a_namespace_is_defined_in_two_headers() -> None:
     """In one module the linker would take the members of one for those of the other."""
     where: dict[tuple[str, str], set[str]] = {}
     for path in sorted(PACKAGE.rglob("*.hpp")):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         namespace = re.search(r"^namespace ([\w:]+) \{", text, re.MULTILINE)
         for name in re.findall(
             r"^(?:struct|class) (?:alignas\(\d+\) )?(\w+)\b[^;\n]*\{", text, re.MULTILINE
@@ -372,7 +372,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
 def test_all_that_is_said_is_escaped_in_one_place() -> None:
     """Commands speak through ui/cli/messages.py; ui/cli/__init__.py says help and version."""
     for path in (PACKAGE / "ui" / "cli").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         assert "click.echo" not in text or path.name in ("messages.py", "__init__.py"), path
 
 
@@ -392,7 +392,7 @@ def test_no_swallowed_errors() -> None:
 
 
 def test_init_is_short() -> None:
-    text = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    text = (PACKAGE / "__init__.py").read_text()
     assert len(text.splitlines()) <= 45
 
 

@@ -11,10 +11,9 @@ import pytest
 from graphs import build, dgx_a100
 from irregular_fabrics import small
 from random_graphs import validate
-from test_rehanging import ASKED
+from test_rehanging import ASKED, one_each
 
 from forestcoll import solver
-from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate
@@ -29,7 +28,7 @@ from forestcoll.solver.shallow.rehanging import rehang_mirrored
 from forestcoll.solver.shares import apportion
 
 
-def both_ways(graph: CapacityGraph, trees: Sequence[Tree]) -> Counter[tuple[int, int]]:
+def both_ways(trees: Sequence[Tree]) -> Counter[tuple[int, int]]:
     """How many trees cross each link, as they are and turned round together."""
     loads: Counter[tuple[int, int]] = Counter()
     for tree in trees:
@@ -53,7 +52,7 @@ def test_boxes_with_fewer_adapters_sum_less_and_nobody_waits_for_them() -> None:
     capacity = [int(c * u) for c in graph.capacity]
     assert validate(graph, capacity, supply, found.trees) <= 3
     limits = dict(zip(graph.ends, capacity, strict=True))
-    assert all(load <= limits[ends] for ends, load in both_ways(graph, found.trees).items())
+    assert all(load <= limits[ends] for ends, load in both_ways(found.trees).items())
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -117,13 +116,13 @@ def test_a_link_that_lacks_its_way_back_serves_neither_phase() -> None:
     cut = next(e for e, (t, h) in enumerate(graph.ends) if graph.gpu[t] and graph.box(h) == "")
     keep = [e for e in range(len(graph.tail)) if e != cut]
     oneway = graph.keep(keep)
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    supply = one_each(graph)
     supply[graph.tail[cut]] = 0
     room = [4 * len(graph.ranks)] * len(keep)
     trees = rehang_mirrored(oneway, room, supply, 3)
     assert trees is not None
     back = (graph.head[cut], graph.tail[cut])
-    assert back not in both_ways(oneway, trees)
+    assert back not in both_ways(trees)
 
 
 def test_links_that_share_a_capacity_hold_no_more_together() -> None:
@@ -144,7 +143,7 @@ def test_height_counts_from_roots_only() -> None:
             ("b/gpu1", "fabric", 9),
         ]
     )
-    every = [int(v in graph.ranks) for v in range(graph.n)]
+    every = one_each(graph)
     ends = [int(graph.names[v].endswith("gpu1")) for v in range(graph.n)]
     assert least_height(graph, graph.capacity, every) == 3
     assert least_height(graph, graph.capacity, ends) == 2

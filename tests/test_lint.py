@@ -72,7 +72,7 @@ def test_the_same_finding_counts_once() -> None:
 
 
 def test_every_rule_is_described() -> None:
-    page = (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "rules.md").read_text()
     assert page.count("\n| `") == len(RULES)
 
 
@@ -83,7 +83,7 @@ def test_every_rule_is_used_and_every_name_is_a_rule() -> None:
         for path in (ROOT / "forestcoll" / folder).rglob("*.py"):
             if path.name == "catalogue.py":
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     words.add(node.value)
                 if isinstance(node, ast.keyword) and node.arg == "rule":
@@ -107,7 +107,7 @@ GOLDENS = sorted(
 
 @pytest.mark.parametrize("path", GOLDENS, ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_goldens_fit(path: Path) -> None:
-    found = lint(path.read_text(encoding="utf-8"), path.name)
+    found = lint(path.read_text(), path.name)
     assert [str(f) for f in found.findings if f.severity != "note"] == []
 
 

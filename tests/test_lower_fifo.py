@@ -215,10 +215,10 @@ def test_a_wider_gpu_holds_more_instances() -> None:
 # -- budgets -------------------------------------------------------------------------------------
 
 
-def notes_of(name: str, collective: str, budget: Budget, target: Any = "msccl") -> list[str]:
+def notes_of(collective: str, budget: Budget, target: Any = "msccl") -> list[str]:
     form: Any = "mscclpp-json" if target == "mscclpp" else "msccl-xml"
     made = synthesize(
-        catalog.load(name, {}), collective, budget=budget, target=target, formats=(form,),
+        catalog.load("mi250"), collective, budget=budget, target=target, formats=(form,),
         instances=1,
     )  # fmt: skip
     return [note for note in made.notes if "GB/s:" in note]
@@ -237,19 +237,19 @@ def notes_of(name: str, collective: str, budget: Budget, target: Any = "msccl") 
 def test_the_report_says_what_a_budget_costs(
     collective: str, budget: str, words: list[str]
 ) -> None:
-    assert notes_of("mi250", collective, parse_budget(budget)) == words
+    assert notes_of(collective, parse_budget(budget)) == words
 
 
 def test_of_several_limits_each_is_lifted_alone() -> None:
-    (note,) = notes_of("mi250", "allgather", Budget(channels=1, operations=12), "rccl")
+    (note,) = notes_of("allgather", Budget(channels=1, operations=12), "rccl")
     assert note == (
         "320 of 342.857 GB/s: 1 channel, 12 operations per thread block; 2 channels would give "
         "342.857; 15 operations per thread block would give 342.857"
     )
     # what it tells is so, and one less would not do
-    assert notes_of("mi250", "allgather", Budget(channels=2, operations=12), "rccl") == []
-    assert notes_of("mi250", "allgather", Budget(channels=1, operations=15), "rccl") == []
-    (less,) = notes_of("mi250", "allgather", Budget(channels=1, operations=13), "rccl")
+    assert notes_of("allgather", Budget(channels=2, operations=12), "rccl") == []
+    assert notes_of("allgather", Budget(channels=1, operations=15), "rccl") == []
+    (less,) = notes_of("allgather", Budget(channels=1, operations=13), "rccl")
     assert less.startswith("320 of 342.857 GB/s")
 
 

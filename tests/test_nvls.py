@@ -155,7 +155,7 @@ def test_no_faster_in_the_switch() -> None:
 
 def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:
     path = tmp_path / "x.forest.json"
-    path.write_text(forest_file.dumps(forest(ALLREDUCE)), encoding="utf-8")
+    path.write_text(forest_file.dumps(forest(ALLREDUCE)))
     plain = Fraction(1800, 7)
     for make, algbw, best in ((lower, plain, plain), (lower_nvls, 400, 450)):
         program = make(forest(ALLREDUCE), MSCCLPP)

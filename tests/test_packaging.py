@@ -60,7 +60,7 @@ def test_sources_that_are_not_those_installed(clone: Path, changed: str, module:
     """One line, which says where they are and what to do; also where there are none at all."""
     site = clone.parent / "site"
     source = clone / "forestcoll" / changed
-    source.write_text(f"{source.read_text(encoding='utf-8')}// changed\n", encoding="utf-8")
+    source.write_text(f"{source.read_text(encoding='utf-8')}// changed\n")
     todo = f"run 'pip install -e .' or scripts/quickstart in {clone}"
     start = f"{clone}/forestcoll has no compiled modules for this Python"
     hides = f"{start}, and hides those of other sources in {site}/forestcoll: go elsewhere, or"
@@ -137,5 +137,5 @@ def test_wheels_say_what_they_are_for_and_refuse_other_machines() -> None:
     refused = wheels("x86_64", "mips")
     assert refused.returncode == 1
     assert refused.stderr == "wheels: no machine 'mips': x86_64, aarch64 (scripts/wheels --help)\n"
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     assert "    scripts/wheels " in page

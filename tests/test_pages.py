@@ -24,13 +24,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"
 
 def anchors(page: Path) -> set[str]:
     """What `#...` may name in a page: its headings as GitHub writes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith(("http://", "https://")):
             continue
@@ -42,7 +42,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    index = (DOCS / "README.md").read_text()
     named = re.findall(r"^\| \[[^]]*\]\(([\w/-]+\.md)\)", index, flags=re.MULTILINE)
     there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
     assert sorted(named) == sorted(there)
@@ -50,7 +50,7 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
-    page = (DOCS / "reference" / "forest-file.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "forest-file.md").read_text()
     example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     assert example
     assert any("optimal" in line for line in verify_text(example[1], "example").lines)
@@ -69,8 +69,8 @@ def test_what_the_program_says_stands_in_the_reference(
     """`--update-golden` writes the pages, as `scripts/reference_pages.py --write`."""
     text = reference.PAGES[page]()
     if request.config.getoption("--update-golden"):
-        (DOCS / page).write_text(text, encoding="utf-8")
-    assert (DOCS / page).read_text(encoding="utf-8") == text
+        (DOCS / page).write_text(text)
+    assert (DOCS / page).read_text() == text
 
 
 PLAN = "schedules/dgx-a100-1/allreduce.mscclpp.json"
@@ -118,7 +118,7 @@ def test_every_json_field_stands_on_its_page(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    said = section((DOCS / "reference" / "json.md").read_text(encoding="utf-8"), line.split()[0])
+    said = section((DOCS / "reference" / "json.md").read_text(), line.split()[0])
     formats = {"msccl-xml", "mscclpp-json", "forest", "msccl", "rccl", "mscclpp"}
     asked = line.replace("FOLDER", str(tmp_path)).split()
     done = CliRunner().invoke(cli, [*asked, "--json", "--quiet"])

@@ -32,8 +32,8 @@ def test_a_plan_of_theirs_is_played_beside_ours_and_a_wrong_one_is_a_row_with_it
     folder.mkdir(parents=True)
     shipped = ROOT / "schedules" / "mi300x-1" / "allreduce.msccl.xml"
     right, wrong = peers.SHIPPED[:2]
-    (folder / right.file).write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
-    (folder / wrong.file).write_text("<algo/>", encoding="utf-8")
+    (folder / right.file).write_text(shipped.read_text())
+    (folder / wrong.file).write_text("<algo/>")
     rows = list(peers.compared("RCCL", [right, wrong], peers.text_of_file, "64M,1G")(tmp_path))
     assert rows[0][:4] == ["RCCL", right.file, "mi300x-1", "allreduce"]
     assert sum(map(int, rows[0][4:7])) == 4  # two sizes, two rules of links

@@ -107,17 +107,15 @@ def test_wrong_claims(
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "scale", "known"),
+    ("name", "settings", "known"),
     [
-        ("ring", {"gpus": "4"}, "1", True),
-        ("ring", {"gpus": "4", "bandwidth": "100"}, "1", False),
-        ("dgx-a100", {"boxes": "2"}, "1", True),
-        ("torus-2d", {"x": "2", "y": "3"}, "1", True),
+        ("ring", {"gpus": "4"}, True),
+        ("ring", {"gpus": "4", "bandwidth": "100"}, False),
+        ("dgx-a100", {"boxes": "2"}, True),
+        ("torus-2d", {"x": "2", "y": "3"}, True),
     ],
 )
-def test_the_catalogue_knows_its_graphs(
-    name: str, settings: dict[str, str], scale: str, known: bool
-) -> None:
+def test_the_catalogue_knows_its_graphs(name: str, settings: dict[str, str], known: bool) -> None:
     made = synthesize(catalog.load(name, settings), "allgather", formats=("forest",))
     found = verdict.verify_text(made.texts["forest"], "it")
     assert found.figures["catalogue"] is known

@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "reference" / "plan-sizes.md"
 def rows() -> dict[tuple[str, str], list[str]]:
     """(machine, collective) -> the cells of the targets."""
     found = {}
-    for line in PAGE.read_text(encoding="utf-8").split("### All")[1].splitlines():
+    for line in PAGE.read_text().split("### All")[1].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 7 and cells[1].isdecimal():
             found[cells[0], cells[2]] = cells[3:]
@@ -63,7 +63,7 @@ def test_all_machines_up_to_64_ranks_are_there() -> None:
 def test_exceptions_are_beyond_64_ranks_or_faster_and_explained() -> None:
     exceptions = re.findall(
         r"^\| (\S+) \| (\d+) \| (\S+) \| (\w+) \| (.+) \|$",
-        PAGE.read_text(encoding="utf-8").split("### Exceptions")[1].split("### All")[0],
+        PAGE.read_text().split("### Exceptions")[1].split("### All")[0],
         flags=re.M,
     )
     for _, ranks, _, _, why in exceptions:

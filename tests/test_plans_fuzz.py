@@ -172,7 +172,7 @@ def test_nonsense_costs_little(text: str) -> None:
 def test_formats_are_told_apart_by_content(tmp_path: Path) -> None:
     for text in TEXTS:
         file = tmp_path / "plan.txt"
-        file.write_text("\n" + text, encoding="utf-8")
+        file.write_text("\n" + text)
         assert plans.read_plan(file) == plans.loads(text, "t") == plans.read_plan(str(file))
     assert plans.detect(TEXTS[0], "t") == "msccl-xml"
     assert plans.detect(TEXTS[-1], "t") == "mscclpp-json"

@@ -110,8 +110,8 @@ def test_the_text_of_a_small_plan(name: str, request: pytest.FixtureRequest) -> 
     file = ROWS / f"text-of-{name}{plans.FORMATS[form].suffix}"
     text = plans.dumps(program, form)
     if request.config.getoption("--update-golden"):
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8")
+        file.write_text(text)
+    assert text == file.read_text()
 
 
 def test_neighbouring_reduces_are_kept_apart_by_a_flag() -> None:

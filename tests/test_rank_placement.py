@@ -59,7 +59,7 @@ def test_a_rack_is_many_nodes_to_launchers(tmp_path: Path) -> None:
     assert [p.gpu for p in found.places] == [0, 1, 2, 3] * 4
     path = tmp_path / "rack.mscclpp.json"
     rack = replace(chain(*boxes(8)), name="gb200-nvl72-1")
-    path.write_text(plans.dumps(rack, "mscclpp-json"), encoding="utf-8")
+    path.write_text(plans.dumps(rack, "mscclpp-json"))
     made = deploy([path], "mscclpp")
     assert (len(made.places.nodes), made.places.per_node) == (2, 4)
     assert "on every node" in made.start
@@ -75,7 +75,7 @@ def test_what_plans_ask_of_machines_is_noted(tmp_path: Path) -> None:
         made = synthesize(topology, "allgather", target=target, protocol=protocol)  # type: ignore[arg-type]
         (form,) = made.programs
         path = tmp_path / f"{target}-{protocol}{plans.FORMATS[form].suffix}"
-        path.write_text(made.texts[form], encoding="utf-8")
+        path.write_text(made.texts[form])
         notes = deploy([path], target).notes  # type: ignore[arg-type]
         assert any(words in note for note in notes), (target, protocol)
 
@@ -128,7 +128,7 @@ def test_hosts_of_a_rack_count_and_not_the_rack() -> None:
 
 def test_deploy_refuses_it_and_torch_runs_it(tmp_path: Path) -> None:
     path = tmp_path / "uneven.mscclpp.json"
-    path.write_text(plans.dumps(chain(*boxes(2, 1)), "mscclpp-json"), encoding="utf-8")
+    path.write_text(plans.dumps(chain(*boxes(2, 1)), "mscclpp-json"))
     with pytest.raises(PlanError, match="MPP-NODES"):
         deploy([path], "mscclpp")
     assert deploy([path], "torch").plans

@@ -59,7 +59,7 @@ def rows(form: str) -> dict[str, tuple[list[str], dict[str, str], str]]:
     found: dict[str, tuple[list[str], dict[str, str], str]] = {}
     file = ROWS / f"{form}.txt"
     assert file.exists(), f"the format {form} has no rows: write tests/readings/{form}.txt"
-    for block in file.read_text(encoding="utf-8").strip("\n").split("\n\n"):
+    for block in file.read_text().strip("\n").split("\n\n"):
         asks = [line for line in block.splitlines() if not line.startswith(("  ", "! "))]
         parts: dict[str, list[str]] = {}
         for line in asks:
@@ -188,8 +188,8 @@ def test_readings(form: str, request: pytest.FixtureRequest) -> None:
     blocks = ["\n".join([*asks, *say(form, *given)]) for asks, *given in rows(form).values()]
     path, said = ROWS / f"{form}.txt", "\n\n".join(blocks) + "\n"
     if request.config.getoption("--update-golden"):
-        path.write_text(said, encoding="utf-8")
-    assert said.split("\n\n") == path.read_text(encoding="utf-8").split("\n\n")
+        path.write_text(said)
+    assert said.split("\n\n") == path.read_text().split("\n\n")
 
 
 def test_every_format_and_every_real_file_has_a_row() -> None:

@@ -19,7 +19,7 @@ readme = script("readme")
 
 
 def rows() -> list[list[str]]:
-    text = readme.README.read_text(encoding="utf-8")
+    text = readme.README.read_text()
     table = text.split(readme.BEGIN)[1].split(readme.END)[0].strip().splitlines()
     assert "\n".join(table[:2]) == readme.HEAD
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]

@@ -72,7 +72,7 @@ def said_by_call(line: str, names: dict[str, Any]) -> str:
 @pytest.mark.parametrize("rows", sorted(ROWS.glob("*.txt")), ids=lambda path: path.stem)
 def test_refusals(rows: Path, call: Run, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     told, name, names = [], "", dict(GIVEN)
-    lines = rows.read_text(encoding="utf-8").splitlines()
+    lines = rows.read_text().splitlines()
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         sign, _, text = line.partition(" ")
         if sign == "file":
@@ -98,4 +98,4 @@ def test_refusals(rows: Path, call: Run, tmp_path: Path, request: pytest.Fixture
         if sign in ("file", "damage", "|", "#", "from", "import", "let"):
             told.append(line)
     if request.config.getoption("--update-golden"):
-        rows.write_text("\n".join(told) + "\n", encoding="utf-8")
+        rows.write_text("\n".join(told) + "\n")

@@ -182,8 +182,12 @@ def test_what_does_not_fit_is_not_claimed() -> None:
 # ------------------------------------------------------------------------------ boxes
 
 
+def one_each(graph: CapacityGraph) -> list[int]:
+    return [int(v in graph.ranks) for v in range(graph.n)]
+
+
 def boxes_of(graph: CapacityGraph) -> Any:
-    return find_boxes(graph, graph.capacity, tuple(int(v in graph.ranks) for v in range(graph.n)))
+    return find_boxes(graph, graph.capacity, tuple(one_each(graph)))
 
 
 def test_boxes_are_found_by_name_and_by_their_links() -> None:
@@ -237,7 +241,7 @@ def test_boxes_that_hang_together_by_switches_that_lead_out(
 ) -> None:
     """What their trees take and what may enter is within the links, whatever passes besides."""
     graph = build([link for name in "abc" for link in server(name, between, nvswitch)])
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    supply = one_each(graph)
     boxes = find_boxes(graph, graph.capacity, tuple(supply))
     assert ([len(held) for held in boxes.members], len(boxes.gated)) == (sizes, parts)
     for number, gated in boxes.gated.items():
@@ -343,8 +347,7 @@ def test_heights_are_bounded_by_hops_and_by_direct_sends(
     links: list[tuple[str, str, int]], height: int
 ) -> None:
     graph = build(links)
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
-    assert least_height(graph, graph.capacity, supply) == height
+    assert least_height(graph, graph.capacity, one_each(graph)) == height
 
 
 @pytest.mark.parametrize(("out", "height"), [((4, 4, 4, 4), 2), ((5, 5, 3, 3), 3)])
@@ -353,7 +356,7 @@ def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
 ) -> None:
     """Copies elsewhere share sends between boxes: then only hops count."""
     graph = build(boxes_of_four(5, out))
-    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    supply = one_each(graph)
     for pattern, expected in (("*/nvswitch", height), ("*", 1)):
         copying = able(graph, pattern)
         assert any(copying.multicast)
@@ -430,7 +433,7 @@ def test_sends_that_share_links_in_switches_bound_nothing() -> None:
 def test_reports_state_the_bound_beside_the_height(call: Run) -> None:
     made = families()
     topology = made.make("one-socket", 1, *made.FAMILIES["one-socket"].small)
-    Path("fabric.yaml").write_text(dumps_topology(topology), encoding="utf-8")
+    Path("fabric.yaml").write_text(dumps_topology(topology))
     asked = ("synthesize", "-t", "fabric.yaml", "-c", "allgather", "--format", "forest", "-o", "x/")
     assert "3 hops (the least at this rate), " in fine(call(*asked))
     found = json.loads(fine(call(*asked, "--force", "--json")))

@@ -19,7 +19,7 @@ SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def commands(section: str) -> list[list[str]]:
     """The section's indented lines, as words."""
-    _, _, text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")
+    _, _, text = PAGE.read_text().partition(f"\n## {section}\n")
     text, _, _ = text.partition("\n## ")
     lines = re.findall(r"^    (\S.*)$", text, flags=re.M)
     return [shlex.split(line, comments=True) for line in lines]
@@ -47,7 +47,7 @@ def takes(plan: Path, size: int) -> bool:
         low, high = int(algo.get("minBytes", "0")), int(algo.get("maxBytes", "0"))
         divides = size // 4 % int(algo.get("nchunksperloop", "0")) == 0
         return divides and low <= size and (size <= high or not high)
-    document = json.loads(plan.read_text(encoding="utf-8"))  # executor.cc: chunks of 16 bytes
+    document = json.loads(plan.read_text())  # executor.cc: chunks of 16 bytes
     rank = document["gpus"][0]
     chunks = max(rank["input_chunks"], rank["output_chunks"])
     low, high = document["min_message_size"], document["max_message_size"]
@@ -79,7 +79,7 @@ def test_the_plans_of_a_section_answer_every_size_that_it_measures(
 
 def check(folder: Path, sizes: list[int]) -> None:
     """Every plan of a deployment takes every size."""
-    entries = json.loads((folder / "deploy.json").read_text(encoding="utf-8"))["plans"]
+    entries = json.loads((folder / "deploy.json").read_text())["plans"]
     assert entries
     for entry in entries:
         for size in sizes:

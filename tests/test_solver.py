@@ -48,7 +48,7 @@ def solved(
     return forest
 
 
-ROWS = (edits.ROWS / "solver.txt").read_text(encoding="utf-8").splitlines()
+ROWS = (edits.ROWS / "solver.txt").read_text().splitlines()
 
 
 def request(text: str) -> tuple[CapacityGraph, Collective, int | None, Any]:

@@ -59,7 +59,7 @@ def say_of_program(row: Row) -> Iterator[str]:
 def text_of(row_base: str, *options: str) -> str:
     """The good plan that a row spoils: of a program, or a file of rows/."""
     files = [*ROWS.glob(f"{row_base}.xml"), *ROWS.glob(f"{row_base}.json")]
-    return files[0].read_text(encoding="utf-8") if files else programs.text_of(row_base, *options)
+    return files[0].read_text() if files else programs.text_of(row_base, *options)
 
 
 def good_text(row: Row) -> str:

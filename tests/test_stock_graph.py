@@ -135,7 +135,7 @@ def test_any_port_of_a_real_machine_may_be_out(
 @pytest.mark.parametrize("network", ["single", "rail"])
 def test_adapters_have_the_numbers_of_the_dump(network: str, tmp_path: Path) -> None:
     """A dump whose library lists the adapters the other way round than its GPUs."""
-    text = real("nccl-xml/oracle/H100-topology.xml").read_text(encoding="utf-8")
+    text = real("nccl-xml/oracle/H100-topology.xml").read_text()
     text = re.sub(r'(<net .*?dev=)"(\d+)"', lambda m: f'{m[1]}"{15 - int(m[2])}"', text)
     gpus = [m.start() for m in re.finditer(r'<gpu dev="(\d+)"', text)]
     near = {
@@ -144,7 +144,7 @@ def test_adapters_have_the_numbers_of_the_dump(network: str, tmp_path: Path) -> 
     }
     assert (near[15], near[14], near[0]) == (0, 0, 7)
     dump = tmp_path / "m.xml"
-    dump.write_text(text, encoding="utf-8")
+    dump.write_text(text)
     machine = forestcoll.load_topology(dump, {"boxes": 2, "fabric": network})
     files = nccl_graph(Subject("m", "topology", machine), Settings())
     for name in ("m.0.nccl-graph.xml", "m.1.nccl-graph.xml"):

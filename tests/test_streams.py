@@ -66,7 +66,7 @@ def test_no_file_becomes_a_closed_stream(tmp_path: Path) -> None:
     assert (tmp_path / "said").read_text().startswith("{")
 
 
-def test_standard_input_twice(tmp_path: Path) -> None:
+def test_standard_input_twice() -> None:
     found = shell("$F synthesize -t ring -c allgather --format forest -o - | $F verify - -")
     assert found.returncode == 1
     assert found.stdout.startswith(b"-: ok")
@@ -101,8 +101,7 @@ def test_paths_that_are_no_text(tmp_path: Path) -> None:
 def test_names_that_the_locale_has_no_letters_for(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(
         "format: forestcoll.topology/1\nname: near\nnodes:\n  nähe: {kind: gpu}\n"
-        "  ferne: {kind: gpu}\nlinks:\n  - {src: nähe, dst: ferne, bandwidth: 1}\n",
-        encoding="utf-8",
+        "  ferne: {kind: gpu}\nlinks:\n  - {src: nähe, dst: ferne, bandwidth: 1}\n"
     )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for words in (

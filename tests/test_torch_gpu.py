@@ -24,8 +24,8 @@ FORMATS = ("msccl-xml", "mscclpp-json")
 RANKS = ("--ranks", "box0/gpu[0-3]")
 
 
-def _gpus(count: int) -> None:
-    os.environ |= {"EMULATED_GPUS": str(count), "EMULATED_THREADS": "1"}
+def _gpus() -> None:
+    os.environ |= {"EMULATED_GPUS": "4", "EMULATED_THREADS": "1"}
     os.environ["EMULATED_PROCESSORS"] = "1000"
 
 
@@ -38,7 +38,7 @@ def _open(rank: int, plan: Any, built: str, numel: int, **more: Any) -> Any:
 
 def matrix(rank: int, built: str, given: dict[str, Any]) -> list[str]:
     """What went wrong in any plan: sizes with padding and without, in place and out of place."""
-    _gpus(4)
+    _gpus()
     from forestcoll.execute.torch.measure import Measured, time_it
 
     found = []
@@ -88,7 +88,7 @@ def test_every_collective_is_right_on_pointers(
 
 def mistakes(rank: int, built: str, plan: Program, broken: Program) -> list[str]:
     """The words of each error, at this rank."""
-    _gpus(4)
+    _gpus()
     from forestcoll.common.errors import ForestCollError
 
     tensor = torch.ones(64)
@@ -117,7 +117,7 @@ def mistakes(rank: int, built: str, plan: Program, broken: Program) -> list[str]
 
 def bereaved(rank: int, built: str, plan: Program, victim: int) -> tuple[str, float]:
     """What a rank is told once another one is killed, and after how many seconds."""
-    _gpus(4)
+    _gpus()
     os.environ["FORESTCOLL_NODE"] = f"node{rank // 2}"
     from forestcoll.common.errors import ExecutionError
 

@@ -15,7 +15,7 @@ from transcripts import ROOT, Shell, Step
 
 DOCS = (str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "examples/README.md", *DOCS)
-SHOWING = [page for page in PAGES if "```console" in (ROOT / page).read_text(encoding="utf-8")]
+SHOWING = [page for page in PAGES if "```console" in (ROOT / page).read_text()]
 TOGETHER = ("README.md", "docs/tour.md")
 """In one folder: the second goes on with what the first one's commands wrote."""
 
@@ -32,7 +32,7 @@ def test_page(pages: tuple[str, ...], tmp_path: Path, request: pytest.FixtureReq
     said: dict[str, list[str]] = {}
     for page in pages:
         path = ROOT / page
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         stated = transcripts.steps(text)
         assert stated
         lend(page, shell)
@@ -45,7 +45,7 @@ def test_page(pages: tuple[str, ...], tmp_path: Path, request: pytest.FixtureReq
         for lines in printed:
             assert not any("Traceback" in line for line in lines), lines
         if request.config.getoption("--update-golden"):
-            path.write_text(transcripts.restated(text, printed), encoding="utf-8")
+            path.write_text(transcripts.restated(text, printed))
             continue
         for step, lines in zip(stated, printed, strict=True):
             assert transcripts.agree(lines, step.printed), "\n".join([f"$ {step.command}", *lines])
@@ -66,7 +66,7 @@ def quick_start(shell: Shell, said: set[str]) -> None:
 def test_pages_together_are_there_and_no_command_of_a_page_runs_twice() -> None:
     assert set(TOGETHER) <= set(SHOWING)
     for page in SHOWING:
-        commands = [s.command for s in transcripts.steps((ROOT / page).read_text(encoding="utf-8"))]
+        commands = [s.command for s in transcripts.steps((ROOT / page).read_text())]
         assert len(commands) == len(set(commands)), page
 
 
@@ -89,7 +89,7 @@ def test_files_that_the_pages_name_are_there() -> None:
     """What commands read is made by one before them, or lies in examples/ or schedules/."""
 
     for page in SHOWING:
-        for step in transcripts.steps((ROOT / page).read_text(encoding="utf-8")):
+        for step in transcripts.steps((ROOT / page).read_text()):
             for name in re.findall(r"(?:examples|schedules)/[\w./-]+", step.command):
                 assert (ROOT / name).exists(), (page, name)
 
@@ -99,10 +99,10 @@ def test_quickstart_and_the_tour_do_not_meet() -> None:
     assert len(commands) == 5
     folder = next(word for word in commands[0].split() if word.endswith(".out/"))
     for name in ("README.md", "docs/tour.md"):
-        page = (ROOT / name).read_text(encoding="utf-8")
+        page = (ROOT / name).read_text()
         assert not any(folder in step.command for step in transcripts.steps(page))
         assert ".venv/bin/activate" in page
-    assert ".venv/bin/activate" in (ROOT / "scripts" / "quickstart").read_text(encoding="utf-8")
+    assert ".venv/bin/activate" in (ROOT / "scripts" / "quickstart").read_text()
 
 
 PAGE = """text

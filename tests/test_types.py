@@ -295,7 +295,7 @@ def test_sixteen_dies_of_mi250(trial: Trial) -> None:
             assert trial.error() > bound.share / 8
 
 
-def test_fp8_has_half_the_bytes(trial: Trial) -> None:
+def test_fp8_has_half_the_bytes() -> None:
     program = read_plan(SCHEDULES / "dgx1-v100-1" / "allreduce.msccl.xml")
     size = 1 << 18
     rows = {

@@ -186,7 +186,7 @@ def test_nothing_is_unrolled_less_than_once(name: str) -> None:
 # --- loads against the forest
 
 
-def chain_forest(n: int, *, total: int = 2) -> Forest:
+def chain_forest(n: int) -> Forest:
     graph = CapacityGraph(
         names=("switch", *(f"gpu{r}" for r in range(n))),
         gpu=(False, *[True] * n),
@@ -199,8 +199,8 @@ def chain_forest(n: int, *, total: int = 2) -> Forest:
         unit=Fraction(1),
     )
     edges = tuple((r, 0, r + 1) for r in range(1, n))
-    trees = tuple(SpanningTree(1, "broadcast", 1, edges) for _ in range(total))
-    return Forest("chain", graph, Collective.BROADCAST, total, trees, root=0)
+    trees = tuple(SpanningTree(1, "broadcast", 1, edges) for _ in range(2))
+    return Forest("chain", graph, Collective.BROADCAST, 2, trees, root=0)
 
 
 @pytest.mark.parametrize("p", [pg.chain_broadcast(3, 2), pg.pipelined_broadcast(3, chunks=2)])

@@ -25,9 +25,9 @@ def with_scratch(program: Program, *chunks: int) -> Program:
     return pg.edit(program, *edits)
 
 
-def local_packets(n: int = 3) -> Program:
+def local_packets() -> Program:
     """An allgather by plain puts; each rank's own copy goes through packets in its own scratch."""
-    text = ["allgather onesided places=out protocol=LL double_scratch=1"]
+    n, text = 3, ["allgather onesided places=out protocol=LL double_scratch=1"]
     for r in range(n):
         text += [f"rank 1 {n} {8 * (r + 1)}\nblock\ncopy_packets i0 -> s0\nunpack s0 -> o{r}"]
         for p in (p for p in range(n) if p != r):

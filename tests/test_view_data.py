@@ -151,7 +151,7 @@ def test_tiles_are_consumed_once_they_are_final_by_the_calendar(file: str) -> No
 
 
 def test_a_plan_on_a_topology_keeps_its_forest_where_the_links_are_the_same(
-    capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+    capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     plan = str(SCHEDULES / "dgx-a100-2" / "allgather.mscclpp.json")
 

@@ -60,7 +60,7 @@ def test_routes_that_are_wrong_are_refused(call: Run) -> None:
     routes = "out/dgx-a100-2.alltoall.routes.json"
     machine = ("-t", "dgx-a100", "--set", "boxes=2", "-c", "alltoall")
     assert call("synthesize", *machine, "-o", "out/")[0] == 0
-    text = Path(routes).read_text(encoding="utf-8")
+    text = Path(routes).read_text()
     Path("bad.routes.json").write_text(text.replace('"units": 1', '"units": 2', 1))
     code, _, error = call("view", "bad.routes.json", "-o", "x.html")
     assert (code, Path("x.html").exists()) == (1, False)
@@ -70,6 +70,6 @@ def test_routes_that_are_wrong_are_refused(call: Run) -> None:
 def test_a_matrix_is_shown(call: Run) -> None:
     matrix = tuple(tuple(int(i != j) * (1 + i) for j in range(16)) for i in range(16))
     best = solve(Demand(mi250(1), matrix))
-    Path("v.flows.json").write_text(file.dumps(best, "mi250-1"), encoding="utf-8")
+    Path("v.flows.json").write_text(file.dumps(best, "mi250-1"))
     assert call("view", "v.flows.json", "-o", "v.html")[0] == 0
     assert Path("v.html").stat().st_size > 10_000

@@ -175,7 +175,7 @@ ASKS = {"state": "forestcoll.state.{}", "text": "document.querySelector('{}').te
 @pytest.mark.parametrize("path", sorted(PAGE_ROWS.glob("*.txt")), ids=lambda path: path.stem)
 def test_pages_do_what_keys_and_buttons_ask(path: Path, show: Show, call: Run) -> None:
     """Rows of pages/*.txt: what is opened, pressed, clicked; `ask SCRIPT => VALUE`."""
-    for row in path.read_text(encoding="utf-8").splitlines():
+    for row in path.read_text().splitlines():
         sign, _, text = row.replace("ROOT/", f"{SCHEDULES.parent}/").partition(" ")
         expression, _, wanted = text.rpartition(" => ")
         if sign == "run":

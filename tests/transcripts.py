@@ -166,5 +166,5 @@ class Shell:
 
 def quickstart() -> list[str]:
     """What scripts/quickstart does once the package is installed: its commands."""
-    script = (ROOT / "scripts" / "quickstart").read_text(encoding="utf-8")
+    script = (ROOT / "scripts" / "quickstart").read_text()
     return re.findall(r"^(?:forestcoll |schedule=).*$", script, re.MULTILINE)
