@@ -13,6 +13,7 @@ from graphs import machine, named
 
 from forestcoll import solver
 from forestcoll.common.errors import PlanError
+from forestcoll.compile.choose import ENOUGH, round_forest
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.search import (
     GAIN,
@@ -185,6 +186,22 @@ def test_slices_of_different_lengths_let_thread_blocks_wait_in_turn() -> None:
     assert 1.2 < max(units) / min(units) < 1.4
     verify(programs[1])
     assert finish(judge, last) == last
+
+
+def test_short_chunks_go_two_by_two_where_that_makes_no_call_slower() -> None:
+    """Weights in 1,024ths: while both messages of a connection are under way, it sends nothing."""
+    start = solved("mi300x", Collective.BROADCAST)
+    forest = round_forest(start, ENOUGH * start.algbw, [RCCL])
+    assert forest is not None
+    assert layout(forest).chunks == 1024
+    judge = Judge(forest, RCCL, lower(forest, RCCL), catalog.load("mi300x").latencies())
+    single = fastest(judge)
+    last = finish(judge, single)
+    assert (single.least, last.least) == (1, 2)
+    assert judge.time(last, SHORT) < 0.81 * judge.time(single, SHORT)
+    assert judge.time(last, LONG) < 1.008 * judge.time(single, LONG)
+    assert judge.blocks(last) < judge.blocks(single)
+    verify(judge.program_of(last))
 
 
 @pytest.mark.slow

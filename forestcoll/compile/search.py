@@ -101,6 +101,7 @@ class Candidate:
     unit_bytes: int = UNIT_BYTES
     partners: Partners = "shift"
     adders: bool = False
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,7 @@ class Judge:
                 spread=one.spread,
                 partners=one.partners,
                 adders=one.adders,
+                least=one.least,
             )
         except PlanError as error:
             self.refusals[one] = str(error).split(": ", 1)[-1].split("; ")[0]
@@ -306,7 +308,11 @@ def vary_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
 
 
 def cut_coarser(judge: Judge, one: Candidate) -> Iterator[Candidate]:
-    """Half as many chunks, which suit an order that was found after them."""
+    """Half as many chunks, which suit an order that was found after them; or twice as many in a
+    transfer, where signals take longer than that."""
+    chunks = Fraction(judge.served.chunks * one.instances, judge.start.instances)
+    if one.least * SHORT < FINEST * chunks:
+        yield replace(one, least=2 * one.least)
     if one.partners != ORDERS[0] and one.instances > judge.start.instances:
         yield replace(one, instances=one.instances // 2)
 

@@ -97,21 +97,21 @@ def lower(
     adders: bool = False,
     partners: Partners = "shift",
     scheduled: bool = False,
+    least: int = 1,
 ) -> Program:
     """Returns the program that carries the forest out on every rank, within the limits of `target`.
 
     forest      of any collective; a compact one is written out (UnsupportedError beyond its limit)
     target      of `TARGETS`, or narrower; its style decides between fifo and onesided programs
-    unit_bytes  onesided: what a pipeline moves at a time on average, a multiple of 16; each moves
-                in proportion to its chunks, so that all take as many rounds
+    unit_bytes  onesided: what pipelines move at a time on average, in proportion to their chunks
     instances   from 1: equal parts of every tree, for more thread blocks at work on few trees
     protocol    how transfers are sent; None takes what is fastest for much data (Simple, or LL128
-                where a rooted fifo program leaves a box). Onesided programs have Simple and, for
-                little data, LL: packets
+                where a rooted fifo program leaves a box). Onesided: Simple, or LL for little data
     spread      onesided, Simple: how the work of a rank is spread over thread blocks
     adders      fifo, for much data: thread blocks of their own add up the sums
     partners    fifo, for much data: which of equally urgent transfers go first
     scheduled   fifo, for less data too: in the order of a schedule on the links, not by levels
+    least       fifo, for much data: chunks in a transfer at least
 
     What a style or protocol does not know is left out of account. Raises PlanError where the target
     cannot hold the program (with rank, figure, limit, a way out), where a path relays through no
@@ -142,7 +142,7 @@ def lower(
             links, bulk = None, sent == bulk_protocol(forest, target)
             if scheduled or bulk:  # on a schedule
                 links = links_of(forest, block_rate(forest, sent), partners)
-            ranks, columns = lower_fifo(chunks, limits, links, adders, bulk)
+            ranks, columns = lower_fifo(chunks, limits, links, adders, bulk, least)
         else:
             ranks, halves = lower_onesided(chunks, limits, unit_bytes, spread)
             if halves:

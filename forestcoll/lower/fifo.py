@@ -76,16 +76,17 @@ def lower_fifo(
     links: Links | None = None,
     adders: bool = False,
     bulk: bool = True,
+    least: int = 1,
 ) -> Checked:
     """Returns what every rank does; raises PlanError where a limit cannot be kept.
 
     With `links`: in the order of a schedule on them, as far as the limits allow. Without, or where
     they do not, level by level, in as few steps as can be. `adders`: in that order, sums are left
     to thread blocks of their own, if all transfers of a chunk fit then. `bulk`: for much data,
-    where transfers may be longer than they have to be.
+    where transfers may be longer than they have to be; of `least` chunks at least.
     """
     early = early_copies(layout)
-    for unit, rate, apart in _attempts(layout, limits.target, links, bulk) if links else ():
+    for unit, rate, apart in _attempts(layout, limits.target, links, bulk, least) if links else ():
         assert links is not None  # else there are no attempts
         transfers = transfers_of(layout, unit, early, "phases" if apart else "none")
         channels = channels_of(layout, transfers, links, rate)
@@ -130,12 +131,11 @@ def write_fifo(
 
 
 def _attempts(
-    layout: Layout, target: Target, links: Links, bulk: bool
+    layout: Layout, target: Target, links: Links, bulk: bool, unit: int
 ) -> Iterator[tuple[int, Fraction | None, bool]]:
     """Yields chunks in a transfer, GB/s a thread block, whether phases and trees share no links."""
     rate = _block_rate(layout, links)
     whole = max(tree.count for tree in layout.trees)
-    unit = 1
     while unit <= min(MOST_UNIT, target.count, 2 * whole - 1):  # the last holds whole trees
         if _least_steps(layout, unit) <= most_steps(layout.n, target):
             yield unit, rate, True
