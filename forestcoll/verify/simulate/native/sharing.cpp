@@ -9,7 +9,8 @@ namespace forestcoll::simulate {
 
 namespace {
 
-constexpr double kSame = 1e-12;  // rates that differ by less, relatively, differ by rounding
+constexpr double kSame = 1e-12;  // levels that differ by less, relatively, differ by rounding
+constexpr double kRoom = 1 - 1e-9;  // share of a link up to which it is not full, whatever the rounding
 constexpr std::size_t kBlock = 16;  // bundles whose soonest end is kept
 
 // What each flow of the bundle has been served until `now`.
@@ -39,7 +40,6 @@ int Sharing::bundle(std::span<const int> links, double weight, double cap) {
   settled_.emplace_back();
   ends_.push_back(kUnlimited);
   if (soonest_.size() * kBlock < ends_.size()) soonest_.push_back(kUnlimited);
-  capped_ |= cap < kUnlimited;
   return number;
 }
 
@@ -102,9 +102,12 @@ void Sharing::end(double now, double time, std::vector<Flow>& ended) {
   }
 }
 
-// Enters the bundle in the lists of its links.
+// Enters the bundle in the lists of its links; as yet its cap alone holds it.
 void Sharing::join(int number) {
-  const Bundle& bundle = bundles_[number];
+  Bundle& bundle = bundles_[number];
+  bundle.level = bundle.cap / bundle.weight;
+  bundle.limit = -1;
+  change(number);
   for (std::int32_t seat = bundle.first; seat < bundle.end; ++seat) {
     std::vector<Member>& list = links_[seats_[seat].link].members;
     seats_[seat].place = static_cast<std::int32_t>(list.size());
@@ -123,59 +126,91 @@ void Sharing::leave(int number) {
     list.pop_back();
   }
   bundle.rate = 0;
-  bundle.limit = -1;
 }
 
-// A link that may be filled anew.
+// Its level is not what it was before this settling.
+void Sharing::change(int number) {
+  if (std::exchange(bundles_[number].changed, settles_) != settles_) changed_.push_back(number);
+}
+
+// A bundle of the link changed: unless the link has room all the same, its level is due when lower ones stand.
 void Sharing::visit(int number) {
-  Link& link = links_[number];
-  if (link.seen == settles_) return;
-  near_links_.push_back(number);
-  link.seen = settles_;
-  link.left = link.capacity;
-  link.most = link.weight = 0;
-  link.opened = link.limited = 0;
-  for (const Member& member : link.members) {
-    const Bundle& bundle = bundles_[member.bundle];
-    link.left -= bundle.rate * bundle.count;
-    link.most = std::max(link.most, bundle.rate / bundle.weight);
-    link.limited += bundle.limit == number;
-  }
+  const Link& link = links_[number];
+  if (link.waits || (link.level == kUnlimited && link.load <= kRoom * link.capacity)) return;
+  push(number, link.level < kUnlimited ? link.level : 0);
 }
 
-// A bundle that gets a new rate.
-void Sharing::open(int number) {
-  Bundle& bundle = bundles_[number];
-  if (bundle.opened == settles_) return;
-  bundle.opened = settles_;
-  open_.push_back(number);
-  for (const Seat& seat : seats(bundle)) {
-    visit(seat.link);
-    Link& link = links_[seat.link];
-    link.left += bundle.rate * bundle.count;
-    link.weight += bundle.weight * bundle.count;
-    link.limited -= bundle.limit == seat.link;
-    ++link.opened;
-  }
+void Sharing::push(int number, double level) {
+  links_[number].waits = true;
+  due_.push_back({level, number});
+  std::push_heap(due_.begin(), due_.end(), std::greater<>());
 }
 
-void Sharing::freeze(const Member& member, double rate, int limit) {
-  Bundle& bundle = bundles_[member.bundle];
-  --unfrozen_;
-  bundle.frozen = fillings_;
-  bundle.next = rate;
-  bundle.limit = limit;
-  const double all = rate * bundle.count, weight = bundle.weight * bundle.count;
-  const auto take = [&](int number) {
-    Link& link = links_[number];
-    link.room -= all;
-    link.rising -= weight;
-    --link.open;
+// The level at which a bundle's other links, or its cap, hold it; `limit`: which of them.
+double Sharing::level_beside(int number, const Member& member, int& limit) const {
+  const Bundle& bundle = bundles_[member.bundle];
+  double level = bundle.cap / bundle.weight;
+  limit = -1;
+  const auto look = [&](int other) {
+    if (other == number || links_[other].level >= level) return;
+    level = links_[other].level;
+    limit = other;
   };
   if (member.other >= 0)
-    take(member.other);
+    look(member.other);
   else if (member.other == -2)
-    for (const Seat& seat : seats(bundle)) take(seat.link);
+    for (std::int32_t seat = bundle.first; seat < bundle.end; ++seat) look(seats_[seat].link);
+  return level;
+}
+
+// The level at which a link is full, as far as those of all others let its bundles.
+double Sharing::solve(int number) {
+  const Link& link = links_[number];
+  shares_.clear();
+  for (const Member& member : link.members) {
+    const Bundle& bundle = bundles_[member.bundle];
+    shares_.push_back({bundle.level, bundle.weight * bundle.count, bundle.limit});
+    Share& share = shares_.back();
+    if (share.limit == number) share.level = level_beside(number, member, share.limit);
+  }
+  double level = 0;
+  for (std::ptrdiff_t held = -1; true;) {
+    double room = link.capacity, rising = 0;
+    std::ptrdiff_t holds = 0;
+    for (const Share& share : shares_) {
+      const bool is = share.level < level;
+      room -= is ? share.level * share.weight : 0;
+      rising += is ? 0 : share.weight;
+      holds += is;
+    }
+    if (holds <= held) return level;
+    held = holds;
+    level = holds < std::ssize(shares_) ? room / rising : kUnlimited;
+  }
+}
+
+// Gives a link the level that was solved for last, and its bundles what follows.
+void Sharing::set_level(int number, double level) {
+  Link& link = links_[number];
+  link.level = level;
+  link.load = 0;
+  for (std::size_t k = 0; k < shares_.size(); ++k) {
+    const Share& share = shares_[k];
+    const Member& member = link.members[k];
+    Bundle& bundle = bundles_[member.bundle];
+    const double own = std::min(share.level, level), before = bundle.level;
+    link.load += own * share.weight;
+    bundle.limit = share.level < level ? share.limit : number;
+    if (std::abs(own - before) <= kSame * own) continue;
+    bundle.level = own;
+    change(member.bundle);
+    const double more = (before < kUnlimited ? own - before : own) * share.weight;
+    for (const Seat& seat : seats(bundle)) {
+      if (seat.link == number) continue;
+      links_[seat.link].load += more;
+      visit(seat.link);
+    }
+  }
 }
 
 void Sharing::settle(double now) {
@@ -187,113 +222,36 @@ void Sharing::settle(double now) {
     if (bundle.count == more) join(number);
     if (bundle.count == 0) leave(number);
     settled_[number].count = bundle.count;
-    if (bundle.count)
-      open(number);
-    else
-      for (const Seat& seat : seats(bundle)) visit(seat.link);
+    for (const Seat& seat : seats(bundle))
+      if (!links_[seat.link].waits) push(seat.link, 0);
   }
-  for (std::size_t k = 0, changed = near_links_.size(); k < changed; ++k)
-    for (const Member& member : links_[near_links_[k]].members)
-      if (bundles_[member.bundle].limit == near_links_[k]) open(member.bundle);
-  if (!open_.empty())
-    do fill();
-    while (widen());
-  for (int number : open_) {
+  while (!due_.empty()) {
+    const int number = due_.front().link;
+    std::pop_heap(due_.begin(), due_.end(), std::greater<>());
+    due_.pop_back();
+    const Link& link = links_[number];
+    const double level = solve(number), least = std::min(level, link.level);
+    if (!due_.empty() && least > due_.front().level && std::abs(level - link.level) > kSame * level) {
+      push(number, least);
+    } else {
+      links_[number].waits = false;
+      set_level(number, level);
+    }
+  }
+  for (int number : changed_) {
     Bundle& bundle = bundles_[number];
-    if (std::abs(bundle.next - bundle.rate) <= kSame * bundle.next) continue;
+    const double rate = bundle.limit < 0 ? bundle.cap : bundle.level * bundle.weight;
+    if (std::abs(rate - bundle.rate) <= kSame * rate) continue;
     advance(bundle, now);
-    bundle.rate = bundle.next;
+    bundle.rate = rate;
     set_end(number);
   }
-  open_.clear();
-  near_links_.clear();
+  changed_.clear();
   for (int number : touched_) {
     settled_[number].touched = false;
     set_end(number);
   }
   touched_.clear();
-}
-
-// Puts a level down to where none below it is lower.
-void Sharing::sink(std::size_t place) {
-  const Level level = levels_[place];
-  for (std::size_t below; (below = 2 * place + 1) < levels_.size(); place = below) {
-    if (below + 1 < levels_.size()) below += levels_[below + 1].level < levels_[below].level;
-    if (level.level <= levels_[below].level) break;
-    levels_[place] = levels_[below];
-  }
-  levels_[place] = level;
-}
-
-// Rates for the bundles that are open, beside what the others have.
-void Sharing::fill() {
-  ++fillings_;
-  levels_.clear();
-  for (int number : near_links_) {
-    Link& link = links_[number];
-    link.room = link.left;
-    link.rising = link.weight;
-    link.open = link.opened;
-    link.level = kUnlimited;
-    if (link.open) levels_.push_back({link.room / link.rising, number});
-  }
-  for (std::size_t k = 0; capped_ && k < open_.size(); ++k) {
-    const Bundle& bundle = bundles_[open_[k]];
-    if (bundle.cap < kUnlimited) levels_.push_back({bundle.cap / bundle.weight, ~open_[k]});
-  }
-  for (std::size_t place = levels_.size() / 2; place--;) sink(place);
-  unfrozen_ = open_.size();
-  while (unfrozen_) {
-    const auto [level, which] = levels_.front();
-    if (which >= 0 && links_[which].open) {
-      Link& link = links_[which];
-      const double current = std::max(0.0, link.room) / link.rising;
-      if (current > level * (1 + kSame)) {  // levels only rise: look again when its turn has come
-        levels_.front().level = current;
-        sink(0);
-        continue;
-      }
-      link.level = level;
-      for (const Member& member : link.members) {
-        const Bundle& bundle = bundles_[member.bundle];
-        if (bundle.opened == settles_ && bundle.frozen != fillings_)
-          freeze(member, std::min(bundle.cap, level * bundle.weight), which);
-      }
-      link.open = 0;
-    } else if (which < 0 && bundles_[~which].frozen != fillings_) {
-      freeze({~which, 0, -2}, bundles_[~which].cap, -1);
-    }
-    levels_.front() = levels_.back();
-    levels_.pop_back();
-    if (unfrozen_) sink(0);
-  }
-}
-
-// Opens those whose rates are not fair beside those of `fill`: who has more than a link is full at, or
-// may have more, for the link that limits them is not full or others have more of it. Whether it did.
-bool Sharing::widen() {
-  const std::size_t before = open_.size();
-  for (std::size_t k = 0, all = near_links_.size(); k < all; ++k) {
-    const int number = near_links_[k];
-    const Link& link = links_[number];
-    const double most = link.level * (1 + kSame);
-    if (!link.limited && link.most <= most) continue;
-    double least = link.level;
-    if (link.limited && least == kUnlimited && link.room <= kSame * link.capacity) {
-      least = 0;
-      for (const Member& member : link.members) {
-        const Bundle& bundle = bundles_[member.bundle];
-        if (bundle.opened == settles_) least = std::max(least, bundle.next / bundle.weight);
-      }
-    }
-    least *= 1 - kSame;
-    for (const Member& member : link.members) {
-      const Bundle& bundle = bundles_[member.bundle];
-      const double level = bundle.rate / bundle.weight;
-      if (level > most || (bundle.limit == number && level < least)) open(member.bundle);
-    }
-  }
-  return open_.size() > before;
 }
 
 }  // namespace forestcoll::simulate

@@ -21,12 +21,12 @@ struct Flow {
 // rate at all times, so one rate stands for all, and they end in the order of `Flow::served`.
 struct alignas(64) Bundle {
   double weight, cap;
-  double rate = 0, next = 0;  // of each flow; `next`: by the last filling
+  double rate = 0;            // of each flow
+  double level = 0;           // the rate by weight that its links' levels and its cap let it have
   std::int32_t first, end;    // its links: in `seats_`
   std::int32_t count = 0;     // flows
-  std::int32_t limit = -1;    // the link that is full at its rate; -1: its cap
-  std::uint32_t frozen = 0;   // the filling that froze it last
-  std::uint32_t opened = 0;   // the settling that opened it last
+  std::int32_t limit = -1;    // the link whose level it has; -1: its cap
+  std::uint32_t changed = 0;  // the settling that changed its level last
   double served = 0, since = 0;  // bytes of each flow that were served until `since`
   double first_ends = 0;  // what is served when the first flow ends
 };
@@ -51,11 +51,11 @@ class Sharing {
   // Gives every flow that it concerns its rate from `now` on.
   //
   // Rates are max-min fair if each flow has its cap, or crosses a full link on which none has more by
-  // weight (Bertsekas and Gallager, Data Networks, section 6.5.2): the link that limits it. New are
-  // therefore at first the rates of the bundles that changed and of those that a changed link limits.
-  // Progressive filling gives them what the others leave; whoever then has more than a link is full at,
-  // or could have more, is filled again with them, until all rates stand. Where a bundle has as many
-  // flows as before, as when a thread block moves slice after slice, nothing has changed.
+  // weight (Bertsekas and Gallager, Data Networks, section 6.5.2): the link that limits it. A link's level
+  // is what it would let each have that no other link, nor its cap, holds below it; a flow has the lowest
+  // level on its way. So levels follow from each other, and each from lower ones alone: those that
+  // may change are solved anew, the lowest first, until none changes. Where a bundle has as many flows as
+  // before, as when a thread block moves slice after slice, nothing has changed.
   void settle(double now);
 
  private:
@@ -66,17 +66,22 @@ class Sharing {
     std::int32_t bundle, seat;
     std::int32_t other;  // its other link; -1 where there is none, -2 where there are several
   };
-  struct alignas(64) Link {
+  struct Link {
     double capacity;
-    double left = 0, weight = 0;  // what bundles that are not open leave; the weight of the open ones
-    double most = 0;              // by weight, of all that are not open, or more
-    double room = 0, rising = 0;  // of `left` and `weight`, what those that are not frozen yet have
-    double level = 0;             // at which it is full; kUnlimited: it never is
-    std::int32_t opened = 0, open = 0;  // bundles that are open, and of those not frozen yet
-    std::int32_t limited = 0;           // that it limits and that are not open
-    std::uint32_t seen = 0;             // the settling that visited it last
+    double level = kUnlimited;  // at which it is full; kUnlimited: it never is
+    double load = 0;            // what its bundles have together
+    bool waits = false;         // in `due_`
     std::vector<Member> members{};
     std::vector<std::int32_t> bundles{};  // whose first it is
+  };
+  struct Share {  // of a bundle in a link: the level that others let it have, its weight, and whose level
+    double level, weight;
+    std::int32_t limit;
+  };
+  struct Due {
+    double level;
+    int link;
+    bool operator>(const Due& other) const { return level > other.level; }
   };
   struct Settled {
     std::int32_t count = 0;  // flows that the rates of today are for
@@ -86,11 +91,12 @@ class Sharing {
   void touch(int bundle);
   void join(int bundle);
   void leave(int bundle);
+  void change(int bundle);
   void visit(int link);
-  void open(int bundle);
-  void fill();
-  bool widen();
-  void freeze(const Member& member, double rate, int limit);
+  void push(int link, double level);
+  double level_beside(int link, const Member& member, int& limit) const;
+  double solve(int link);
+  void set_level(int link, double level);
   void set_end(int bundle);
 
   std::vector<Bundle> bundles_;
@@ -99,16 +105,10 @@ class Sharing {
   std::vector<double> ends_, soonest_;    // when the first flow of each bundle ends, and of each block of bundles
   std::vector<Seat> seats_;
   std::vector<Link> links_;
-  std::vector<int> near_links_, open_, touched_;
-  std::uint32_t settles_ = 0, fillings_ = 0;
-  std::size_t unfrozen_ = 0;  // open bundles that the filling has not frozen yet
-  bool capped_ = false;  // some bundle is
-  struct Level {  // bytes a microsecond and weight at which a link is full, or ~bundle at its cap
-    double level;
-    std::int32_t which;
-  };
-  void sink(std::size_t place);
-  std::vector<Level> levels_;  // a heap, the lowest on top
+  std::vector<int> changed_, touched_;  // bundles: with another level, with other flows
+  std::vector<Due> due_;                // links whose levels may change: a heap, the lowest on top
+  std::vector<Share> shares_;           // of the link that was solved last
+  std::uint32_t settles_ = 0;
 };
 
 }  // namespace forestcoll::simulate
