@@ -22,11 +22,13 @@ void advance(Bundle& bundle, double now) {
 }  // namespace
 
 Sharing::Sharing(const std::vector<double>& capacity) {
-  for (const double bandwidth : capacity) links_.push_back({bandwidth});
+  for (const double bandwidth : capacity) links_.push_back({bandwidth, kRoom * bandwidth});
+  members_.resize(capacity.size());
+  first_of_.resize(capacity.size());
 }
 
 int Sharing::bundle(std::span<const int> links, double weight, double cap) {
-  for (const std::int32_t number : links_[links[0]].bundles) {
+  for (const std::int32_t number : first_of_[links[0]]) {
     const Bundle& bundle = bundles_[number];
     if (bundle.weight == weight && bundle.cap == cap && std::ranges::equal(seats(bundle), links, {}, &Seat::link))
       return number;
@@ -35,7 +37,8 @@ int Sharing::bundle(std::span<const int> links, double weight, double cap) {
   for (int link : links) seats_.push_back({link, 0});
   const auto end = static_cast<std::int32_t>(seats_.size());
   bundles_.push_back({.weight = weight, .cap = cap, .first = first, .end = end});
-  links_[links[0]].bundles.push_back(number);
+  first_of_[links[0]].push_back(number);
+  shares_.push_back({.most = cap / weight});
   flows_.emplace_back();
   settled_.emplace_back();
   ends_.push_back(kUnlimited);
@@ -104,23 +107,23 @@ void Sharing::end(double now, double time, std::vector<Flow>& ended) {
 
 // Enters the bundle in the lists of its links; as yet its cap alone holds it.
 void Sharing::join(int number) {
-  Bundle& bundle = bundles_[number];
-  bundle.level = bundle.cap / bundle.weight;
-  bundle.limit = -1;
+  const Bundle& bundle = bundles_[number];
+  shares_[number].level = shares_[number].most;
+  shares_[number].limit = -1;
+  shares_[number].full = 0;
   change(number);
   for (std::int32_t seat = bundle.first; seat < bundle.end; ++seat) {
-    std::vector<Member>& list = links_[seats_[seat].link].members;
+    std::vector<Member>& list = members_[seats_[seat].link];
     seats_[seat].place = static_cast<std::int32_t>(list.size());
-    const std::int32_t others = bundle.end - bundle.first - 1;
-    const std::int32_t other = others == 1 ? seats_[2 * bundle.first + 1 - seat].link : others ? -2 : -1;
-    list.push_back({number, seat, other});
+    list.push_back({number, seat});
+    shares_[number].full += links_[seats_[seat].link].level < kUnlimited;
   }
 }
 
 void Sharing::leave(int number) {
   Bundle& bundle = bundles_[number];
   for (const auto [link, place] : seats(bundle)) {
-    std::vector<Member>& list = links_[link].members;
+    std::vector<Member>& list = members_[link];
     list[place] = list.back();
     seats_[list[place].seat].place = place;
     list.pop_back();
@@ -130,14 +133,7 @@ void Sharing::leave(int number) {
 
 // Its level is not what it was before this settling.
 void Sharing::change(int number) {
-  if (std::exchange(bundles_[number].changed, settles_) != settles_) changed_.push_back(number);
-}
-
-// A bundle of the link changed: unless the link has room all the same, its level is due when lower ones stand.
-void Sharing::visit(int number) {
-  const Link& link = links_[number];
-  if (link.waits || (link.level == kUnlimited && link.load <= kRoom * link.capacity)) return;
-  push(number, link.level < kUnlimited ? link.level : 0);
+  if (std::exchange(shares_[number].changed, settles_) != settles_) changed_.push_back(number);
 }
 
 void Sharing::push(int number, double level) {
@@ -147,70 +143,76 @@ void Sharing::push(int number, double level) {
 }
 
 // The level at which a bundle's other links, or its cap, hold it; `limit`: which of them.
-double Sharing::level_beside(int number, const Member& member, int& limit) const {
-  const Bundle& bundle = bundles_[member.bundle];
-  double level = bundle.cap / bundle.weight;
+double Sharing::level_beside(int number, int held, int& limit) const {
+  double level = shares_[held].most;
   limit = -1;
-  const auto look = [&](int other) {
-    if (other == number || links_[other].level >= level) return;
-    level = links_[other].level;
-    limit = other;
-  };
-  if (member.other >= 0)
-    look(member.other);
-  else if (member.other == -2)
-    for (std::int32_t seat = bundle.first; seat < bundle.end; ++seat) look(seats_[seat].link);
+  if (shares_[held].full == 1) return level;  // this one alone
+  for (const Seat& seat : seats(bundles_[held])) {
+    if (seat.link == number || links_[seat.link].level >= level) continue;
+    level = links_[seat.link].level;
+    limit = seat.link;
+  }
   return level;
 }
 
 // The level at which a link is full, as far as those of all others let its bundles.
 double Sharing::solve(int number) {
-  const Link& link = links_[number];
-  shares_.clear();
-  for (const Member& member : link.members) {
-    const Bundle& bundle = bundles_[member.bundle];
-    shares_.push_back({bundle.level, bundle.weight * bundle.count, bundle.limit});
-    Share& share = shares_.back();
-    if (share.limit == number) share.level = level_beside(number, member, share.limit);
+  holds_.clear();
+  for (const Member& member : members_[number]) {
+    const Share& share = shares_[member.bundle];
+    holds_.push_back({share.level, share.weight, share.limit});
+    if (Hold& hold = holds_.back(); hold.limit == number) hold.level = level_beside(number, member.bundle, hold.limit);
   }
-  double level = 0;
-  for (std::ptrdiff_t held = -1; true;) {
-    double room = link.capacity, rising = 0;
-    std::ptrdiff_t holds = 0;
-    for (const Share& share : shares_) {
-      const bool is = share.level < level;
-      room -= is ? share.level * share.weight : 0;
-      rising += is ? 0 : share.weight;
-      holds += is;
+  if (holds_.empty()) return kUnlimited;
+  // Newton's method on what they have together, a concave function of the level: wherever it begins, its first
+  // step leads to the root or to the left of it, and from there it goes right.
+  double level = links_[number].level < kUnlimited ? links_[number].level : 0;
+  std::ptrdiff_t held = -1;
+  for (int step = 0; true; ++step) {
+    double room = links_[number].capacity, rising = 0;
+    std::ptrdiff_t lower = 0;
+    for (const Hold& hold : holds_) {
+      const bool is = hold.level < level;
+      room -= is ? hold.level * hold.weight : 0;
+      rising += is ? 0 : hold.weight;
+      lower += is;
     }
-    if (holds <= held) return level;
-    held = holds;
-    level = holds < std::ssize(shares_) ? room / rising : kUnlimited;
+    if (lower == held || (step > 1 && lower < held)) return level;
+    held = lower;
+    level = held < std::ssize(holds_) ? room / rising : step ? kUnlimited : 0;
   }
 }
 
 // Gives a link the level that was solved for last, and its bundles what follows.
 void Sharing::set_level(int number, double level) {
   Link& link = links_[number];
+  const std::int32_t more_full = (level < kUnlimited) - (link.level < kUnlimited);
   link.level = level;
-  link.load = 0;
-  for (std::size_t k = 0; k < shares_.size(); ++k) {
-    const Share& share = shares_[k];
-    const Member& member = link.members[k];
-    Bundle& bundle = bundles_[member.bundle];
-    const double own = std::min(share.level, level), before = bundle.level;
-    link.load += own * share.weight;
-    bundle.limit = share.level < level ? share.limit : number;
+  double load = 0;
+  const Member* member = members_[number].data();
+  for (const Hold& hold : holds_) {
+    const int held = member++->bundle;
+    Share& share = shares_[held];
+    share.full += more_full;
+    const double own = std::min(hold.level, level), before = share.level;
+    load += own * hold.weight;
+    share.limit = hold.level < level ? hold.limit : number;
     if (std::abs(own - before) <= kSame * own) continue;
-    bundle.level = own;
-    change(member.bundle);
-    const double more = (before < kUnlimited ? own - before : own) * share.weight;
-    for (const Seat& seat : seats(bundle)) {
-      if (seat.link == number) continue;
-      links_[seat.link].load += more;
-      visit(seat.link);
+    share.level = own;
+    change(held);
+    const double more = (before < kUnlimited ? own - before : own) * hold.weight;
+    for (const Seat& seat : seats(bundles_[held])) {
+      Link& other = links_[seat.link];
+      other.load += more;
+      if (other.waits) continue;
+      if (other.level < kUnlimited)
+        push(seat.link, other.level);
+      else if (other.load > other.room)
+        push(seat.link, 0);
     }
   }
+  link.load = load;
+  link.waits = false;
 }
 
 void Sharing::settle(double now) {
@@ -222,6 +224,7 @@ void Sharing::settle(double now) {
     if (bundle.count == more) join(number);
     if (bundle.count == 0) leave(number);
     settled_[number].count = bundle.count;
+    shares_[number].weight = bundle.weight * bundle.count;
     for (const Seat& seat : seats(bundle))
       if (!links_[seat.link].waits) push(seat.link, 0);
   }
@@ -234,13 +237,13 @@ void Sharing::settle(double now) {
     if (!due_.empty() && least > due_.front().level && std::abs(level - link.level) > kSame * level) {
       push(number, least);
     } else {
-      links_[number].waits = false;
       set_level(number, level);
     }
   }
   for (int number : changed_) {
     Bundle& bundle = bundles_[number];
-    const double rate = bundle.limit < 0 ? bundle.cap : bundle.level * bundle.weight;
+    const Share& share = shares_[number];
+    const double rate = share.limit < 0 ? bundle.cap : share.level * bundle.weight;
     if (std::abs(rate - bundle.rate) <= kSame * rate) continue;
     advance(bundle, now);
     bundle.rate = rate;

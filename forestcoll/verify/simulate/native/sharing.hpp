@@ -21,12 +21,9 @@ struct Flow {
 // rate at all times, so one rate stands for all, and they end in the order of `Flow::served`.
 struct alignas(64) Bundle {
   double weight, cap;
-  double rate = 0;            // of each flow
-  double level = 0;           // the rate by weight that its links' levels and its cap let it have
-  std::int32_t first, end;    // its links: in `seats_`
-  std::int32_t count = 0;     // flows
-  std::int32_t limit = -1;    // the link whose level it has; -1: its cap
-  std::uint32_t changed = 0;  // the settling that changed its level last
+  double rate = 0;          // of each flow
+  std::int32_t first, end;  // its links: in `seats_`
+  std::int32_t count = 0;   // flows
   double served = 0, since = 0;  // bytes of each flow that were served until `since`
   double first_ends = 0;  // what is served when the first flow ends
 };
@@ -64,17 +61,21 @@ class Sharing {
   };
   struct Member {
     std::int32_t bundle, seat;
-    std::int32_t other;  // its other link; -1 where there is none, -2 where there are several
   };
   struct Link {
-    double capacity;
+    double capacity, room;      // up to `room` it is not full, whatever the rounding
     double level = kUnlimited;  // at which it is full; kUnlimited: it never is
     double load = 0;            // what its bundles have together
     bool waits = false;         // in `due_`
-    std::vector<Member> members{};
-    std::vector<std::int32_t> bundles{};  // whose first it is
   };
-  struct Share {  // of a bundle in a link: the level that others let it have, its weight, and whose level
+  struct Share {  // of a bundle
+    double level = 0, weight = 0;  // the rate by weight that its links let each flow have; of all flows
+    double most = kUnlimited;      // the level of its cap
+    std::int32_t limit = -1;       // the link whose level it has; -1: its cap
+    std::int32_t full = 0;         // so many of its links are
+    std::uint32_t changed = 0;     // the settling that changed its level last
+  };
+  struct Hold {  // of a bundle in a link: the level that others let it have, its weight, and whose level
     double level, weight;
     std::int32_t limit;
   };
@@ -87,14 +88,13 @@ class Sharing {
     std::int32_t count = 0;  // flows that the rates of today are for
     bool touched = false;    // since
   };
-  std::span<Seat> seats(const Bundle& bundle) { return {&seats_[bundle.first], &seats_[bundle.end]}; }
+  std::span<const Seat> seats(const Bundle& bundle) const { return {&seats_[bundle.first], &seats_[bundle.end]}; }
   void touch(int bundle);
   void join(int bundle);
   void leave(int bundle);
   void change(int bundle);
-  void visit(int link);
   void push(int link, double level);
-  double level_beside(int link, const Member& member, int& limit) const;
+  double level_beside(int link, int bundle, int& limit) const;
   double solve(int link);
   void set_level(int link, double level);
   void set_end(int bundle);
@@ -103,11 +103,14 @@ class Sharing {
   std::vector<std::vector<Flow>> flows_;  // of each bundle: a heap, what ends first on top
   std::vector<Settled> settled_;          // of each bundle
   std::vector<double> ends_, soonest_;    // when the first flow of each bundle ends, and of each block of bundles
+  std::vector<Share> shares_;             // of each bundle
   std::vector<Seat> seats_;
   std::vector<Link> links_;
+  std::vector<std::vector<Member>> members_;  // of each link
+  std::vector<std::vector<std::int32_t>> first_of_;  // of each link: the bundles whose first it is
   std::vector<int> changed_, touched_;  // bundles: with another level, with other flows
   std::vector<Due> due_;                // links whose levels may change: a heap, the lowest on top
-  std::vector<Share> shares_;           // of the link that was solved last
+  std::vector<Hold> holds_;             // of the link that was solved last
   std::uint32_t settles_ = 0;
 };
 
