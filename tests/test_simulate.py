@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL
 from forestcoll.schedule import forest_file
 from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.schedule.routes import Pair, routes
 from forestcoll.solver import baselines
 from forestcoll.topology import Link, Node, Topology, dumps_topology, loads_topology
 from forestcoll.verify import simulate
@@ -195,6 +198,74 @@ def test_the_rule_of_a_link_stands_in_the_file() -> None:
     assert ends(topology) == pytest.approx([10.0, 20.0])
     assert ends(star(3)) == pytest.approx([20.0, 20.0])  # no box: fair
     assert ends(topology, "fair") == pytest.approx([20.0, 20.0])
+
+
+@pytest.mark.parametrize("rule", ["fair", "weighted"])
+@pytest.mark.parametrize("seed", range(12))
+def test_rates_are_fair_at_all_times(seed: int, rule: simulate.Rule) -> None:
+    """Flows of many sizes over ways of many links, against progressive filling in fractions."""
+    draw = random.Random(seed)
+    n, switches, cap = 8, 5, draw.choice([None, 20, 45])
+    links = [f"gpu{r}-s{draw.randrange(switches)}:{draw.choice([25, 40, 50])}" for r in range(n)]
+    links += [f"s{k}-s{draw.randrange(k)}:{draw.choice([25, 60, 100])}" for k in range(1, switches)]
+    topology = fabric(",".join(links))
+    graph = CapacityGraph.from_topology(topology)
+    sent = {pair: draw.randint(1, 9) for pair in permutations(range(n), 2) if draw.random() < 0.5}
+    ranks = [
+        "\n".join(
+            [f"block send={b}\nsend i0:{k}" for (a, b), k in sent.items() if a == r]
+            + [f"block recv={a}\nrecv -> s0:{k}" for (a, b), k in sent.items() if b == r]
+        )
+        for r in range(n)
+    ]
+    options = Options(parts=1, block_rate=cap)
+    size = 900_000
+    program = exchange(9, *ranks)
+    found = simulate.run(program, topology, size, rule=rule, options=options, timeline=True)
+    ends = sorted(span.end for span in found.timeline if span.links)
+    ways = routes(graph).ways
+    flows = {pair: (tuple(pairwise(ways[pair])), Fraction(k * size, 9)) for pair, k in sent.items()}
+    speeds = {ends: 1000 * graph.bandwidth(k) for k, ends in enumerate(graph.ends)}
+    assert ends == pytest.approx(fluid_ends(flows, speeds, cap, rule == "weighted"), rel=EXACT)
+
+
+def fluid_ends(
+    flows: dict[Pair, tuple[tuple[Pair, ...], Fraction]],
+    speeds: dict[Pair, Fraction],
+    cap: int | None,
+    weighted: bool,
+) -> list[float]:
+    """When flows of so many bytes over their links end, ascending: all rise by weight alike, until
+    a link of theirs is full or their cap is reached. Speeds in bytes a microsecond."""
+    weights = {flow: left if weighted else Fraction(1) for flow, (_, left) in flows.items()}
+    left = {flow: most for flow, (_, most) in flows.items()}
+    now, ends = Fraction(0), list[float]()
+    while left:
+        rates, rising = dict.fromkeys(left, Fraction(0)), set(left)
+        room = dict(speeds)
+        while rising:
+            loads = Counter[Pair]()
+            for flow in rising:
+                for link in flows[flow][0]:
+                    loads[link] += weights[flow]  # type: ignore[assignment]
+            rise = min(room[link] / load for link, load in loads.items())
+            if cap is not None:
+                rise = min(rise, *((cap * 1000 - rates[f]) / weights[f] for f in rising))
+            for flow in rising:
+                rates[flow] += rise * weights[flow]
+            for link, load in loads.items():
+                room[link] -= rise * load
+            rising = {
+                flow
+                for flow in rising
+                if all(room[link] for link in flows[flow][0]) and rates[flow] != (cap or 0) * 1000
+            }
+        step = min(left[flow] / rates[flow] for flow in left)
+        now += step
+        left = {flow: some - step * rates[flow] for flow, some in left.items()}
+        ends += [float(now)] * sum(not some for some in left.values())
+        left = {flow: some for flow, some in left.items() if some}
+    return ends
 
 
 def test_messages_queue_at_what_leaves_a_box() -> None:
