@@ -156,8 +156,9 @@ def test_what_is_finished_first_goes_first(suffix: str, rule: simulate.Rule) -> 
     assert found.bound == pytest.approx(t + t / n + found.latency)
     assert found.ordered <= 1.05 * found.bound
     assert found.unordered >= 1.3 * found.ordered
-    # what no order beats: the last tile comes after the producer
-    assert found.ordered > t + t / n
+    # what no order beats: the last tile comes after the producer; of slices of different lengths
+    # it may take a little less than its share of the plan
+    assert found.ordered > 0.999 * (t + t / n)
 
 
 @pytest.mark.parametrize("suffix", ["msccl.xml", "mscclpp.json"])
