@@ -24,6 +24,7 @@ from forestcoll.common import input_limits
 from forestcoll.common.errors import (
     ForestCollError,
     ForestError,
+    PlanError,
     TopologyError,
     UnsupportedError,
 )
@@ -32,6 +33,7 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans.lint import lint
+from forestcoll.program.targets import PlanFormat
 from forestcoll.schedule.forest_file import reading
 from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal
@@ -378,7 +380,21 @@ def test_verify_refuses_by_the_guard(
     assert "takes more than 0 s of processor time" in capsys.readouterr().err
 
 
-# --- what options take ----------------------------------------------------------------------------
+# --- plans of ours --------------------------------------------------------------------------------
 
 
-# --- names that no file has -----------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("form", "place", "limit", "text"),
+    [
+        ("msccl-xml", "lower.limits", "INSTRUCTIONS", "all ranks have 168 thread blocks and steps"),
+        ("mscclpp-json", "plans.mscclpp.shapes", "PLAN_VALUES", "plan cannot be read back"),
+    ],
+)
+def test_a_plan_too_large_to_be_read_back_is_refused(
+    form: PlanFormat, place: str, limit: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert synthesize(machine("ring"), "allgather", formats=form).programs
+    monkeypatch.setattr(f"forestcoll.{place}.{limit}", Limit(32, limit))
+    said = rf"{text}.* \(input limit {limit}: 32\).*; --format forest writes the trees"
+    with pytest.raises(PlanError, match=said):
+        synthesize(machine("ring"), "allgather", formats=form)

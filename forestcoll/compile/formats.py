@@ -110,6 +110,7 @@ def write_plan(
 ) -> str:
     """The plan's text, after it was read back, compared and verified."""
     from forestcoll import plans
+    from forestcoll.lower.limits import ALONE
     from forestcoll.schedule.forest import Forest
     from forestcoll.verify import link_loads, verify
 
@@ -117,7 +118,10 @@ def write_plan(
         in_place = None if place is None else place == "in-place"
         text = plans.dumps(program, form, target, in_place=in_place)
     with clock.stage("verify"):
-        back = plans.loads(text, source=f"<{form}>", format=form)
+        try:
+            back = plans.loads(text, source=f"<{form}>", format=form)
+        except PlanError as error:
+            raise PlanError(f"the {form} plan cannot be read back: {error}; {ALONE}") from None
         if back != program:
             raise PlanError(f"the {form} plan does not read back as it was written (a defect)")
         verified = verify(back)

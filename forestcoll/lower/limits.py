@@ -18,6 +18,7 @@ from itertools import repeat
 from typing import Literal, TypeVar
 
 from forestcoll.common.errors import PlanError
+from forestcoll.common.input_limits import INSTRUCTIONS
 from forestcoll.program import (
     Instruction,
     Op,
@@ -34,6 +35,9 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.verify import _machine
 from forestcoll.verify._machine import Columns
 from forestcoll.verify.columns import columns_of, read_ranks
+
+ALONE = "--format forest writes the trees without any"
+"""What can be done where a plan cannot be."""
 
 # --- protocols
 
@@ -128,10 +132,7 @@ class Limits:
         if self.way_out:
             return self.way_out
         fewer = "fewer trees (--trees 1) may fit, " if self.trees > 1 else ""
-        return (
-            f"{fewer}another runtime (--target) has other limits, "
-            "--format forest writes the trees without any"
-        )
+        return f"{fewer}another runtime (--target) has other limits, {ALONE}"
 
     @property
     def boxes(self) -> tuple[str, ...]:
@@ -174,22 +175,30 @@ def check_ranks(
     what = "channels of one kind" if target.style == "onesided" else "channels"
     words = "steps", what, "chunks in one step", "peers in one operation"
     bounds = target.steps, target.channels, target.count, target.peers
+    total = 0
     for number, (rank, blocks) in enumerate(zip(ranks, _machine.takes(columns, []), strict=True)):
         where = limits.rank(number)
         chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
         waited = max((block[4] for block in blocks), default=0)
-        elements = 1 + len(ranks) + len(blocks) + sum(block[0] for block in blocks)
+        elements = len(blocks) + sum(block[0] for block in blocks)
+        nodes = 1 + len(ranks) + elements
         checks = [
             (where, "thread blocks", len(blocks), target.thread_blocks),
             (where, "chunks in a buffer", chunks, target.chunks),
             (where, "thread blocks that others wait for", waited, target.dependency_blocks),
-            (where, "XML elements (algo, gpus, thread blocks, steps)", elements, target.nodes),
+            (where, "XML elements (algo, gpus, thread blocks, steps)", nodes, target.nodes),
         ]
         for b, block in enumerate(blocks):
             checks += zip(repeat(f"{where}, thread block {b}"), words, block, bounds, strict=False)
         for check in checks:
             if check[2] > check[3]:
                 raise limits.refuse(*check)
+        total += elements
+    if total > INSTRUCTIONS:
+        raise PlanError(
+            f"{limits.title}: all ranks have {total} thread blocks and steps; plans of more than "
+            f"{INSTRUCTIONS} cannot be read back {INSTRUCTIONS.note}; {ALONE}"
+        )
     return columns
 
 
