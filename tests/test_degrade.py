@@ -48,6 +48,17 @@ def irregular() -> Topology:
     return loads_topology(IRREGULAR)
 
 
+def test_one_rank_of_two_is_left() -> None:
+    pair = Workload(machine("ring gpus=2"), Collective.ALLGATHER)
+    reasons = {loss.failure.name: loss.reason for loss in report_losses(pair).losses}
+    assert reasons.pop("gpu0-gpu1").startswith("rank gpu1 cannot reach gpu0")
+    assert reasons == dict.fromkeys(("gpu0", "gpu1"), "one rank is left")
+    ranks = Workload(machine("ring"), Collective.BROADCAST, "gpu4", ("gpu0", "gpu4"), "all")
+    failure = next(f for f in list_failures(ranks.topology, ("gpu",)) if f.node == "gpu0")
+    with pytest.raises(UnsupportedError, match="one rank is left"):
+        ranks.after(failure)
+
+
 def test_each_thing_that_can_fail_is_listed_once() -> None:
     found = list_failures(irregular())
     links = "a/g0-a/sw, a/g1-a/sw, b/g0-b/g1 x2, b/g0-net x2, b/g1->net, net->b/g1, c-net"

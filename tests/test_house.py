@@ -198,7 +198,7 @@ BUDGETS: dict[str, int] = {
     "plans": 37_964,  # 30
     "lower": 23_395,  # 28: plans too large to be read; ways of routes, slices, counts over columns
     "compile": 38_806,  # 22: the same; 429: what is tried last; 177: epilogues, shares; 31: plans
-    "study": 33_419,  # 32: 1,320 for routes, 375 for planes; 31: layouts, 1,752 their sets; 10
+    "study": 33_444,  # 25: one rank left; 32: 1,320 for routes, 375 for planes; 31: 1,752 layouts
     "execute": 119_777,  # 29: UCX over TCP; 30: operators, types in torch; 32: 2,735; 31: layouts
     "ui": 100_324,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,120 for routes
     ".": 400,

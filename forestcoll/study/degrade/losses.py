@@ -67,15 +67,17 @@ class Workload(NamedTuple):
     def after(self, failure: Failure) -> Workload:
         """The same collective on what is left; a GPU that is gone is no rank any more.
 
-        Raises UnsupportedError where the root is gone.
+        Raises UnsupportedError where the root is gone, or all ranks but one.
         """
         gone = failure.node
         if gone is not None and gone == self.root:
             raise UnsupportedError(f"the root {gone} is gone")
-        ranks = self.ranks
+        topology, ranks = failure.apply(self.topology), self.ranks
         if ranks is not None:
             ranks = tuple(rank for rank in ranks if rank != gone)
-        return self._replace(topology=failure.apply(self.topology), ranks=ranks)
+        if len(topology.gpus if ranks is None else ranks) < 2:
+            raise UnsupportedError("one rank is left")
+        return self._replace(topology=topology, ranks=ranks)
 
 
 class Loss(NamedTuple):
