@@ -1,5 +1,6 @@
 #include "list_scheduling.hpp"
 
+#include <bit>
 #include <queue>
 
 #include "python.hpp"
@@ -34,19 +35,20 @@ class Search {
  public:
   Search(const Ints& lanes, const Lists& ways, const std::vector<Times>& lengths, const Ints& kinds,
          const FlatLists& needs, const Ints& ties)
-      : lanes_(lanes), kinds_(kinds), ties_(ties), needs_(needs), next_(transposed(needs, number_of(kinds))),
-        batches_(ways.size()) {
-    std::map<Ints, int> numbers;
+      : lanes_(lanes), kinds_(kinds), lengths_(lengths), needs_(needs), next_(transposed(needs, number_of(kinds))),
+        by_ties_(numbers(number_of(kinds))) {
+    std::ranges::stable_sort(by_ties_, {}, [&](int m) { return ties[m]; });
+    std::map<Ints, int> known;
     for (int k : range(ways)) {
-      const auto [place, fresh] = numbers.emplace(ways[k], number_of(numbers));
+      const auto [place, fresh] = known.emplace(ways[k], number_of(known));
       way_.push_back(place->second);
       if (fresh) links_.add(ways[k]);
-      std::map<Time, Ints> together;  // links that are free again at the same time
-      for (int i : range(ways[k])) together[lengths[k][i]].push_back(ways[k][i]);
-      if (together.empty()) together[1];
-      batches_[k].assign(together.begin(), together.end());
+      length_.push_back(lengths[k].empty() ? 1 : std::ranges::max(lengths[k]));
     }
     crossing_ = transposed(links_, number_of(lanes));
+    begins_.resize(links_.ends.size() + 1);
+    for (int kind : kinds) ++begins_[way_[kind] + 1];
+    for (int way : range(links_.ends)) begins_[way + 1] = begins_[way] + begins_[way + 1] / kWord + 1;
     Ints left;
     for (int m : range(kinds)) {
       left.push_back(number_of(needs_[m]));
@@ -58,8 +60,7 @@ class Search {
     require(order_.size() == kinds.size(), "transfers wait for each other");
     Times busy(lanes.size(), 0);
     for (int kind : kinds)
-      for (const auto& [time, links] : batches_[kind])
-        for (int link : links) busy[link] += time;
+      for (int i : range(ways[kind])) busy[ways[kind][i]] += lengths[kind][i];
     for (int link : range(lanes)) {
       least_ = std::max(least_, busy[link] / lanes[link]);
       busiest_ = std::max(busiest_, static_cast<double>(busy[link]) / lanes[link]);
@@ -85,10 +86,10 @@ class Search {
   }
 
  private:
-  static constexpr int kRounds = 4;
+  static constexpr int kRounds = 4, kWord = 64, kDigit = 12;
 
   // Until a transfer is there: the longest of its times; what waits for it comes later.
-  Time length(int m) const { return batches_[kinds_[m]].back().first; }
+  Time length(int m) const { return length_[kinds_[m]]; }
 
   void turn() {
     std::swap(needs_, next_);
@@ -126,34 +127,39 @@ class Search {
   // Whether a link is busy nearly all of the time.
   bool enough() const { return span_ - least_ <= least_ / 256; }
 
-  template <class Item>
-  using Queue = std::priority_queue<Item, std::vector<Item>, std::greater<>>;  // the least comes first
-
-  // When each transfer starts if the least of `urgency` goes first; of equals, the least of `ties`.
-  Times play(const Times& urgency) const {
+  // When each transfer starts if the least of `urgency`, all below 0, goes first; of equals, the least of the ties.
+  //
+  // Those of a way have places in a row, in their order. A bit of each tells whether it may start as soon as
+  // the links are free; behind them is one more that always may, so that the next is found word by word.
+  Times play(const Times& urgency) {
     const int count = number_of(kinds_);
-    std::vector<std::tuple<Time, int, int>> keys;
-    for (int m : range(count)) keys.emplace_back(urgency[m], ties_[m], m);
-    std::ranges::sort(keys);
-    Ints by_rank(count), rank(count);
-    for (int place : range(count)) rank[by_rank[place] = std::get<2>(keys[place])] = place;
-    struct Event {  // links are free again, and at the last of its times a transfer is there
-      Time time;
-      int transfer, batch;
-      bool operator>(const Event& other) const { return time > other.time; }
-    };
-    Queue<Event> events;
-    std::vector<Queue<int>> ways(links_.ends.size());  // ranks of those that may start as soon as its links are free
-    Queue<int> offers;                            // and of those that may be able to start now
-    Ints free = lanes_, open(count), freed, offered(ways.size());
+    Ints by_rank = by_ties_, digits(count), ends = numbers(count + 1);
+    ends.erase(ends.begin());
+    const Time least = count ? std::ranges::min(urgency) : 0;
+    for (int shift = 0; -least >> shift; shift += kDigit) {  // stable, digit by digit
+      for (int rank : range(count)) digits[rank] = (urgency[by_rank[rank]] - least) >> shift & ((1 << kDigit) - 1);
+      const Ints before = by_rank, places = transposed({digits, ends}, 1 << kDigit).items;
+      for (int rank : range(count)) by_rank[rank] = before[places[rank]];
+    }
+    Ints place_of(count), rank_at(kWord * begins_.back(), count), next, free = lanes_, open(count), offered(links_.ends.size());
+    std::vector<std::uint64_t> ready(begins_.back());
+    for (int begin : begins_) next.push_back(begin * kWord);
+    for (int rank : range(count)) {
+      const int place = place_of[by_rank[rank]] = next[way_[kinds_[by_rank[rank]]]]++;
+      rank_at[place] = rank;
+    }
+    for (int way : range(offered)) ready[next[way] / kWord] |= 1ul << next[way] % kWord;
+    std::map<Time, Ints> events;  // at each time the links that are free again, and ~ the transfers that are there
+    std::priority_queue<int, Ints, std::greater<>> offers;  // ranks of those that may be able to start now
     Times starts(count, -1);
     const auto passable = [&](int way) {
-      return !ways[way].empty() && std::ranges::all_of(links_[way], [&](int link) { return free[link] > 0; });
+      return rank_at[next[way]] < count && std::ranges::all_of(links_[way], [&](int link) { return free[link] > 0; });
     };
     const auto arrive = [&](int m) {
-      const int way = way_[kinds_[m]];
-      ways[way].push(rank[m]);
-      if (ways[way].top() == rank[m]) offers.push(rank[m]);
+      const int place = place_of[m];
+      int& first = next[way_[kinds_[m]]];
+      ready[place / kWord] |= 1ul << place % kWord;
+      if (place < first) offers.push(rank_at[first = place]);
     };
     for (int m : range(count)) {
       open[m] = number_of(needs_[m]);
@@ -162,47 +168,50 @@ class Search {
     int turn = 0;
     for (Time now = 0;;) {
       while (!offers.empty()) {
-        const int place = offers.top(), m = by_rank[place], way = way_[kinds_[m]];
+        const int rank = offers.top(), m = by_rank[rank], kind = kinds_[m], way = way_[kind];
         offers.pop();
-        if (!passable(way) || ways[way].top() != place) continue;  // or another of the way was faster
-        ways[way].pop();
+        int& first = next[way];
+        if (rank_at[first] != rank || !passable(way)) continue;  // or another of the way was faster
         starts[m] = now;
-        for (int link : links_[way]) --free[link];
-        events.push({now + batches_[kinds_[m]].front().first, m, 0});
-        if (passable(way)) offers.push(ways[way].top());
+        int word = first / kWord;
+        ready[word] ^= 1ul << first % kWord;
+        while (!ready[word]) ++word;
+        first = word * kWord + std::countr_zero(ready[word]);
+        const auto links = links_[way];
+        for (std::size_t i = 0; i < links.size(); ++i) {
+          --free[links[i]];
+          events[now + lengths_[kind][i]].push_back(links[i]);
+        }
+        events[now + length(m)].push_back(~m);
+        if (passable(way)) offers.push(rank_at[first]);
       }
       if (events.empty()) return starts;
-      now = events.top().time;
       ++turn;
-      freed.clear();
-      while (!events.empty() && events.top().time == now) {
-        const auto [time, m, batch] = events.top();
-        events.pop();
-        const auto& batches = batches_[kinds_[m]];
-        for (int link : batches[batch].second) {
-          ++free[link];
-          freed.push_back(link);
-        }
-        if (batch + 1 < number_of(batches)) {
-          events.push({starts[m] + batches[batch + 1].first, m, batch + 1});
+      now = events.begin()->first;
+      const Ints over = std::move(events.begin()->second);
+      events.erase(events.begin());
+      for (int what : over) {
+        if (what >= 0) {
+          ++free[what];
           continue;
         }
-        for (int n : next_[m])
+        for (int n : next_[~what])
           if (!--open[n]) arrive(n);
       }
-      for (int link : freed)
-        for (int way : crossing_[link])
-          if (std::exchange(offered[way], turn) != turn && passable(way)) offers.push(ways[way].top());
+      for (int what : over)
+        for (int way : what >= 0 ? crossing_[what] : std::span<const int>())
+          if (std::exchange(offered[way], turn) != turn && passable(way)) offers.push(rank_at[next[way]]);
     }
   }
 
-  const Ints& lanes_;
-  const Ints &kinds_, &ties_;
+  const Ints &lanes_, &kinds_;
+  const std::vector<Times>& lengths_;
   FlatLists needs_, next_;  // transfers that each waits for, and those that wait for it
-  Ints order_;              // each before those that wait for it
+  Ints by_ties_, order_;    // all transfers: by ties; each before those that wait for it
   Ints way_;                // per kind
+  Times length_;            // per kind
   FlatLists links_, crossing_;  // per way its links, and per link the ways over it
-  std::vector<std::vector<std::pair<Time, Ints>>> batches_;  // per kind, when which links are free again
+  Ints begins_;                 // per way the first word of its places
   Times best_;
   Time span_ = 0, least_ = 0;
   double busiest_ = 0;
