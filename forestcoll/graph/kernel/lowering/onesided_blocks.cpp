@@ -16,7 +16,6 @@
 #include <array>
 #include <set>
 #include <string_view>
-#include <unordered_map>
 
 #include "../contract.hpp"
 #include "objects.hpp"
@@ -28,8 +27,7 @@ namespace {
 
 using namespace onesided;
 
-using Class = std::unordered_map<int, Work>;  // by 2 * rank + half
-using Block = Pairs;  // what a thread block does: class, 2 * rank + half
+using Block = Ints;  // what a thread block does: numbers of works
 
 // What keeps a unit out of a class: rank, limit (operations, channels, remote buffers), figure, bound.
 using Obstacle = std::optional<std::tuple<int, int, Chunks, int>>;
@@ -45,7 +43,8 @@ struct Counts {
 };
 
 // How many members two sets have together, each of a peer `width` wide.
-Counts count(const Problem& problem, int rank, const Ints& a, const Ints& b, int width) {
+template <int width>
+Counts count(const Problem& problem, int rank, const Ints& a, const Ints& b) {
   Counts counts;
   auto left = a.begin(), right = b.begin();
   while (left != a.end() || right != b.end()) {
@@ -107,7 +106,9 @@ class OnesidedBlocks {
     long number = std::min(most, enough);
     while (true) {
       blocks_.clear();
-      classes_.assign(number, {});
+      at_ = {};
+      works_.clear();
+      places_.clear();
       std::set<std::pair<Chunks, int>> order;  // weight and number of all classes
       for (int k = 0; k < number; ++k) order.emplace_hint(order.end(), 0, k);
       const auto stuck = std::ranges::find_if(wanted, [&](const Unit& unit) { return !place(unit, order); });
@@ -116,20 +117,19 @@ class OnesidedBlocks {
         number = std::min(most, number + std::max(1L, number / 4));
         continue;
       }
-      std::erase_if(classes_, [](const Class& works) { return works.empty(); });
       std::size_t longest = 0;
-      at_.assign(2 * problem_.ranks(), {});
-      for (int k : range(classes_))
-        for (const auto& [place, work] : classes_[k]) at_[place].emplace_back(k, &work);
+      by_place_.assign(2 * problem_.ranks(), {});
+      Ints all = numbers(number_of(works_));
+      std::ranges::sort(all, {}, [&](int k) { return places_[k]; });
+      for (int k : all) by_place_[places_[k].second].push_back(k);
       for (int rank : range(problem_.ranks())) longest = std::max(longest, blocks_.emplace_back(own(rank)).size());
       if (longest <= static_cast<std::size_t>(problem_.limits.thread_blocks)) break;
-      if (classes_.size() == 1) {
+      if (number == 1) {
         blocks_.clear();
         return refusal(wanted.front(), wanted.size());
       }
       // few classes have few thread blocks, in proportion
-      const long count = static_cast<long>(classes_.size());
-      most = std::max(1L, std::min(count - 1, count * problem_.limits.thread_blocks / static_cast<long>(longest)));
+      most = std::max(1L, std::min(number - 1, number * problem_.limits.thread_blocks / static_cast<long>(longest)));
       number = std::min(most, enough);
     }
     find_channels();
@@ -184,7 +184,7 @@ class OnesidedBlocks {
         const auto [up, down] = one.down ? std::pair(together[1], together[0]) : std::pair(together[0], together[1]);
         if (pipelines_->fuse(up, down)) {
           Unit both = pipelines_->unit({{up, 0}, {down, 0}});
-          fused = !obstacle(both, {});
+          fused = !obstacle(both, -1);
           if (fused)
             units.push_back(std::move(both));
           else
@@ -223,27 +223,29 @@ class OnesidedBlocks {
     Chunks steps = a.steps + b.steps;
     for (const int barrier : {ready_from, done_to}) steps += !a.shakes[barrier].empty() || !b.shakes[barrier].empty();
     for (int kind : range(a.shakes)) {
-      const auto [near, far] = count(problem_, rank, a.shakes[kind], b.shakes[kind], 2);
+      const auto [near, far] = count<2>(problem_, rank, a.shakes[kind], b.shakes[kind]);
       for (const Chunks some : {near, far}) steps += (some + problem_.limits.peers - 1) / problem_.limits.peers;
     }
     return steps;
   }
 
-  Obstacle obstacle(const Unit& unit, const Class& others) const {
+  // `number`: of a class, below 0: of an empty one.
+  Obstacle obstacle(const Unit& unit, int number) const {
     static const Work idle;
     const onesided::Limits& limits = problem_.limits;
     for (const auto& [place, own] : unit.works) {
-      const auto other = others.find(place);
-      const Work& work = other == others.end() ? idle : other->second;
+      const int other = at_.find(number, place);
+      const Work& work = other < 0 ? idle : works_[other];
+      if (other >= 0 && own.steps + work.steps > limits.steps) return Obstacle(std::in_place);  // nobody asks by how much
       const Chunks lanes = own.lanes.size() + work.lanes.size(), remote = own.remote.size() + work.remote.size();
       const Chunks most = own.steps + work.steps + 4 * lanes + 2;  // as if none were the same
       if (most <= limits.steps && lanes <= limits.channels && remote <= limits.remote_buffers) continue;
       const int rank = place / 2;
       const Chunks steps = this->steps(rank, own, work);
       if (steps > limits.steps) return std::tuple(rank, 0, steps, limits.steps);
-      const auto [inside, outside] = count(problem_, rank, own.lanes, work.lanes, 2);
+      const auto [inside, outside] = count<2>(problem_, rank, own.lanes, work.lanes);
       if (std::max(inside, outside) > limits.channels) return std::tuple(rank, 1, std::max(inside, outside), limits.channels);
-      const auto [near, far] = count(problem_, rank, own.remote, work.remote, 3);
+      const auto [near, far] = count<3>(problem_, rank, own.remote, work.remote);
       if (std::max(near, far) > limits.remote_buffers) return std::tuple(rank, 2, std::max(near, far), limits.remote_buffers);
     }
     return {};
@@ -251,17 +253,26 @@ class OnesidedBlocks {
 
   // Whether some class has room for the unit, which it then holds: the lightest.
   bool place(const Unit& unit, std::set<std::pair<Chunks, int>>& order) {
-    const auto least = std::ranges::find_if(order, [&](const auto& entry) { return !obstacle(unit, classes_[entry.second]); });
+    const auto least = std::ranges::find_if(order, [&](const auto& entry) { return !obstacle(unit, entry.second); });
     if (least == order.end()) return false;
     const auto [weight, number] = *least;
-    for (const auto& [place, work] : unit.works) classes_[number][place].join(work);
+    for (const auto& [place, work] : unit.works) {
+      int& own = at_.insert(number, place);
+      if (own >= 0) {
+        works_[own].join(work);
+        continue;
+      }
+      own = number_of(works_);
+      works_.push_back(work);
+      places_.emplace_back(number, place);
+    }
     order.erase(least);
     order.emplace(weight + unit.weight, number);
     return true;
   }
 
   Refusal refusal(const Unit& unit, std::size_t wanted) const {
-    return std::tuple(unit.root, static_cast<int>(wanted), obstacle(unit, {}));
+    return std::tuple(unit.root, static_cast<int>(wanted), obstacle(unit, -1));
   }
 
   // The thread blocks of a rank, busy ones first; each class and half is in one of them.
@@ -274,9 +285,10 @@ class OnesidedBlocks {
     const onesided::Limits& limits = problem_.limits;
     std::vector<Some> busy, idle;
     for (const int place : {2 * rank, 2 * rank + 1})
-      for (const auto& [number, work] : at_[place]) {
-        const auto [near, far] = count(problem_, rank, work->lanes, {}, 2);
-        (work->pipes.empty() ? idle : busy).push_back({{{number, place}}, steps(rank, *work, none), near, far});
+      for (int number : by_place_[place]) {
+        const Work& work = works_[number];
+        const auto [near, far] = count<2>(problem_, rank, work.lanes, {});
+        (work.pipes.empty() ? idle : busy).push_back({{number}, steps(rank, work, none), near, far});
       }
     for (Some& one : idle) {
       const auto host = std::ranges::find_if(busy, [&](const Some& other) {
@@ -293,7 +305,7 @@ class OnesidedBlocks {
     }
     std::vector<Block> blocks;
     for (Some& one : busy) {
-      for (const auto& [number, place] : one.block) classes_[number].at(place).block = number_of(blocks);
+      for (int number : one.block) works_[number].block = number_of(blocks);
       blocks.push_back(std::move(one.block));
     }
     return blocks;
@@ -304,26 +316,26 @@ class OnesidedBlocks {
   // A channel's ranks, and the thread blocks of both that it is between, the lower rank first.
   using Ends = std::array<int, 4>;
 
-  Ends ends(int number, int place, int lane) const {
+  Ends ends(int work, int lane) const {
+    const auto [number, place] = places_[work];
     const int rank = place / 2, peer = lane / 2;
-    const int here = classes_[number].at(place).block, there = classes_[number].at(lane).block;
+    const int here = works_[work].block, there = works_.at(at_.find(number, lane)).block;
     return peer < rank ? Ends{peer, rank, there, here} : Ends{rank, peer, here, there};
   }
 
   void find_channels() {
     ends_.clear();
-    for (int number : range(classes_))
-      for (const auto& [place, work] : classes_[number])
-        for (const int lane : work.lanes) ends_.push_back(ends(number, place, lane));
+    for (int work : range(works_))
+      for (const int lane : works_[work].lanes) ends_.push_back(ends(work, lane));
     ends_ = distinct(std::move(ends_));
   }
 
   // The kind, far or near, peer and index of a lane's channel. The n-th from i to j is the n-th from j to i.
-  std::tuple<bool, int, int> channel(int number, int place, int lane) const {
-    const Ends own = ends(number, place, lane);
+  std::tuple<bool, int, int> channel(int work, int lane) const {
+    const Ends own = ends(work, lane);
     const auto first = std::ranges::lower_bound(ends_, Ends{own[0], own[1], -1, -1});
     const auto index = std::lower_bound(first, ends_.end(), own) - first;
-    return {!problem_.near(place / 2, lane / 2), lane / 2, static_cast<int>(index)};
+    return {!problem_.near(places_[work].second / 2, lane / 2), lane / 2, static_cast<int>(index)};
   }
 
   // --- instructions
@@ -332,18 +344,18 @@ class OnesidedBlocks {
   template <class UnitOf>
   std::pair<nb::object, nb::object> write(const Block& block, const UnitOf& unit) {
     std::vector<std::tuple<bool, int, int>> own;
-    for (const auto& [number, place] : block)
-      for (const int lane : classes_[number].at(place).lanes) own.push_back(channel(number, place, lane));
+    for (int number : block)
+      for (const int lane : works_[number].lanes) own.push_back(channel(number, lane));
     own = distinct(std::move(own));
     const auto inside = std::ranges::count_if(own, [](const auto& c) { return !std::get<0>(c); });
     Shakes shakes;
     std::vector<std::pair<const Pipe*, std::size_t>> pipes;  // with the number of its work
-    std::vector<std::unordered_map<int, int>> numbers;       // of each work: lane -> channel
-    for (const auto& [number, place] : block) {
-      const Work& work = classes_[number].at(place);
-      auto& number_of = numbers.emplace_back();
+    Lists numbers;  // of each work: by lane, its channel
+    for (int number : block) {
+      const Work& work = works_[number];
+      Ints& number_of = numbers.emplace_back(2 * problem_.ranks());
       for (const int lane : work.lanes)
-        number_of[lane] = static_cast<int>(std::ranges::lower_bound(own, channel(number, place, lane)) - own.begin());
+        number_of[lane] = static_cast<int>(std::ranges::lower_bound(own, channel(number, lane)) - own.begin());
       for (int kind : range(shakes))
         for (const int lane : work.shakes[kind]) shakes[kind].push_back(number_of[lane]);
       for (const int pipe : work.pipes) pipes.emplace_back(&pipelines_->pipes[pipe], numbers.size() - 1);
@@ -384,7 +396,7 @@ class OnesidedBlocks {
 
   // An instruction with channels in place of lanes, if numbers are given. Signals, waits and barriers that are
   // alike share one object: there are few different ones.
-  nb::object object(const Instruction& i, const std::unordered_map<int, int>* numbers) {
+  nb::object object(const Instruction& i, const Ints* numbers) {
     Ints channels = i.lanes;
     if (numbers)
       for (int& lane : channels) lane = numbers->at(lane);
@@ -416,8 +428,10 @@ class OnesidedBlocks {
   Objects words_;
   Factory instruction_, ref_, pipeline_;
   std::optional<Pipelines> pipelines_;
-  std::vector<Class> classes_;
-  std::vector<std::vector<std::pair<int, const Work*>>> at_;  // by 2 * rank + half, of classes that have any
+  ArcIndex at_;              // the number of a class's work at 2 * rank + half
+  std::vector<Work> works_;
+  Pairs places_;             // of each its class, and 2 * rank + half
+  Lists by_place_;           // by 2 * rank + half, class by class
   std::vector<std::vector<Block>> blocks_;  // per rank
   std::vector<Ends> ends_;                  // of all channels, ascending
   std::map<std::tuple<bool, int, int>, nb::object> channels_;

@@ -63,7 +63,10 @@ struct Place {
 using Places = std::vector<Place>;
 
 inline void unite(Ints& set, const Ints& more) {
-  if (set.empty()) set = more;
+  if (set.empty()) {
+    set = more;
+    return;
+  }
   for (const int item : more) {  // few
     const auto place = std::ranges::lower_bound(set, item);
     if (place == set.end() || *place != item) set.insert(place, item);
