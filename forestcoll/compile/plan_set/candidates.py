@@ -179,11 +179,12 @@ def _has(source: Source, kind: Kind) -> bool:
 class Made:
     """What was made and played on a topology.
 
-    `programs`: those of `best_program`. `plays`: by the program's id, bytes and options; the
-    program itself, and what it takes under the rules of links.
+    `programs`: those of `best_program`. `refused`: why there is none. `plays`: by the program's id,
+    bytes and options; the program itself, and what it takes under the rules of links.
     """
 
     programs: dict[object, tuple[Program, str]] = field(default_factory=dict)
+    refused: dict[object, str] = field(default_factory=dict)
     plays: dict[object, tuple[Program, dict[Rule, Timing]]] = field(default_factory=dict)
 
     def timings(
@@ -241,8 +242,16 @@ def best_program(
 
     def lower_in(parts: int, scheduled: bool) -> Program:
         own = *key, steps, parts, scheduled
+        if own in made.refused:
+            raise PlanError(made.refused[own])
         if own not in programs:
-            program = lower(source, target, instances=parts, protocol=steps, scheduled=scheduled)
+            try:
+                program = lower(
+                    source, target, instances=parts, protocol=steps, scheduled=scheduled
+                )
+            except PlanError as error:
+                made.refused[own] = str(error)
+                raise
             programs[own] = program, ""
         return in_protocol(programs[own][0], protocol)
 
