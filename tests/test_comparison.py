@@ -231,9 +231,9 @@ def test_anybodys_plan_has_its_own_column(tmp_path: Path) -> None:
     assert ring.use == ""
 
 
-def published_ring() -> str:
+def published_ring(n: int = 4) -> str:
     """A ring's allgather in the dialect of MSCCL's own tools: no sizes, no operator."""
-    text = programs.text_of("ring_allgather", "n=4")
+    text = programs.text_of("ring_allgather", f"n={n}")
     return re.sub(r' (min|max)Bytes="0"| redop="sum"', "", text)
 
 
