@@ -290,7 +290,8 @@ def shorten_slices(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Shorter slices, the last of all actions; not so many that 32 bits tell more bytes."""
     shorter = next((unit for unit in SLICES if unit < one.unit_bytes), None)
     other = replace(one, unit_bytes=shorter or one.unit_bytes)
-    if shorter and counts_rounds(judge.program_of(other)):
+    program = judge.program(other)
+    if shorter and program and counts_rounds(program):
         yield other
 
 
