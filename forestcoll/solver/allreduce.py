@@ -60,7 +60,7 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     """The better way; nothing beats it but copies and sums in switches, unless `note` says why not.
 
     The joint program is solved only where cuts and partitions leave a gap above the same trees; for
-    many ranks it may take minutes, and is left out unless `patient`.
+    many ranks it may take minutes, and is left out unless `patient`; nor are few trees sought then.
     Raises InfeasibleError where ranks cannot reach each other.
     """
     gather = analyse(graph, None)
@@ -87,14 +87,14 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     try:
         if not patient and PATIENT < len(graph.ranks) <= COMPACT_FROM:
             raise UnsupportedError(f"for {len(graph.ranks)} ranks it may take minutes")
-        best = joint(graph)
+        best = joint(graph, patient)
     except UnsupportedError as reason:
         note = f"reduce-scatter and allgather over the same trees, no joint optimum: {reason}"
         return Plan(gather, scatter, None, same.bound, note)
     bound = min(same.bound, best.bound, key=lambda b: b.algbw)
     if best.algbw <= same.same_algbw:
         return Plan(gather, scatter, None, bound)
-    return Plan(gather, scatter, best if large else _fewer(graph, best), bound)
+    return Plan(gather, scatter, best if large or not patient else _fewer(graph, best), bound)
 
 
 @lru_cache(maxsize=64)

@@ -20,8 +20,8 @@ def optimum(
     """The best algbw of `collective` on `graph`, with its certificate.
 
     `root` is a rank number, for broadcast and reduce only. Unless `patient`, an allreduce that
-    would take minutes is left at reduce-scatter and allgather, and `note` says so. InfeasibleError
-    names the cut where some ranks cannot reach others.
+    would take minutes is left at reduce-scatter and allgather, and `note` says so; `trees_per_root`
+    may be more than are needed. InfeasibleError names the cut where some ranks cannot reach others.
     """
     root = check_root(graph, collective, root)
     if collective is Collective.ALLREDUCE:

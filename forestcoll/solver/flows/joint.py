@@ -81,11 +81,11 @@ class Joint:
         )
 
 
-def joint(graph: CapacityGraph) -> Joint:
+def joint(graph: CapacityGraph, patient: bool = True) -> Joint:
     """The joint optimum of allreduce, in as few whole units as was found, with its dual.
 
     Of solutions with the same algbw those come first that spread the sums: no rank makes more than
-    EVEN times its share of them, by the bandwidth of its links.
+    EVEN times its share of them, by the bandwidth of its links; unless `patient`, the first.
 
     Raises UnsupportedError where the program is too large, or its numbers are too long, to be
     solved exactly here.
@@ -100,7 +100,7 @@ def joint(graph: CapacityGraph) -> Joint:
     solution = model.solve()
     bound = _bound(model, solution)
     candidates = [in_units(model, solution)]
-    for again in () if large or graph.shares else _alternatives(model, solution.value):
+    for again in () if large or graph.shares or not patient else _alternatives(model, solution.value):
         again.start()
         again.pool += again.rows(model.cuts)
         try:
