@@ -100,7 +100,9 @@ def joint(graph: CapacityGraph, patient: bool = True) -> Joint:
     solution = model.solve()
     bound = _bound(model, solution)
     candidates = [in_units(model, solution)]
-    for again in () if large or graph.shares or not patient else _alternatives(model, solution.value):
+    for again in (
+        () if large or graph.shares or not patient else _alternatives(model, solution.value)
+    ):
         again.start()
         again.pool += again.rows(model.cuts)
         try:
