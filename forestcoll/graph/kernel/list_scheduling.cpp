@@ -141,66 +141,64 @@ class Search {
       const Ints before = by_rank, places = transposed({digits, ends}, 1 << kDigit).items;
       for (int rank : range(count)) by_rank[rank] = before[places[rank]];
     }
-    Ints place_of(count), rank_at(kWord * begins_.back(), count), next, free = lanes_, open(count), offered(links_.ends.size());
+    Ints place_of(count), rank_at(kWord * begins_.back(), count), next, free = lanes_, open(count);
     std::vector<std::uint64_t> ready(begins_.back());
     for (int begin : begins_) next.push_back(begin * kWord);
     for (int rank : range(count)) {
       const int place = place_of[by_rank[rank]] = next[way_[kinds_[by_rank[rank]]]]++;
       rank_at[place] = rank;
     }
-    for (int way : range(offered)) ready[next[way] / kWord] |= 1ul << next[way] % kWord;
+    Ints first(links_.ends.size(), count), full(first.size());  // per way the rank of the next, and links without room
+    for (int way : range(first)) ready[next[way] / kWord] |= 1ul << next[way] % kWord;
     std::map<Time, Ints> events;  // at each time the links that are free again, and ~ the transfers that are there
     std::priority_queue<int, Ints, std::greater<>> offers;  // ranks of those that may be able to start now
     Times starts(count, -1);
-    const auto passable = [&](int way) {
-      return rank_at[next[way]] < count && std::ranges::all_of(links_[way], [&](int link) { return free[link] > 0; });
-    };
+    const auto passable = [&](int way) { return !full[way] && first[way] < count; };
     const auto arrive = [&](int m) {
-      const int place = place_of[m];
-      int& first = next[way_[kinds_[m]]];
+      const int place = place_of[m], way = way_[kinds_[m]];
       ready[place / kWord] |= 1ul << place % kWord;
-      if (place < first) offers.push(rank_at[first = place]);
+      if (place >= next[way]) return;
+      next[way] = place;
+      first[way] = rank_at[place];
+      if (passable(way)) offers.push(first[way]);
     };
     for (int m : range(count)) {
       open[m] = number_of(needs_[m]);
       if (!open[m]) arrive(m);
     }
-    int turn = 0;
     for (Time now = 0;;) {
       while (!offers.empty()) {
         const int rank = offers.top(), m = by_rank[rank], kind = kinds_[m], way = way_[kind];
         offers.pop();
-        int& first = next[way];
-        if (rank_at[first] != rank || !passable(way)) continue;  // or another of the way was faster
+        if (first[way] != rank || full[way]) continue;  // or another of the way was faster
         starts[m] = now;
-        int word = first / kWord;
-        ready[word] ^= 1ul << first % kWord;
+        int word = next[way] / kWord;
+        ready[word] ^= 1ul << next[way] % kWord;
         while (!ready[word]) ++word;
-        first = word * kWord + std::countr_zero(ready[word]);
+        next[way] = word * kWord + std::countr_zero(ready[word]);
+        first[way] = rank_at[next[way]];
         const auto links = links_[way];
         for (std::size_t i = 0; i < links.size(); ++i) {
-          --free[links[i]];
+          if (!--free[links[i]])
+            for (int other : crossing_[links[i]]) ++full[other];
           events[now + lengths_[kind][i]].push_back(links[i]);
         }
         events[now + length(m)].push_back(~m);
-        if (passable(way)) offers.push(rank_at[first]);
+        if (passable(way)) offers.push(first[way]);
       }
       if (events.empty()) return starts;
-      ++turn;
       now = events.begin()->first;
       const Ints over = std::move(events.begin()->second);
       events.erase(events.begin());
       for (int what : over) {
-        if (what >= 0) {
-          ++free[what];
-          continue;
+        if (what < 0) {
+          for (int n : next_[~what])
+            if (!--open[n]) arrive(n);
+        } else if (!free[what]++) {
+          for (int way : crossing_[what])
+            if (!--full[way] && passable(way)) offers.push(first[way]);
         }
-        for (int n : next_[~what])
-          if (!--open[n]) arrive(n);
       }
-      for (int what : over)
-        for (int way : what >= 0 ? crossing_[what] : std::span<const int>())
-          if (std::exchange(offered[way], turn) != turn && passable(way)) offers.push(rank_at[next[way]]);
     }
   }
 
