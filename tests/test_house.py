@@ -191,12 +191,12 @@ BUDGETS: dict[str, int] = {
     "common": 4_028,  # 27: a text put together once, from pieces; 32: 5 for its end, of four rooms
     "program": 11_832,  # 30: 740 tiles; 31: 935 grids of ranks, sizes; 32: 87 steps when asked for
     "topology": 57_043,  # 32: 2,408 for alike nodes
-    "graph": 77_238,  # 165: faster schedules; 889: routes; transfers, out of lower, once 2,536
-    "schedule": 18_683,  # 31: layouts, numbers, orbits by arrays; 30: 41 for shares; 27: 98
-    "solver": 99_202,  # 30: 153; 31: rates, groups apart; 32: 8,780 routes; 27: 1,857; 78 for rings
-    "verify": 64_205,  # 193: trees alone in C++; 476: rates; 32: 2,249 routes; 624 out of lower
+    "graph": 77_403,  # 165: steps rank by rank; 165: faster schedules; 889: routes; once 2,536
+    "schedule": 18_696,  # 13: ways kept; 31: layouts, numbers, orbits by arrays; 30: 41
+    "solver": 99_218,  # 16: a line; 30: 153; 31: rates, groups apart; 32: 8,780 routes; 27: 1,857
+    "verify": 64_445,  # 240: fabrics kept; 193: trees alone in C++; 476: rates; 32: 2,249 routes
     "plans": 37_964,  # 30
-    "lower": 23_395,  # 28: plans too large to be read; ways of routes, slices, counts over columns
+    "lower": 23_448,  # 53: layouts kept; 28: plans too large to be read; ways of routes, slices
     "compile": 38_862,  # 56: refusals kept and heeded; 22: as lower; 429: what is tried last
     "study": 33_444,  # 25: one rank left; 32: 1,320 for routes, 375 for planes; 31: 1,752 layouts
     "execute": 119_777,  # 29: UCX over TCP; 30: operators, types in torch; 32: 2,735; 31: layouts

@@ -38,6 +38,7 @@ def no_parity(path: Path) -> int:
     return -1
 
 
+@lru_cache(maxsize=16)
 def parity_of(graph: CapacityGraph) -> Parity:
     """What tells, of a tree's path, 0 for even channels, 1 for odd ones, -1 for any."""
     planes = planes_of(graph)
@@ -221,6 +222,11 @@ def layout(
     runtime can choose switches.
     Raises PlanError where a path relays through a GPU, or the shares do not fit the collective.
     """
+    return _layout(forest, instances, parity, grain, units)
+
+
+@lru_cache(maxsize=32)  # a forest is lowered many times
+def _layout(forest: Forest, instances: int, parity: Parity, grain: int, units: int) -> Layout:
     graph, collective = forest.graph, forest.collective
     for path in (path for tree in forest.trees for path in tree.edges):
         for node in path[1:-1]:
@@ -269,7 +275,7 @@ def cut_evenly(low: int, high: int, parts: int) -> Iterator[tuple[int, int]]:
     return pairwise(low + (high - low) * part // max(1, parts) for part in range(parts + 1))
 
 
-@lru_cache(maxsize=8)  # a forest is lowered many times
+@lru_cache(maxsize=16)
 def _rank_trees(forest: Forest, parity: Parity) -> list[RankTree]:
     """Trees alike between ranks are one of their summed weight, in order of first appearance."""
     rank_of = forest.graph.rank_of

@@ -18,7 +18,7 @@ from forestcoll.lower.layout import Layout, own_ref
 from forestcoll.program import Buffer, Ref
 from forestcoll.program.targets import TREE_RATE
 from forestcoll.schedule.forest import Forest
-from forestcoll.schedule.routes import Pair, routes
+from forestcoll.schedule.routes import Pair, kept_routes
 
 READERS = 16
 """A root's copy to its own output waits for the sends of the same data, up to so many.
@@ -137,7 +137,7 @@ def links_of(forest: Forest, block: Fraction = TREE_RATE, partners: Partners = "
     number = graph.numbers
     ways = {
         pair: tuple(number[step] for step in pairwise(path))
-        for pair, path in routes(graph, forest).ways.items()
+        for pair, path in kept_routes(graph, forest).ways.items()
     }
     return Links(ways, graph.capacity, forest.plain_algbw, block, partners)
 

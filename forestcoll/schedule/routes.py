@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 
 from forestcoll.common.errors import InfeasibleError
@@ -91,6 +92,8 @@ def routes(
     return Routes(graph, ways, split)
 
 
+kept_routes = lru_cache(16)(routes)
+"""Of the forests that are looked at in turn: each is lowered and played dozens of times."""
 Wide = Mapping[int, Sequence[tuple[int, int]]]
 """Per node (neighbour, capacity of the link to it)."""
 

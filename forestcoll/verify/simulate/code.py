@@ -9,7 +9,6 @@ of the fabric is answered here, once for each pair of ranks.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -79,7 +78,7 @@ class Coder:
         """
         routes = []
         for one, weight in self.fabric.ways(source, target):
-            way = self.fabric.answer(one.stages) if reads else Way(one.stages, one.latency, after)
+            way = self.fabric.answer(one.stages) if reads else one._replace(lead=after)
             routes.append((self.route(way), weight))
         return routes
 
@@ -116,7 +115,7 @@ class Coder:
         ways = [fabric.over(store)]
         if adds:
             read = fabric.answer((tuple(up.values()), (down[rank],)))
-            ways = [read, replace(ways[0], lead=read.lead + read.latency)]
+            ways = [read, ways[0]._replace(lead=read.lead + read.latency)]
         return [self.route(way) for way in ways]
 
     def _rules(self) -> list[int]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
 from fractions import Fraction
-from functools import lru_cache
 from itertools import pairwise
+from operator import is_
+from typing import NamedTuple
 
 from forestcoll.common.errors import PlanError, TopologyError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Program
 from forestcoll.schedule.forest import Forest
-from forestcoll.schedule.routes import Pair, Path, Routes, routes
+from forestcoll.schedule.routes import Pair, Path, Routes, kept_routes
 from forestcoll.topology import Topology
 from forestcoll.verify.simulate.options import RULES, Options, Rule
 
@@ -25,8 +27,7 @@ Stages = tuple[tuple[int, ...], ...]
 """Links that are crossed one stage after the other; those of a stage at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """Links of the stages, and microseconds that the last byte takes beyond their rates.
 
     `lead`: microseconds before the first byte sets off.
@@ -37,10 +38,6 @@ class Way:
     lead: float = 0.0
 
 
-_routes = lru_cache(16)(routes)
-"""Of the forests that are looked at in turn: each is played dozens of times."""
-
-
 class Fabric:
     """The links of a graph with their rules and latencies; `ways` are those between ranks."""
 
@@ -49,7 +46,6 @@ class Fabric:
         graph: CapacityGraph,
         topology: Topology | None,
         forest: Forest | Routes | None,
-        rule: Rule | None,
         options: Options,
         latencies: Latencies | None = None,
         signal: float = 0.0,
@@ -60,30 +56,26 @@ class Fabric:
         self.number = graph.numbers
         self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s
         self._topology = topology
-        self.set_rule(rule)
         self.latencies = _latencies(graph, latencies, topology, options)
         self._signal = signal
-        self._routes = forest if isinstance(forest, Routes) else _routes(graph, forest)
-        self._ways: dict[Path, Way] = {}
+        self._routes = forest if isinstance(forest, Routes) else kept_routes(graph, forest)
+        self._ways: dict[Pair, list[tuple[Way, int]]] = {}
 
     def set_rule(self, rule: Rule | None) -> None:
-        """That of all links; None: of each its own."""
+        """That of all links, which there is none of before; None: of each its own."""
         self.rules = _rules(self.graph, self._topology, rule)
 
     def ways(self, source: int, target: int) -> list[tuple[Way, int]]:
         """The ways from rank `source` to rank `target`, each with its weight."""
         pair: Pair = (source, target)
-        paths = self._routes.split.get(pair) or ((self._routes.ways[pair], 1),)
-        return [(self.way(path), weight) for path, weight in paths]
+        if pair not in self._ways:
+            paths = self._routes.split.get(pair) or ((self._routes.ways[pair], 1),)
+            self._ways[pair] = [(self.way(path), weight) for path, weight in paths]
+        return self._ways[pair]
 
     def way(self, path: Path) -> Way:
         """The way over these nodes."""
-        way = self._ways.get(path)
-        if way is None:
-            links = [self.number[ends] for ends in pairwise(path)]
-            way = self.over(tuple((link,) for link in links))
-            self._ways[path] = way
-        return way
+        return self.over(tuple((self.number[ends],) for ends in pairwise(path)))
 
     def over(self, stages: Stages) -> Way:
         """The way over these links; its latency is also that of what tells of the end."""
@@ -114,6 +106,11 @@ class Fabric:
         raise PlanError(f"no switch is linked to all of {names}{', ...' * (len(nodes) > 4)}")
 
 
+Told = tuple[object, ...]
+_fabrics: deque[tuple[Told, Told, Fabric]] = deque(maxlen=16)
+"""Those that plans are played on in turn, without a rule: what they are of, for whom, and they."""
+
+
 def fabric(
     program: Program,
     topology: Where,
@@ -129,22 +126,40 @@ def fabric(
     Raises PlanError where its ranks are not the program's.
     """
     signal = options.hop((program.style, program.protocol))
+    told, ranks = (topology, options, links), (program.n, program.names, signal)
+    kept = (f for key, whose, f in _fabrics if whose == ranks and all(map(is_, key, told)))
+    if (own := next(kept, None)) is None:
+        own = _fabric(program, *told, signal)
+        _fabrics.append((told, ranks, own))
+    own = copy(own)
+    own.set_rule(rule)
+    return own
+
+
+def _fabric(
+    program: Program,
+    topology: Where,
+    options: Options,
+    links: Topology | Latencies | None,
+    signal: float,
+) -> Fabric:
+    """The same, made anew."""
     stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
     if isinstance(topology, CapacityGraph):
-        topology = _routes(topology)
+        topology = kept_routes(topology)
     if isinstance(topology, Routes):
         graph = topology.graph
         if len(graph.ranks) != program.n:
             raise PlanError(f"the plan is for {program.n} ranks, its links join {len(graph.ranks)}")
-        return Fabric(graph, stated, topology, rule, options, latencies, signal)
+        return Fabric(graph, stated, topology, options, latencies, signal)
     if isinstance(topology, Forest):
         forest = topology.expand()
         if forest.n != program.n:
             raise PlanError(
                 f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
             )
-        return Fabric(forest.graph, stated, forest, rule, options, latencies, signal)
-    return Fabric(graph_of(program, topology), topology, None, rule, options, None, signal)
+        return Fabric(forest.graph, stated, forest, options, latencies, signal)
+    return Fabric(graph_of(program, topology), topology, None, options, None, signal)
 
 
 def graph_of(program: Program, topology: Topology) -> CapacityGraph:

@@ -113,7 +113,8 @@ def run_forest(
     forest = forest.expand()
     in_order, timings = RULES.index("fifo"), []
     for own in ((), straight_links(forest)):
-        network = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
+        network = Fabric(forest.graph, topology, forest, options, links, options.hop(None))
+        network.set_rule(rule)
         stated = list(network.rules)
         for link in own:
             network.rules[network.number[link]] = in_order

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from forestcoll.program import Op
@@ -39,7 +38,7 @@ def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     def route_of(path: Path, links: Sequence[int]) -> tuple[int, bool]:
         """The number of the route over a path's links, and whether all of them serve in order."""
         if (key := (path, *links)) not in routes:
-            way = replace(coder.fabric.way(path), stages=tuple((link,) for link in links))
+            way = coder.fabric.way(path)._replace(stages=tuple((link,) for link in links))
             in_order = all(coder.fabric.rules[link] == FIFO for link in links)
             routes[key] = coder.route(way), in_order
         return routes[key]

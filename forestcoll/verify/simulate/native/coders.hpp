@@ -60,6 +60,7 @@ class Fabric {
 
   nanobind::object coder_;
   std::map<std::tuple<int, int, bool, double>, Ways> ways_;
+  decltype(ways_)::iterator last_ = ways_.end();  // that was asked for last: a thread block asks for one often
   std::map<std::pair<int, int>, std::vector<double>> dealt_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::tuple<int, double, double>> loops_;
   std::map<std::tuple<std::string_view, std::int64_t, std::int64_t>, double> kept_;

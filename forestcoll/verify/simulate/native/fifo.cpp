@@ -17,9 +17,12 @@ namespace forestcoll::simulate {
 
 int Fabric::between(int source, int target, Size size, bool reads, double after) {
   const std::tuple key{source, target, reads, after};
-  const auto [it, fresh] = ways_.try_emplace(key);
-  if (fresh) it->second = ask<Ways>("ways", source, target, reads, after);
-  const Ways& ways = it->second;
+  if (last_ == ways_.end() || last_->first != key) {
+    const auto [it, fresh] = ways_.try_emplace(key);
+    if (fresh) it->second = ask<Ways>("ways", source, target, reads, after);
+    last_ = it;
+  }
+  const Ways& ways = last_->second;
   if (ways.size() == 1) return ways[0].first;
   std::vector<double>& sent = dealt_[{source, target}];
   sent.resize(ways.size());
@@ -58,11 +61,10 @@ class FifoCoder {
   void write() {
     for (int r = 0; r < columns_.rank_count(); ++r) {
       const int first = columns_.ranks[r].blocks, last = columns_.ranks[r + 1].blocks;
-      std::map<int, int> awaited;  // in the order of the steps
       for (int b = first; b < last; ++b)
         for (int k = columns_.blocks[b].begin; k < columns_.blocks[b].end; ++k)
-          for (int a = 0; a < columns_.instructions[k].afters; ++a) awaited[place(first, columns_.instructions[k], a)];
-      for (const auto& [at, _] : awaited) flags_[at] = threads_.counter();
+          for (int a = 0; a < columns_.instructions[k].afters; ++a)
+            if (int& flag = flags_[place(first, columns_.instructions[k], a)]; flag < 0) flag = threads_.counter();
       for (int b = first; b < last; ++b) block(columns_.blocks[b], first);
     }
   }
@@ -91,13 +93,17 @@ class FifoCoder {
   void block(const Block& block, int first) {
     Thread& thread = threads_.thread(block.rank, block.number);
     thread.loop(slices_.rounds);
+    thread.reserve(2 * (slices_.parts + 1) * (block.end - block.begin));
+    Queue *out = nullptr, *into = nullptr;  // made when they are used: their counters are numbered so
     for (int k = block.begin; k < block.end; ++k) {
       const Instruction& i = columns_.instructions[k];
       const verify::Operation& row = columns_.row(i);
       thread.origin = {i.step, i.op, row.sends ? block.send : row.receives ? block.recv : -1};
       for (int a = 0; a < i.afters; ++a) thread.reach(flags_[place(first, i, a)], 1, 1);
+      if (row.sends && !out) out = &queue(block.rank, block.send, block.channel);
+      if (row.receives && !into) into = &queue(block.recv, block.rank, block.channel);
       if (row.sends || row.receives)
-        message(thread, block, i, row);
+        message(thread, block, i, row, row.sends ? out : nullptr, row.receives ? into : nullptr);
       else if (i.op != columns_.op.nop)
         local(thread, i, row);
       if (flags_[k] >= 0) thread.post(flags_[k]);
@@ -115,6 +121,7 @@ class FifoCoder {
 
   // Notes that chunks of the rank's own are read or written.
   void touch(Thread& thread, const verify::Operand& at, bool reads, std::int64_t first, std::int64_t count) {
+    if (!threads_.marks) return;
     // slices are one after another in each chunk; where there are several, marks are of one chunk each
     for (std::int64_t chunk = at.offset + first; chunk < at.offset + first + count; ++chunk)
       mark(threads_, thread, fabric_, thread.rank, at.buffer, reads, chunk, 1, 1, slices_.size.full);
@@ -127,9 +134,8 @@ class FifoCoder {
       thread.delay(rates_.copy_time(size.full), rates_.copy_time(size.last));
   }
 
-  void message(Thread& thread, const Block& block, const Instruction& i, const verify::Operation& row) {
-    Queue* out = row.sends ? &queue(block.rank, block.send, block.channel) : nullptr;
-    Queue* into = row.receives ? &queue(block.recv, block.rank, block.channel) : nullptr;
+  void message(Thread& thread, const Block& block, const Instruction& i, const verify::Operation& row,
+               Queue* out, Queue* into) {
     if (out && out->proxy) {
       out->proxy->origin = thread.origin;
       out->proxy->block = thread.block;
