@@ -27,6 +27,7 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.solver.baselines import by_name
 from forestcoll.solver.front import Front
 from forestcoll.topology import Link, Node, Topology, catalog
+from forestcoll.topology.edit import edit
 from forestcoll.verify import simulate
 
 MB64 = 64 * 10**6
@@ -111,6 +112,31 @@ def test_rings_behind_a_switch_have_but_one_peer_to_sum() -> None:
     ours, short, _, theirs, slower, _, option = told(made)
     assert (ours, theirs, option) == ("rings", "1 tree per root", "--exact")
     assert float(slower) < FAR * 300 / 11 < float(short)
+
+
+def test_phases_take_turns_around_a_broken_adapter() -> None:
+    """The joint optimum is 195 unequal trees; 44 that a plan keeps busy reach more."""
+    topology = edit(machine("mi300x boxes=2"), without=["box0/gpu0<->fabric"])
+    made = synthesize(topology, "allreduce", target="rccl")
+    turns = solver.solve(made.forest.graph, Collective.ALLREDUCE, trees=4, apart=True)
+    assert made.optimum.algbw > made.forest.plain_algbw >= 0.99 * turns.plain_algbw
+    assert len(made.forest.trees) < 100
+    ours, short, long, _, *slower, _ = told(made)
+    assert ours == "phases in turn over 4 trees per root"
+    assert float(short) > 1.15 * float(slower[0])
+    assert float(long) > 1.15 * float(slower[1])
+    assert float(long) == pytest.approx(least(made, topology, 10**9), rel=0.001)
+
+
+def test_phases_take_turns_only_where_a_joint_optimum_is_more() -> None:
+    sound = machine("dgx-a100 boxes=2")
+    broken = edit(sound, without=["box0/gpu0<->fabric"])
+    problems = [Problem.of(t, "allreduce", None, None, "none", None).plain for t in (sound, broken)]
+    (whole, best), (problem, less) = [(p, p.optimum()) for p in problems]
+    assert [*rivals.take_turns(whole, best, 0.1)] == []
+    starts = [*rivals.take_turns(problem, less, 0.9)]
+    assert {float(s.forest.plain_algbw / less.algbw) for s in starts} == {160 / 171.875}
+    assert [*rivals.take_turns(problem, less, 0.94)] == []
 
 
 def judged_first(topology: Topology, collective: str) -> tuple[Problem, Judged]:

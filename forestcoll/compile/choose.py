@@ -468,6 +468,8 @@ class Chooser:
             least = GAIN * judged.share
             points = rivals.points(self.front, self._exact(), self.problem, least)
             starts += [_start(p, self.forest_of(p)) for p in points if p != first.start.point]
+            with self.stage("solve"):
+                starts += rivals.take_turns(self.problem, self.best, least)
         return rivals.promising(starts, judged, self.problem.links)
 
     def _explain(self, candidate: _Held, judged: Judged | None) -> Choice:

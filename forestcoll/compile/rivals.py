@@ -34,6 +34,8 @@ from forestcoll.compile.search import (
     gain_for,
 )
 from forestcoll.graph.kernel import _kernel
+from forestcoll.solver.allreduce import fix_same, plan
+from forestcoll.solver.solve import solve
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
@@ -179,6 +181,21 @@ def promising(
     reached = [(judged.most_share(bound_of(start.forest, links)), start) for start in starts]
     fast = [entry for entry in reached if entry[0] > GAIN * judged.share]
     return sorted(fast, key=lambda entry: -entry[0])  # stable: few trees first
+
+
+def take_turns(problem: Problem, best: Optimum, share: float) -> Iterator[Start]:
+    """Reduce-scatter, then allgather over all links, where the optimum has both at the same time.
+
+    The joint optimum of a fabric with a broken link is hundreds of unequal trees, which fill every
+    link; these are some dozens. Those whose links allow more than `share` of it.
+    """
+    graph = problem.graph
+    if not problem.collective.two_phases or plan(graph).joint is None:
+        return
+    for trees in TREES[1:-1]:
+        if float(fix_same(graph, trees) / best.algbw) > share:
+            forest = solve(graph, problem.collective, None, trees, problem.name, apart=True)
+            yield Start(forest, f"phases in turn over {trees} trees per root")
 
 
 def rings_of(problem: Problem, best: Optimum, judged: Judged) -> Iterator[Start]:

@@ -45,12 +45,14 @@ def solve(
     progress: Progress | None = None,
     enough: Fraction | None = None,
     patient: bool = True,
+    apart: bool = False,
 ) -> Forest:
     """A forest for `collective`, optimal with trees="auto", else the best with `trees` a root.
 
     `enough`: GB/s from which on lower trees count for more than the last parts of a percent, where
     a number of trees is given; not for allreduce. Unless `patient`, SlowError is raised where it
-    would take minutes.
+    would take minutes. `apart`: an allreduce takes turns, each phase over all links, even where a
+    joint optimum is more.
     `root` is a rank number, for broadcast and reduce. `name` is the topology's. The forest carries
     its upper bound. Raises InfeasibleError (ranks cannot reach each other; names the cut) and
     UnsupportedError (numbers too large, root or number of trees out of range).
@@ -59,7 +61,7 @@ def solve(
     report = _Stages(progress, len(collective.phases))
     report("optimum", 0.0)
     if collective is Collective.ALLREDUCE:
-        phases, bound = _allreduce(graph, trees, report, patient)
+        phases, bound = _allreduce(graph, trees, report, patient, apart)
     else:
         task = analyse(forward(graph, collective), root)
         packed = _pack(task, trees, report, patient, enough)
@@ -104,14 +106,17 @@ def _pack(
 
 
 def _allreduce(
-    graph: CapacityGraph, trees: int | Literal["auto"], report: _Stages, patient: bool
+    graph: CapacityGraph,
+    trees: int | Literal["auto"],
+    report: _Stages,
+    patient: bool,
+    apart: bool,
 ) -> tuple[dict[Phase, Packed], Bound]:
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
     chosen = plan(graph)
     joint = chosen.joint if trees == "auto" else fix_joint(graph, trees)
-    if len(graph.ranks) > COMPACT_FROM:  # whole forests of both phases apart are out of reach
-        joint = None
-    if joint is not None:
+    # beyond COMPACT_FROM whole forests of both phases together are out of reach
+    if joint is not None and not apart and len(graph.ranks) <= COMPACT_FROM:
         return _joint(graph, joint, report), chosen.bound
     gather = scatter = _pack(chosen.gather, trees, report, patient)
     if chosen.scatter is not chosen.gather:
