@@ -68,6 +68,7 @@ class Opened:
     def __init__(self, page: Page, path: Path, scheme: str, size: str = "1280x800", at: str = ""):
         self.path, self.page = path, page
         width, height = map(int, size.split("x"))
+        page.bring_to_front()  # behind another page it is drawn once a second
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         self.said: list[str] = []
