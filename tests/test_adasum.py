@@ -107,7 +107,7 @@ def test_pairs_give_the_vectors(compiled: Artefacts) -> None:
 
 
 @needs_gloo
-@pytest.mark.parametrize("n", [2, 4, 8, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2, 4, 8])
 def test_ranks_agree_with_the_recursion(compiled: Artefacts, n: int) -> None:
     plan, every = plan_of(compiled, n, *ORDER), data(n)
     want = by_layers(every, LAYERS)

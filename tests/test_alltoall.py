@@ -334,8 +334,8 @@ def test_schema_file_is_the_model() -> None:
 
 # The algbw in GB/s of what may enter the box with the failed port: theta 8 (N - 8) of its cut.
 BROKEN = """
-dgx-a100 boxes=2048 -box0/gpu0-fabric=1/2: 48000/2047
-dgx-a100 boxes=2048 -box0/gpu0-fabric: 44800/2047
+dgx-a100 boxes=512 -box0/gpu0-fabric=1/2: 12000/511
+dgx-a100 boxes=512 -box0/gpu0-fabric: 11200/511
 rail boxes=512 -box0/gpu0-rail0=1/2: 24000/511
 """
 

@@ -196,7 +196,6 @@ clos: pod1-spine3: 819200/2047
 clos: box0/gpu0-pod0-leaf0 pod1-spine3 core2-3: 716800/2047
 planes: plane0-leaf3: 716800/2047
 planes: plane0-leaf3->plane0-spine1 plane2-spine0: 819200/2047
-clos pods=64 leaves=16: box0/gpu0-pod0-leaf0 pod1-spine3 core2-3: 5734400/16383
 """
 
 

@@ -173,15 +173,15 @@ def check(results: list[tuple[int, list[str]]], least: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "least"), [(2, 200), (4, 400), (8, 60)])
+@pytest.mark.parametrize(("n", "least"), [(2, 200), (4, 290), (8, 60)])
 def test_all_collectives_types_and_operations(plans: Plans, n: int, least: int) -> None:
-    """In both formats (with 8 ranks one for each collective); with 4 ranks every type with every
-    operation. Few ranks read files for themselves, many are sent the proven plans."""
+    """In both formats (with 8 ranks one for each collective); with 4 ranks an allreduce of every
+    type with every operation. Few ranks read files for themselves, many are sent proven plans."""
     xml, json_ = ([plans[f"{n}.{c}.{form}"] for c in COLLECTIVES] for form in FORMATS)
     given: list[Any] = [*xml, *json_]
     if n >= 8:
         given = [ft.load_plan(path) for path in (*xml[::2], *json_[1::2])]
-    check(run_ranks(n, matrix, n, given, xml if n == 4 else []), least)
+    check(run_ranks(n, matrix, n, given, xml[:1] if n == 4 else []), least)
 
 
 # --- tensors of every shape, calls in every order -------------------------------------------------

@@ -104,10 +104,10 @@ def _ragged(rank: int, n: int, plan: Any, tables: list[Splits], columns: int) ->
     return sum(int((output != wanted).sum()) for _, output, wanted, _ in works)
 
 
-@pytest.mark.parametrize("n", [2, 8, 16])
+@pytest.mark.parametrize("n", [2, 8])
 def test_ragged_blocks(plans: Plans, n: int) -> None:
     """Odd sizes, empty blocks, ranks that send or get nothing; several calls under way."""
-    tables = [ragged(n, seed) for seed in range(4 if n < 16 else 1)]
+    tables = [ragged(n, seed) for seed in range(4)]
     tables.append([[0] * n for _ in range(n)])
     tables.append([[7 if s == 0 else 0 for _ in range(n)] for s in range(n)])
     tables.append([[11 if t == n - 1 else 0 for t in range(n)] for _ in range(n)])

@@ -93,7 +93,7 @@ class Communicator:
             self.taken[one.peer] += one.op_count
             while self.signals[self.rank * self.n + one.peer] < self.taken[one.peer]:
                 assert time.monotonic() < end, "a signal did not come"
-                time.sleep(0.0002)
+                time.sleep(0.001)
 
     def destroy(self) -> None:
         assert self.taken == [int(count) for count in self.signals.view(self.n, self.n)[self.rank]]
