@@ -30,7 +30,8 @@ from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target, message_slots, runtime_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.latency import Latencies, latency
-from forestcoll.verify import simulate
+from forestcoll.verify import _machine, simulate
+from forestcoll.verify.columns import columns_of
 from forestcoll.verify.simulate import Band
 
 # --- what the search is tuned by: the rows of scripts/benchmarks/frozen.json
@@ -363,7 +364,9 @@ def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     if forest.collective.has_root or forest.graph.n == forest.n or one.partners != ORDERS[0]:
         return
     probe = replace(judge.start, partners=ORDERS[1])
-    if judge.stretch(one, LONG) < FLUENT or judge.program(probe) is None:
+    if judge.stretch(one, LONG) < FLUENT or (program := judge.program(probe)) is None:
+        return
+    if _machine.rows(columns_of(program)) == _machine.rows(columns_of(judge.first)):
         return
     if judge.stretch(probe, LONG) != judge.stretch(judge.start, LONG):
         yield from (replace(one, partners=partners) for partners in ORDERS[1:])

@@ -233,6 +233,11 @@ class CapacityGraph:
         """The box (host) that holds `node`: what stands before the last "/" of its id, or ""."""
         return self.names[node].rpartition("/")[0]
 
+    @property
+    def boxes(self) -> tuple[str, ...]:
+        """The box of each rank."""
+        return tuple(self.box(node) for node in self.ranks)
+
     def reverse(self) -> CapacityGraph:
         """The same graph with every link turned round (multicast and aggregation trade places)."""
         return replace(

@@ -28,8 +28,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import islice
+from struct import iter_unpack
 from typing import Any, NamedTuple
 
 from forestcoll.common.errors import PlanError
@@ -54,11 +55,11 @@ from forestcoll.lower.schedule import (
     schedule,
     transfers_of,
 )
-from forestcoll.program import Op, RankProgram, ThreadBlock
+from forestcoll.program import Op, Phase, RankProgram, ThreadBlock
 from forestcoll.program.targets import Target
 from forestcoll.verify import _machine
 from forestcoll.verify._machine import Columns
-from forestcoll.verify.columns import OPS, WORDS, instructions_of, rows_of
+from forestcoll.verify.columns import OPS, WORDS, instructions_of
 
 LATE = 4
 """Parts of a sum at most that the block adds up that sends it on."""
@@ -85,28 +86,29 @@ def lower_fifo(
     to thread blocks of their own, if all transfers of a chunk fit then. `bulk`: for much data,
     where transfers may be longer than they have to be; of `least` chunks at least.
     """
-    early = early_copies(layout)
     for unit, rate, apart in _attempts(layout, limits.target, links, bulk, least) if links else ():
         assert links is not None  # else there are no attempts
-        transfers = transfers_of(layout, unit, early, "phases" if apart else "none")
-        channels = channels_of(layout, transfers, links, rate)
-        work = _Work(layout, transfers, transfers.scratch, early)
+        work = _work_of(layout, links, unit, rate, apart, adders)
         if not adders:
             work.blocks.add_late(LATE)
-            least = _least_blocks(work, channels, limits.target)
+            least = _least_blocks(work, limits.target)
             if least > limits.target.thread_blocks:
                 if bulk:
                     continue
                 raise limits.refuse("a rank", "thread blocks", least, limits.target.thread_blocks)
-        work.arrivals, _ = schedule(transfers, links, channels)
+        if not work.arrivals:
+            work.arrivals, _ = schedule(work.transfers, links, work.channels)
         if adders:
             room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
             work.adders, _ = work.blocks.add_apart(room)
         try:
-            return _write(work, channels, limits)
+            return _write(work, limits)
         except PlanError:
             if adders or not bulk:  # longer transfers, or levels, are nothing that they are for
                 raise
+        finally:
+            work.blocks.clear()
+    early = early_copies(layout)
     transfers = transfers_of(layout, limits.target.count, early, "instances")
     transfers.join_levels(limits.target.count)
     return write_fifo(layout, transfers, transfers.scratch, limits, early)
@@ -126,8 +128,19 @@ def write_fifo(
     `scratch`: chunks of it that they use, per rank; `recycles`: more than once. `early`: ranks that
     copy their own data first. Raises PlanError where a limit cannot be kept.
     """
-    work = _Work(layout, transfers, scratch, early, recycles)
-    return _write(work, dict.fromkeys(transfers.connections, 1), limits)
+    return _write(_Work(layout, transfers, scratch, early, recycles), limits)
+
+
+@lru_cache(maxsize=1)  # what one target refuses, the next one may hold
+def _work_of(
+    layout: Layout, links: Links, unit: int, rate: Fraction | None, apart: bool, adders: bool
+) -> _Work:
+    """Returns what thread blocks are written for, before the transfers are put in order."""
+    early = early_copies(layout)
+    transfers = transfers_of(layout, unit, early, "phases" if apart else "none")
+    work = _Work(layout, transfers, transfers.scratch, early)
+    work.channels = channels_of(layout, transfers, links, rate)
+    return work
 
 
 def _attempts(
@@ -165,11 +178,12 @@ def _block_rate(layout: Layout, links: Links) -> Fraction:
 
 def _least_steps(layout: Layout, unit: int) -> int:
     """Returns the steps that the fullest rank takes at least with so many chunks in a transfer."""
-    needed = [0] * layout.n
+    needed, alike = [0] * layout.n, Counter[tuple[Phase, tuple[int, ...]]]()
     for tree in layout.trees:
-        transfers = -(-tree.count // unit)
-        into = 2 if tree.phase == "reduce" else 1
-        for rank, parent in enumerate(tree.parent):
+        alike[tree.phase, tree.parent] += -(-tree.count // unit)
+    for (phase, parents), transfers in alike.items():
+        into = 2 if phase == "reduce" else 1
+        for rank, parent in enumerate(parents):
             if parent >= 0:
                 needed[rank] += transfers
                 needed[parent] += transfers * into
@@ -198,7 +212,8 @@ Ports = tuple[Port, ...]
 class _Work:
     """What thread blocks are written for. `blocks`: the transfers in their order, in the kernel.
 
-    `scratch`: chunks of it that ranks use besides those in which parts of sums are received.
+    `channels`: of each connection. `scratch`: chunks of it that ranks use besides those in which
+    parts of sums are received.
     `arrivals`: of each transfer, how many have been sent when it is there; none: not known.
     `adders`: per rank thread blocks that add up all sums, where there are any.
     """
@@ -214,46 +229,47 @@ class _Work:
         early: frozenset[int],
         recycles: bool = False,
     ) -> None:
-        self.layout, self.scratch, self.early = layout, scratch, early
+        self.layout, self.scratch, self.early, self.transfers = layout, scratch, early, transfers
         self.blocks = _kernel.FifoBlocks(
             transfers, layout.inputs, layout.output_chunks, recycles, _OPS
         )
         self.connections = transfers.connections
+        self.channels: Channels = dict.fromkeys(self.connections, 1)
 
 
-def _write(work: _Work, widths: Channels, limits: Limits) -> Checked:
-    """Returns the thread blocks, `widths` of them for a connection, or more where they must."""
+def _write(work: _Work, limits: Limits) -> Checked:
+    """Returns the thread blocks, one for each channel of a connection, or more where they must."""
     target = limits.target
     check_steps(work.blocks.steps_of_ranks(), limits)
-    widths = _roomy(work, widths, target)
+    widths = _roomy(work, target)
     while True:
         numbers = _share_out(widths, limits)
         pairs = work.blocks.share_out([numbers[connection] for connection in work.connections])
         blocks, owner = _own_blocks(work, pairs, limits.boxes)
-        lengths = _emit(work, pairs, blocks, target)
-        if not _widen(widths, owner, blocks, lengths, limits):
+        lengths = _emit(work, owner, blocks, target)
+        if not _widen(
+            widths, [work.connections[c] for c, _ in pairs], owner, blocks, lengths, limits
+        ):
             break
     paired = pair_ports(blocks, lengths, limits, work.adders)
     if paired != blocks:
-        longest = 0
-        if work.arrivals:
-            lengths = _emit(work, pairs, paired, target, work.arrivals)
-            longest = max(map(max, lengths))
-        if not work.arrivals or longest > target.steps:
-            _emit(work, pairs, paired, target)
+        for arrivals in work.arrivals, ():
+            lengths = _emit(work, owner, paired, target, arrivals)
+            if max(map(max, lengths)) <= target.steps:
+                break
     columns = _machine.take_columns(work.blocks.columns(target.dependency_blocks), WORDS)
     programs = _programs(work, columns)
     return programs, check_ranks(programs, limits, columns)
 
 
-def _least_blocks(work: _Work, widths: Channels, target: Target) -> int:
+def _least_blocks(work: _Work, target: Target) -> int:
     """Returns thread blocks that some rank takes at least.
 
     Of two that are joined one sends and the other receives, and one has half of a list at most.
     """
     steps = dict(zip(work.connections, work.blocks.steps_of_connections(), strict=True))
     full, ports = [0] * work.layout.n, [[0, 0] for _ in range(work.layout.n)]
-    for connection, width in _roomy(work, widths, target).items():
+    for connection, width in _roomy(work, target).items():
         for sends, (rank, taken) in enumerate(
             zip(connection[1::-1], steps[connection], strict=True)
         ):
@@ -262,10 +278,10 @@ def _least_blocks(work: _Work, widths: Channels, target: Target) -> int:
     return max(*full, *map(max, ports))
 
 
-def _roomy(work: _Work, widths: Channels, target: Target) -> Channels:
+def _roomy(work: _Work, target: Target) -> Channels:
     """Returns as many thread blocks for a connection, or as many as its steps take in any case."""
     steps = zip(work.connections, work.blocks.steps_of_connections(), strict=True)
-    return {c: max(widths[c], -(-max(taken) // target.steps)) for c, taken in steps}
+    return {c: max(work.channels[c], -(-max(taken) // target.steps)) for c, taken in steps}
 
 
 def _share_out(widths: Channels, limits: Limits) -> dict[Connection, list[int]]:
@@ -302,37 +318,34 @@ def _share_out(widths: Channels, limits: Limits) -> dict[Connection, list[int]]:
 
 def _own_blocks(
     work: _Work, pairs: Pairs, boxes: Sequence[str]
-) -> tuple[list[list[Ports]], dict[Port, Connection]]:
+) -> tuple[list[list[Ports]], dict[Port, int]]:
     """Returns per rank its thread blocks, one for every connection, channel and direction.
 
-    And the connection that each port is an end of.
+    And of which connection and channel each port is an end.
     """
-    owner: dict[Port, Connection] = {}
-    for number, channel in pairs:
-        connection = src, dst, *_ = work.connections[number]
-        owner[Port(src, True, dst, channel)] = connection
-        owner[Port(dst, False, src, channel)] = connection
-    blocks: list[list[Ports]] = [[] for _ in range(work.layout.n)]
-
+    owner: dict[Port, int] = {}
+    places: list[tuple[Any, ...]] = []
     n = work.layout.n
     start = [boxes.index(box) for box in boxes]  # the first rank of each rank's box
-
-    def place(port: Port) -> tuple[int, bool, int, int, int]:
-        sign = 1 if port.sends else -1
-        on = sign * (start[port.peer] - start[port.rank])
-        away = sign * (port.peer - port.rank)
-        return port.rank, port.sends, on % n, (away - on) % n, port.channel
-
+    for pair, (number, channel) in enumerate(pairs):
+        src, dst, *_ = work.connections[number]
+        on = start[dst] - start[src]
+        place = on % n, (dst - src - on) % n, channel
+        for port in (Port(src, True, dst, channel), Port(dst, False, src, channel)):
+            owner[port] = pair
+            places.append((port.rank, port.sends, *place, port))
     # Receivers first: they are what others wait for. Then by how many boxes, and places in a box,
     # further on: blocks begin in this order, and not all ranks are to begin with the same one.
-    for port in sorted(owner, key=place):
+    blocks: list[list[Ports]] = [[] for _ in range(n)]
+    for *_, port in sorted(places):
         blocks[port.rank].append((port,))
     return blocks, owner
 
 
 def _widen(
     widths: Channels,
-    owner: dict[Port, Connection],
+    connections: Sequence[Connection],
+    owner: dict[Port, int],
     blocks: list[list[Ports]],
     lengths: list[list[int]],
     limits: Limits,
@@ -343,7 +356,7 @@ def _widen(
     for own, rank in zip(blocks, lengths, strict=True):
         for (port,), taken in zip(own, rank, strict=False):
             if taken > target.steps:
-                connection = owner[port]
+                connection = connections[owner[port]]
                 now = widths[connection]
                 more = max(now + 1, -(-taken * now // target.steps))
                 wanted[connection] = max(more, wanted.get(connection, 0))
@@ -357,7 +370,7 @@ def _widen(
 
 def _emit(
     work: _Work,
-    pairs: Pairs,
+    owner: dict[Port, int],
     blocks: list[list[Ports]],
     target: Target,
     arrivals: Sequence[int] = (),
@@ -367,7 +380,6 @@ def _emit(
     Each transfer is received where it is sent, or as `arrivals` say.
     """
     layout = work.layout
-    numbers = {(*work.connections[c][:2], channel): p for p, (c, channel) in enumerate(pairs)}
     copies = []
     work.blocks.clear()
     for rank, ports in enumerate(blocks):
@@ -378,9 +390,8 @@ def _emit(
         copies.append([(src.offset, dst.offset, src.count) for src, dst in own])
         ends: tuple[Pairs, Pairs] = [], []
         for block, group in enumerate(ports):
-            for _, sends, peer, channel in group:
-                way = (rank, peer) if sends else (peer, rank)
-                ends[sends].append((numbers[*way, channel], block))
+            for port in group:
+                ends[port.sends].append((owner[port], block))
         kept = work.scratch[rank]
         work.blocks.begin(*ends, len(ports), min(local, len(own)), adders, kept)
     return work.blocks.write(copies, [rank in work.early for rank in range(layout.n)], arrivals)
@@ -394,7 +405,7 @@ def _programs(work: _Work, columns: Columns) -> tuple[RankProgram, ...]:
     def steps(place: int) -> Any:
         return lambda: made()[place]
 
-    for place, (rank, _, _, _, *ends) in enumerate(rows_of(columns)[0]):
+    for place, (rank, _, _, _, *ends) in enumerate(iter_unpack("10i", _machine.blocks(columns))):
         blocks[rank].append(ThreadBlock(steps(place), *ends[:3]))
     chunks = work.layout.input_chunks, work.layout.output_chunks
     return tuple(

@@ -70,7 +70,7 @@ def planes_of(graph: CapacityGraph) -> dict[int, int]:
     A plane is what hangs together outside of the boxes. With one, or more than two (rails), the
     adapter follows from the GPU, and channels say nothing.
     """
-    boxes = {graph.box(rank) for rank in graph.ranks}
+    boxes = set(graph.boxes)
     if len(boxes) < 2 or "" in boxes:
         return {}
     outside = {v for v in range(graph.n) if not graph.gpu[v] and graph.box(v) not in boxes}
@@ -148,7 +148,7 @@ def turn(other: int, rank: int) -> tuple[bool, int]:
     return other <= rank, other
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # the trees of a forest have one for all targets
 class Layout:
     """The chunks of a collective: how many, whose, and the trees that carry them."""
 
@@ -275,7 +275,6 @@ def cut_evenly(low: int, high: int, parts: int) -> Iterator[tuple[int, int]]:
     return pairwise(low + (high - low) * part // max(1, parts) for part in range(parts + 1))
 
 
-@lru_cache(maxsize=16)
 def _rank_trees(forest: Forest, parity: Parity) -> list[RankTree]:
     """Trees alike between ranks are one of their summed weight, in order of first appearance."""
     rank_of = forest.graph.rank_of

@@ -54,8 +54,7 @@ def bulk_protocol(forest: Forest, target: Target) -> Protocol:
     """
     if target.style == "onesided" or not forest.collective.has_root:
         return "Simple"
-    graph = forest.graph
-    return "LL128" if len({graph.box(node) for node in graph.ranks}) > 1 else "Simple"
+    return "LL128" if len(set(forest.graph.boxes)) > 1 else "Simple"
 
 
 def choose_protocol(forest: Forest, target: Target, asked: Protocol | None) -> Protocol:
@@ -308,7 +307,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     """
     algbw = forest.plain_algbw
     block = block_rate(forest, program.protocol)
-    boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
+    boxes = forest.graph.boxes
     numbers = [boxes.index(box) for box in boxes]
     moved = _machine.takes(columns_of(program), numbers)
     most = (

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
@@ -118,7 +120,8 @@ MOST_UNIT = 16
 """Chunks in a transfer at most; where even those are too many transfers, levels have fewer."""
 
 
-class Links(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
     """Per pair of ranks the links between them; capacities in units; GB/s of the whole schedule.
 
     `block`: GB/s that a thread block moves on these GPUs. `partners`: who goes first among equals.
@@ -131,6 +134,7 @@ class Links(NamedTuple):
     partners: Partners = "shift"
 
 
+@lru_cache(maxsize=16)
 def links_of(forest: Forest, block: Fraction = TREE_RATE, partners: Partners = "shift") -> Links:
     """Returns the links of a forest's graph, and the ways that its trees take."""
     graph = forest.graph

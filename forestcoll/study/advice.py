@@ -266,7 +266,7 @@ def _trees(topology: Topology, collective: Collective) -> Way:
         return Way(name, False, "for AMD's GPUs alone")
     if not collective.two_phases:
         return Way(name, False, "of an allreduce alone")
-    if len({graph.box(rank) for rank in graph.ranks}) > 1:
+    if len(set(graph.boxes)) > 1:
         return Way(name, False, "of one box alone")
     with suppress(UnsupportedError):
         packing = pack(graph, MOST_TREES, MOST_CHILDREN)

@@ -60,6 +60,7 @@ def takes(columns: Columns, boxes: Sequence[int], /) -> list[list[list[int]]]:
     """Per rank and thread block: steps, channels, chunks and peers of a step, thread blocks up to
     the last that it waits for, chunks in, chunks out."""
 
+def blocks(columns: Columns) -> bytes: ...
 def rows(columns: Columns, /) -> tuple[bytes, ...]: ...
 
 Use = tuple[int, int, int, list[tuple[int, int, int, int]]]

@@ -62,7 +62,7 @@ def fill(
     program = lower(routes, target, name, protocol)
     if protocol == "LL":
         return program, ""
-    boxes = tuple(graph.box(node) for node in graph.ranks)
+    boxes = graph.boxes
     rates = {
         pair: share * algbw
         for pair, share in shares_of(routes).items()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from forestcoll.common.errors import UnsupportedError, did_you_mean
@@ -43,6 +44,7 @@ class Baseline:
     make: Callable[[Problem], Iterator[Forest]]
     in_switch: bool = False
 
+    @lru_cache(maxsize=32)  # noqa: B019 (baselines are constants, and asked for again)
     def forests(
         self, graph: CapacityGraph, collective: Collective, root: int | None = None
     ) -> list[Forest]:

@@ -55,7 +55,7 @@ class Exchange:
         UnsupportedError as `flows`.
         """
         hops = [hop for flow in self.flows(graph) for hop in pairwise(flow.ranks)]
-        boxes = [graph.box(node) for node in graph.ranks]
+        boxes = graph.boxes
         local = [(a, b) for a, b in hops if boxes[a] == boxes[b] != ""]
         others = [(a, b) for a, b in hops if not boxes[a] == boxes[b] != ""]
         if self.name.startswith("direct"):  # no way is preferred

@@ -260,7 +260,7 @@ def _near(problem: Problem, bound: Bound, later: Iterable[Bound]) -> Iterator[Bo
 def _one_more(problem: Problem) -> OneMore | None:
     """A second link like the first one that leads out of each box."""
     graph = problem.graph
-    boxes = dict.fromkeys(graph.box(rank) for rank in graph.ranks)
+    boxes = dict.fromkeys(graph.boxes)
     if len(boxes) < 2 or "" in boxes:
         return None
     links: list[int] = []

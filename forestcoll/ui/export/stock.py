@@ -26,7 +26,7 @@ from forestcoll.ui.view import Subject
 def rccl_trees(subject: Subject, settings: Settings) -> Files:
     """The one file, a shell's. UnsupportedError where RCCL has no trees of such a machine."""
     graph = subject.graph()
-    boxes = {graph.box(rank) for rank in graph.ranks}
+    boxes = set(graph.boxes)
     if len(boxes) > 1:
         raise UnsupportedError(
             f"{subject.name}: {len(boxes)} boxes; RCCL_TREES are those of one box"

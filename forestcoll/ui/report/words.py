@@ -238,7 +238,7 @@ def _ranks(graph: CapacityGraph, nodes: frozenset[int]) -> list[int]:
 @lru_cache(maxsize=2)
 def _boxes(graph: CapacityGraph) -> Counter[str]:
     """How many ranks are in each."""
-    return Counter(graph.box(v) for v in graph.ranks)
+    return Counter(graph.boxes)
 
 
 def _whole_boxes(graph: CapacityGraph, nodes: frozenset[int]) -> list[str] | None:

@@ -358,6 +358,7 @@ NB_MODULE(_machine, m) {
   m.def("scale", &scale);
   m.def("moves", &moves);
   m.def("takes", &takes);
+  m.def("blocks", [](const Columns& all) { return raw(all.blocks); });
   m.def("rows", [](const Columns& all) {
     return nb::make_tuple(raw(all.blocks), raw(all.instructions), raw(all.operands), raw(all.after));
   });

@@ -60,7 +60,7 @@ class Coder:
         most = max(1, math.floor(message / chunk)) if rounds == 1 and chunk else 1
         parts = options.parts if program.protocol == "Simple" else 1
         graph, wire = self.fabric.graph, float(runtime.messages.wire(program.protocol))
-        names = [graph.box(node) for node in graph.ranks]
+        names = graph.boxes
         boxes = [names.index(name) for name in names]
         _machine.code_fifo(
             columns, rounds, full, last, most, parts, slots * parts, wire, boxes, rates, fabric,

@@ -129,37 +129,22 @@ def fabric(
     told, ranks = (topology, options, links), (program.n, program.names, signal)
     kept = (f for key, whose, f in _fabrics if whose == ranks and all(map(is_, key, told)))
     if (own := next(kept, None)) is None:
-        own = _fabric(program, *told, signal)
+        if isinstance(topology, Topology):
+            own = Fabric(graph_of(program, topology), topology, None, options, None, signal)
+        else:
+            stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
+            ways = kept_routes(topology) if isinstance(topology, CapacityGraph) else topology
+            whose = "its links join"
+            if isinstance(ways, Forest):
+                ways, whose = ways.expand(), f"the forest of {ways.name} for"
+            if len(ways.graph.ranks) != program.n:
+                count = len(ways.graph.ranks)
+                raise PlanError(f"the plan is for {program.n} ranks, {whose} {count}")
+            own = Fabric(ways.graph, stated, ways, options, latencies, signal)
         _fabrics.append((told, ranks, own))
     own = copy(own)
     own.set_rule(rule)
     return own
-
-
-def _fabric(
-    program: Program,
-    topology: Where,
-    options: Options,
-    links: Topology | Latencies | None,
-    signal: float,
-) -> Fabric:
-    """The same, made anew."""
-    stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
-    if isinstance(topology, CapacityGraph):
-        topology = kept_routes(topology)
-    if isinstance(topology, Routes):
-        graph = topology.graph
-        if len(graph.ranks) != program.n:
-            raise PlanError(f"the plan is for {program.n} ranks, its links join {len(graph.ranks)}")
-        return Fabric(graph, stated, topology, options, latencies, signal)
-    if isinstance(topology, Forest):
-        forest = topology.expand()
-        if forest.n != program.n:
-            raise PlanError(
-                f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
-            )
-        return Fabric(forest.graph, stated, forest, options, latencies, signal)
-    return Fabric(graph_of(program, topology), topology, None, options, None, signal)
 
 
 def graph_of(program: Program, topology: Topology) -> CapacityGraph:
@@ -180,7 +165,7 @@ def rule_of(graph: CapacityGraph, tail: int, head: int) -> Rule:
     one, other = graph.box(tail), graph.box(head)
     if one == other:
         return "fair"
-    inside = {graph.box(rank) for rank in graph.ranks} - {""}
+    inside = {*graph.boxes} - {""}
     return "fifo" if {one, other} & inside else "fair"
 
 

@@ -17,7 +17,6 @@ namespace {
 
 enum class Op : int { send, recv, copy, reduce };
 struct Step {
-  int block;
   Op op;
   Place src, dst;
   int waits, end;  // in the rank's list
@@ -28,15 +27,15 @@ struct Step {
 struct Rank {
   int ports = 0, local = 0, kept = 0;
   bool copies_first = false;
-  std::vector<Step> steps;               // of all thread blocks, as they come
+  std::vector<std::vector<Step>> steps;
   std::vector<std::array<int, 3>> ends;  // of each thread block: who it receives from, who it sends to, its channel
-  Ints counts, lengths;  // its steps, without and with a no-op for every dependency but the last
+  Ints lengths;  // steps of each thread block, with a no-op for every dependency but the last
   Pairs waits;   // thread block, step
   // Per chunk of output and scratch its last writer, thread block and step; nobody writes the input.
   std::array<Pairs, 3> writers;
   // Per chunk of the input, and of scratch that is used again, who has sent it and where.
   std::array<std::vector<Pairs>, 3> readers;
-  Ints waited;  // per thread block, and other, until which step of that it has waited already
+  Lists waited;  // per thread block, until which step of others it has waited already
 };
 
 // Takes in, of each thread block, the later step.
@@ -58,8 +57,9 @@ class Blocks {
   Blocks(const Transfers& transfers, Ints inputs, int outputs, bool recycles, Ints ops)
       : transfers_(transfers.items), connections_(transfers.connections), inputs_(std::move(inputs)),
         outputs_(outputs), recycles_(recycles), ops_(std::move(ops)), pair_(transfers_.size()) {
-    for (const Transfer& t : transfers_) trees_ = std::max(trees_, t.tree + 1);
-    parts_.resize(trees_ * inputs_.size());
+    int trees = 0;
+    for (const Transfer& t : transfers_) trees = std::max(trees, t.tree + 1);
+    parts_.resize(trees * inputs_.size());
     for (const Transfer& t : transfers_)
       if (t.land != Land::final) ++parts_[sum_of(t)];
     late_.resize(parts_.size());
@@ -148,9 +148,8 @@ class Blocks {
   std::vector<std::pair<int, bool>> events(const Ints& arrivals) const {
     std::vector<std::pair<int, bool>> events;
     const int count = number_of(transfers_);
-    events.reserve(2 * count);
     if (arrivals.empty()) {
-      for (int m : range(2 * count)) events.emplace_back(m / 2, m % 2 == 0);
+      for (int m : range(count)) events.insert(events.end(), {{m, true}, {m, false}});
       return events;
     }
     Ints held(pairs_.size(), -1), openers(parts_.size(), -1);  // by connections and channels, and sums
@@ -197,11 +196,10 @@ class Blocks {
     rank.ports = ports;
     rank.local = local;
     rank.kept = kept;
-    const int blocks = ports + local + adders;
-    rank.counts.resize(blocks);
-    rank.lengths.resize(blocks);
-    rank.waited.resize(blocks * blocks, -1);
-    rank.ends.resize(blocks, {-1, -1, 0});
+    rank.steps.resize(ports + local + adders);
+    rank.lengths.resize(rank.steps.size());
+    rank.waited.resize(rank.steps.size());
+    rank.ends.resize(rank.steps.size(), {-1, -1, 0});
     for (const bool sends : {false, true})
       for (const auto& [pair, block] : sends ? out : into) {
         (sends ? out_ : into_).at(pair) = block;
@@ -219,30 +217,25 @@ class Blocks {
   // where `early` has the rank, else after it.
   Lists write(const std::vector<std::vector<std::tuple<int, int, int>>>& copies,
                           const std::vector<bool>& early, const Ints& arrivals) {
-    std::vector<std::vector<std::pair<int, bool>>> own(ranks_.size());  // rank by rank, so that little is looked at
-    for (const auto& [m, sends] : events(arrivals))
-      own[sends ? transfers_[m].src : transfers_[m].dst].emplace_back(m, sends);
+    for (int r : range(ranks_))
+      if ((ranks_[r].copies_first = early.at(r))) copy(ranks_[r], copies.at(r));
     std::vector<std::vector<Place>> waiting(parts_.size());  // what is not yet in a sum
+    for (const auto& [m, sends] : events(arrivals)) {
+      const Transfer& t = transfers_[m];
+      if (!sends) {
+        receive(m, waiting);
+        continue;
+      }
+      Rank& rank = ranks_[t.src];
+      const int block = out_[pair_[m]];
+      if (sends_late(t))
+        for (const Place& part : std::exchange(waiting[sent_sum(t)], {})) add(rank, block, Op::reduce, part, t.source);
+      add(rank, block, Op::send, t.source, {});
+    }
     Lists lengths;
     for (int r : range(ranks_)) {
-      Rank& rank = ranks_[r];
-      rank.copies_first = early.at(r);
-      if (rank.copies_first) copy(rank, copies.at(r));
-      for (int k : range(own[r])) {
-        if (k + 8 < number_of(own[r])) __builtin_prefetch(&transfers_[own[r][k + 8].first]);
-        const auto& [m, sends] = own[r][k];
-        const Transfer& t = transfers_[m];
-        const int block = out_[pair_[m]];
-        if (!sends) {
-          receive(m, waiting);
-          continue;
-        }
-        if (sends_late(t))
-          for (const Place& part : std::exchange(waiting[sent_sum(t)], {})) add(rank, block, Op::reduce, part, t.source);
-        add(rank, block, Op::send, t.source, {});
-      }
-      if (!rank.copies_first) copy(rank, copies.at(r));
-      lengths.push_back(rank.lengths);
+      if (!early[r]) copy(ranks_[r], copies[r]);
+      lengths.push_back(ranks_[r].lengths);
     }
     return lengths;
   }
@@ -265,7 +258,7 @@ class Blocks {
 
  private:
   void add_columns(verify::Columns& all, const Rank& own, int most) const {
-    const int number = number_of(all.ranks), count = number_of(own.counts);
+    const int number = number_of(all.ranks), count = number_of(own.steps);
     all.ranks.push_back({number_of(all.blocks), 0});
     Ints order = numbers(count), place(count);
     if (count > most) {
@@ -274,16 +267,11 @@ class Blocks {
       std::ranges::stable_sort(order, [&](int a, int b) { return waited[a] > waited[b]; });
     }
     for (int b : range(count)) place[order[b]] = b;
-    Ints ends(count);  // of each thread block's steps
-    for (int total = 0; int b : order) ends[b] = std::exchange(total, total + own.counts[b]);
-    std::vector<const Step*> sorted(own.steps.size());
-    for (const Step& step : own.steps) sorted[ends[step.block]++] = &step;
     for (int b : order) {
       const auto& [recv, send, channel] = own.ends[b];
-      const int begin = number_of(all.instructions), steps = own.counts[b];
+      const int begin = number_of(all.instructions), steps = number_of(own.steps[b]);
       all.blocks.push_back({number, place[b], begin, begin + steps, recv, send, channel, 0, 0, steps});
-      for (int at = ends[b] - steps; at < ends[b]; ++at) {
-        const Step& step = *sorted[at];
+      for (const Step& step : own.steps[b]) {
         all.instructions.push_back({.op = ops_[static_cast<int>(step.op)],
                                     .step = number_of(all.instructions) - begin,
                                     .operands = number_of(all.operands),
@@ -302,10 +290,10 @@ class Blocks {
   }
 
   // The number of the sum that a transfer is a part of which does not land `final`.
-  int sum_of(const Transfer& t) const { return t.dst * trees_ + t.tree; }
+  int sum_of(const Transfer& t) const { return t.tree * number_of(inputs_) + t.dst; }
 
   // The number of the partial sum that it sends on, and whether its sender adds that up.
-  int sent_sum(const Transfer& t) const { return t.src * trees_ + t.tree; }
+  int sent_sum(const Transfer& t) const { return t.tree * number_of(inputs_) + t.src; }
   bool sends_late(const Transfer& t) const {
     return t.land != Land::final && t.source.buffer == scratch && late_[sent_sum(t)];
   }
@@ -362,7 +350,7 @@ class Blocks {
 
   // Appends a step: it waits for `readers` and the last writers of all that it touches.
   void add(Rank& rank, int block, Op op, const Place& src, const Place& dst, Pairs readers = {}) {
-    const int step = rank.counts[block]++;
+    const int step = number_of(rank.steps[block]);
     const int first = number_of(rank.waits);
     if (recycles_ && op == Op::recv && dst.buffer == scratch) readers = forget_readers(rank, dst);
     for (const auto& [other, last] : readers) wait(rank, block, other, last, first);
@@ -383,13 +371,15 @@ class Blocks {
     std::sort(rank.waits.begin() + first, rank.waits.end());
     const int end = number_of(rank.waits);
     rank.lengths[block] += std::max(1, end - first);
-    rank.steps.push_back({block, op, src, dst, first, end});
+    rank.steps[block].push_back({op, src, dst, first, end});
   }
 
   static void wait(Rank& rank, int block, int other, int step, int first) {
-    int& waited = rank.waited[block * number_of(rank.counts) + other];
-    if (other == block || step <= waited) return;
-    waited = step;
+    if (other == block) return;
+    Ints& waited = rank.waited[block];
+    if (number_of(waited) <= other) waited.resize(other + 1, -1);
+    if (step <= waited[other]) return;
+    waited[other] = step;
     for (std::size_t k = first; k < rank.waits.size(); ++k)
       if (rank.waits[k].first == other) {
         rank.waits[k].second = step;
@@ -410,7 +400,7 @@ class Blocks {
   const std::vector<Transfer>& transfers_;
   const std::vector<Connection>& connections_;
   Ints inputs_;
-  int outputs_, trees_ = 0;
+  int outputs_;
   bool recycles_, apart_ = false;
   Ints ops_;
   Ints parts_, adder_;      // of each sum, and the thread block that adds it up where some only add

@@ -67,11 +67,6 @@ struct Thread {
   int end(int segment) const {
     return segment + 1 < verify::count_of(segments) ? segments[segment + 1].first : count();
   }
-  // Room for so many operations.
-  void reserve(int count) {
-    operations.reserve(count);
-    origins.reserve(count);
-  }
   // What follows is repeated so often.
   void loop(int rounds) {
     if (segments.empty() || segments.back() != std::pair{count(), rounds}) segments.push_back({count(), rounds});

@@ -93,17 +93,14 @@ class FifoCoder {
   void block(const Block& block, int first) {
     Thread& thread = threads_.thread(block.rank, block.number);
     thread.loop(slices_.rounds);
-    thread.reserve(2 * (slices_.parts + 1) * (block.end - block.begin));
-    Queue *out = nullptr, *into = nullptr;  // made when they are used: their counters are numbered so
+    out_ = into_ = nullptr;
     for (int k = block.begin; k < block.end; ++k) {
       const Instruction& i = columns_.instructions[k];
       const verify::Operation& row = columns_.row(i);
       thread.origin = {i.step, i.op, row.sends ? block.send : row.receives ? block.recv : -1};
       for (int a = 0; a < i.afters; ++a) thread.reach(flags_[place(first, i, a)], 1, 1);
-      if (row.sends && !out) out = &queue(block.rank, block.send, block.channel);
-      if (row.receives && !into) into = &queue(block.recv, block.rank, block.channel);
       if (row.sends || row.receives)
-        message(thread, block, i, row, row.sends ? out : nullptr, row.receives ? into : nullptr);
+        message(thread, block, i, row);
       else if (i.op != columns_.op.nop)
         local(thread, i, row);
       if (flags_[k] >= 0) thread.post(flags_[k]);
@@ -121,7 +118,6 @@ class FifoCoder {
 
   // Notes that chunks of the rank's own are read or written.
   void touch(Thread& thread, const verify::Operand& at, bool reads, std::int64_t first, std::int64_t count) {
-    if (!threads_.marks) return;
     // slices are one after another in each chunk; where there are several, marks are of one chunk each
     for (std::int64_t chunk = at.offset + first; chunk < at.offset + first + count; ++chunk)
       mark(threads_, thread, fabric_, thread.rank, at.buffer, reads, chunk, 1, 1, slices_.size.full);
@@ -134,25 +130,26 @@ class FifoCoder {
       thread.delay(rates_.copy_time(size.full), rates_.copy_time(size.last));
   }
 
-  void message(Thread& thread, const Block& block, const Instruction& i, const verify::Operation& row,
-               Queue* out, Queue* into) {
-    if (out && out->proxy) {
-      out->proxy->origin = thread.origin;
-      out->proxy->block = thread.block;
+  void message(Thread& thread, const Block& block, const Instruction& i, const verify::Operation& row) {
+    if (row.sends && !out_) out_ = &queue(block.rank, block.send, block.channel);
+    if (row.receives && !into_) into_ = &queue(block.recv, block.rank, block.channel);
+    if (row.sends && out_->proxy) {
+      out_->proxy->origin = thread.origin;
+      out_->proxy->block = thread.block;
     }
     const std::int64_t count = columns_.sources(i)->count;
     for (std::int64_t first = 0; first < count; first += slices_.chunks) {
       const auto chunks = static_cast<double>(std::min(slices_.chunks, count - first));
       const Size size = slices_.size.times(chunks / slices_.parts);
       for (int part = 0; part < slices_.parts; ++part) {
-        if (into) thread.take(into->here);
-        if (out) thread.take(out->free);
+        if (row.receives) thread.take(into_->here);
+        if (row.sends) thread.take(out_->free);
         if (i.sources && !part) touch(thread, columns_.sources(i)[0], true, first, static_cast<std::int64_t>(chunks));
-        if (out)
-          send(thread, block, *out, size);
+        if (row.sends)
+          send(thread, block, *out_, size);
         else
           work(thread, size, row.adds);
-        if (into) thread.post(into->room >= 0 ? into->room : into->free, into->back);
+        if (row.receives) thread.post(into_->room >= 0 ? into_->room : into_->free, into_->back);
       }
       if (i.targets) touch(thread, columns_.targets(i)[0], false, first, static_cast<std::int64_t>(chunks));
     }
@@ -177,6 +174,7 @@ class FifoCoder {
   Threads& threads_;
   std::vector<int> flags_;  // counter of each instruction that others come after
   std::map<std::tuple<int, int, int>, Queue> queues_;
+  Queue *out_, *into_;  // of the thread block, once it has used them
 };
 
 }  // namespace
