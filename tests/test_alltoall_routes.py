@@ -137,12 +137,12 @@ def test_a_nic_out_of_1024_gpus() -> None:
 
 
 @pytest.mark.slow
-def test_three_nics_out_of_1024_gpus() -> None:
+def test_three_nics_out_of_384_gpus() -> None:
     gone = " ".join(f"-box{b}/gpu0-fabric" for b in range(3))
-    best = solved(f"dgx-a100 boxes=128 {gone}")
+    best = solved(f"dgx-a100 boxes=48 {gone}")
     found = rounding.route(best)
     assert found.algbw >= Fraction(99, 100) * best.algbw
-    assert (found.images, len(found.routes) < 1500) == (3000, True)
+    assert (found.images, len(found.routes) < 1500) == (1080, True)
     assert file.loads(file.dumps(found, "x"))[0].algbw == found.algbw
 
 

@@ -177,7 +177,7 @@ def test_a_thousand_gpus_with_measured_links() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("per", ["cable", "direction"])
 @pytest.mark.parametrize("machine", ["a100", "mi250"])
 def test_measured_machines_need_eight_trees_a_root(machine: str, per: str, seed: int) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from artefacts import ROOT
 from command_line import Finished, finished
-from torch_ranks import needs_gloo, run_ranks, torch
+from torch_ranks import Late, needs_gloo, run_ranks, torch
 
 SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 pytestmark = needs_gloo
 
-moe: Any = pytest.importorskip("moe")
+moe = Late("moe")
 
 
 def options(**given: Any) -> argparse.Namespace:

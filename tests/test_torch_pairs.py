@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ranks import launch, needs_gloo, run_ranks  # before what asks for PyTorch: it skips
+from torch_ranks import Late, launch, needs_gloo, run_ranks
 
-from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs
 from forestcoll.topology.calibrate import load_measurement
 from forestcoll.ui import cli
 
 pytestmark = needs_gloo
+pairs = Late("forestcoll.execute.torch.pairs")
 
 
 def measure_all(rank: int) -> Any:
-    found = measure_pairs(choose_pairs(3, "all"), 1000, 2)
+    found = pairs.measure_pairs(pairs.choose_pairs(3, "all"), 1000, 2)
     return found.rates, found.latencies
 
 
@@ -30,9 +30,9 @@ def test_every_rank_gets_every_pair() -> None:
 
 
 def test_pairs() -> None:
-    assert choose_pairs(3, "ring") == [(0, 1), (1, 2), (2, 0)]
-    assert choose_pairs(1, "ring") == choose_pairs(1, "all") == []
-    assert len(choose_pairs(4, "all")) == 12
+    assert pairs.choose_pairs(3, "ring") == [(0, 1), (1, 2), (2, 0)]
+    assert pairs.choose_pairs(1, "ring") == pairs.choose_pairs(1, "all") == []
+    assert len(pairs.choose_pairs(4, "all")) == 12
 
 
 def test_the_command(tmp_path: Path) -> None:

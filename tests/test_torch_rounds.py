@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import all_good
 from stored_schedules import forest_and_plans
+from torch_ranks import Late
 
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
-pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
-from forestcoll.execute.torch.cutting import Cut, Cutter, Job, Message, Range
-from forestcoll.execute.torch.rounds import Memory, Planner
-
+# forestcoll.torch asks for PyTorch; nothing here uses it
+cutting, rounds = map(Late, (f"forestcoll.execute.torch.{name}" for name in ("cutting", "rounds")))
 Array = npt.NDArray[np.int64]
 JUNK = -(2**40)
 
@@ -29,13 +29,13 @@ JUNK = -(2**40)
 class Rank:
     """One rank of the model: its memory, and how far it is."""
 
-    def __init__(self, number: int, steps: Job, input_: Array, output: Array) -> None:
+    def __init__(self, number: int, steps: Any, input_: Array, output: Array) -> None:
         self.number, self.job = number, steps
         self.memories = [input_, output, np.full(steps.scratch, JUNK)]
         self.next = 0
         self.flights: deque[tuple[int, list[Half]]] = deque()
 
-    def view(self, piece: Range) -> Array:
+    def view(self, piece: Any) -> Array:
         return self.memories[piece.memory][piece.start : piece.start + piece.length]
 
     def finish(self) -> None:
@@ -49,7 +49,7 @@ class Rank:
 class Half:
     """A send or a receive that has begun."""
 
-    def __init__(self, rank: Rank, message: Message) -> None:
+    def __init__(self, rank: Rank, message: Any) -> None:
         self.views = [rank.view(r) for r in message.ranges]
         self.done = False
 
@@ -119,7 +119,7 @@ def simulate(
     rng = random.Random(seed)
     n, split = flow.ranks, flow.parts > 1
     level = levels(flow)
-    cut = Cut(flow.collective, part, flow.parts, flow.units, 4, slices, lead)
+    cut = cutting.Cut(flow.collective, part, flow.parts, flow.units, 4, slices, lead)
     whole = flow.parts * part
     lengths = {
         Collective.ALLGATHER: (part, whole),
@@ -128,7 +128,7 @@ def simulate(
     given = [np.array([rng.randrange(1, 10**6) for _ in range(lengths[0])], int) for _ in range(n)]
     ranks = []
     for r in range(n):
-        steps = Cutter(Planner(flow, level, r, in_place).plan(), cut).job()
+        steps = cutting.Cutter(rounds.Planner(flow, level, r, in_place).plan(), cut).job()
         output = np.full(lengths[1], JUNK)
         input_ = given[r].copy()
         if in_place and lengths[0] < lengths[1]:
@@ -148,11 +148,11 @@ def simulate(
             Collective.REDUCE: added,
         }[flow.collective]
         if flow.collective is not Collective.REDUCE or r == flow.root:
-            assert rank.memories[Memory.OUTPUT].tolist() == expected.tolist()
+            assert rank.memories[rounds.Memory.OUTPUT].tolist() == expected.tolist()
         elif in_place:
-            assert rank.memories[Memory.OUTPUT].tolist() == given[r].tolist()
+            assert rank.memories[rounds.Memory.OUTPUT].tolist() == given[r].tolist()
         if not in_place:
-            assert rank.memories[Memory.INPUT].tolist() == given[r].tolist()
+            assert rank.memories[rounds.Memory.INPUT].tolist() == given[r].tolist()
 
 
 Flows = dict[str, Dataflow]
@@ -214,11 +214,13 @@ def test_scratch_is_a_ring_of_slices() -> None:
     """Cutting finer takes less scratch: slots are for as many slices as can be under way."""
     program = forest_and_plans("dgx-a100-2", "allreduce")[1]["msccl-xml"]
     flow = dataflow(program)
-    rounds = Planner(flow, levels(flow), 3, True).plan()
+    plan = rounds.Planner(flow, levels(flow), 3, True).plan()
 
     def scratch(slices: int) -> int:
         return (
-            Cutter(rounds, Cut(flow.collective, 10**6, 1, flow.units, 4, slices, 2)).job().scratch
+            cutting.Cutter(plan, cutting.Cut(flow.collective, 10**6, 1, flow.units, 4, slices, 2))
+            .job()
+            .scratch
         )
 
     assert scratch(128) < scratch(16) / 4 < scratch(1)
@@ -226,9 +228,11 @@ def test_scratch_is_a_ring_of_slices() -> None:
 
 def test_pieces_begin_aligned_where_there_is_room_and_nothing_takes_no_step(flows: Flows) -> None:
     flow = flows["ring allreduce msccl-xml"]
-    rounds = Planner(flow, levels(flow), 0, False).plan()
+    plan = rounds.Planner(flow, levels(flow), 0, False).plan()
     steps, none = (
-        Cutter(rounds, Cut(flow.collective, count, 1, flow.units, 2, 3, 2)).job().steps
+        cutting.Cutter(plan, cutting.Cut(flow.collective, count, 1, flow.units, 2, 3, 2))
+        .job()
+        .steps
         for count in (10_007, 0)
     )
     assert none == ()

@@ -6,6 +6,7 @@ Every process is forked from one that has imported all already: PyTorch's import
 from __future__ import annotations
 
 import gc
+import importlib.util
 import multiprocessing
 import os
 import socket
@@ -27,9 +28,26 @@ from artefacts import Artefacts
 from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.program import Collective
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
-ft: Any = pytest.importorskip("forestcoll.torch")
-dist: Any = torch.distributed
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
+
+
+class Late:
+    """A module that is imported when something of it is first asked for.
+
+    Most workers of a session never need PyTorch, whose import takes seconds and much memory.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, what: str) -> Any:
+        if what.startswith("_"):  # pytest looks at all that a module of tests holds
+            raise AttributeError(what)
+        return getattr(importlib.import_module(self._name), what)
+
+
+torch, ft, dist = map(Late, ("torch", "forestcoll.torch", "torch.distributed"))
 needs_gloo = pytest.mark.gloo
 PATIENCE = 120.0
 NAMED = {"two": ("ring gpus=2", "alltoall"), "pair": ("ring gpus=2", "allreduce")}
