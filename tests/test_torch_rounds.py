@@ -21,7 +21,8 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 # forestcoll.torch asks for PyTorch; nothing here uses it
-cutting, rounds = map(Late, (f"forestcoll.execute.torch.{name}" for name in ("cutting", "rounds")))
+cutting = Late("forestcoll.execute.torch.cutting")
+rounds = Late("forestcoll.execute.torch.rounds")
 Array = npt.NDArray[np.int64]
 JUNK = -(2**40)
 
