@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import repeat
+from operator import gt
 from typing import Literal, TypeVar
 
 from forestcoll.common.errors import PlanError
@@ -188,7 +189,10 @@ def check_ranks(
             (where, "XML elements (algo, gpus, thread blocks, steps)", nodes, target.nodes),
         ]
         for b, block in enumerate(blocks):
-            checks += zip(repeat(f"{where}, thread block {b}"), words, block, bounds, strict=False)
+            if any(map(gt, block, bounds)):
+                checks += zip(
+                    repeat(f"{where}, thread block {b}"), words, block, bounds, strict=False
+                )
         for check in checks:
             if check[2] > check[3]:
                 raise limits.refuse(*check)
