@@ -108,6 +108,30 @@ def test_equal_messages_go_to_partner_after_partner(
     assert arrivals == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("partners", ["shift", "turns"])
+def test_parts_go_one_after_the_other_in_turns(partners: schedule.Partners) -> None:
+    """Along a path whose links are one: all sums, whose chains are longest, or part after part."""
+    ways = {(src, dst): (0,) for src in range(3) for dst in range(3) if src != dst}
+    parents, parities = (-1, 0, 1), (-1,) * 3
+    up = RankTree(0, "reduce", 0, 2, parents, (0, 1, 2), parities=parities)
+    down = RankTree(0, "broadcast", 0, 2, parents, (0, 1, 2), parities=parities)
+    chunks = Layout(Collective.ALLREDUCE, 3, 2, (0,) * 4, (up, down))
+    links = schedule.Links(ways, (1,), Fraction(1), Fraction(1), partners)
+    messages, _ = scheduled(chunks, links)
+    order = [0, 0, 0, 0, 1, 1, 1, 1] if partners == "turns" else [0, 1] * 4
+    assert [message.chunk for message in messages] == order
+
+
+def test_an_odd_number_of_boxes_reaches_its_links() -> None:
+    """Rounded shares are sent in one round, whose sums all come first: 80 and 83 %."""
+    topology = machine("dgx-a100 boxes=3")
+    made = synthesize(topology, "allreduce", target="msccl")
+    program, links = made.programs["msccl-xml"], topology.latencies()
+    for size, share in ((SHORT, 0.9), (LONG, 0.95)):
+        band = simulate.band(program, made.forest, size, links=links)
+        assert band.share(made.optimum.algbw) > share
+
+
 def below_leaves() -> tuple[Forest, Program]:
     """A forest below three leaves, and its plan in the order of ranks."""
     topology = machine("fat-tree leaves=3 gpus=2")

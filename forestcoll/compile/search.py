@@ -39,7 +39,7 @@ from forestcoll.verify.simulate import Band
 SHORT: Final = 64 * 10**6
 LONG: Final = 10**9
 """Bytes of the calls that count, each as much."""
-LOWERINGS: Final = 6
+LOWERINGS: Final = 7
 """Programs of a forest that are lowered at most."""
 FAR: Final = 0.92
 """Share of the optimum that both calls reach, or other forests are solved for, ..."""
@@ -369,7 +369,19 @@ def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     if _machine.rows(columns_of(program)) == _machine.rows(columns_of(judge.first)):
         return
     if judge.stretch(probe, LONG) != judge.stretch(judge.start, LONG):
-        yield from (replace(one, partners=partners) for partners in ORDERS[1:])
+        yield from (replace(one, partners=partners) for partners in ORDERS[1:-1])
+
+
+def take_turns(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """Parts of trees one after the other: sums of the first are handed on while others add up.
+
+    Where the longest chains first leave links idle; not for a slower long call.
+    """
+    other = replace(one, partners=ORDERS[-1])
+    if judge.forest.collective.two_phases and one != other and judge.cost(one) >= CROWDED:
+        most = judge.stretch(one, LONG)
+        if judge.program(other) is not None and judge.stretch(other, LONG, most) <= most:
+            yield other
 
 
 def cut_finer(judge: Judge, one: Candidate) -> Iterator[Candidate]:
@@ -443,7 +455,7 @@ Action = Callable[[Judge, Candidate], Iterator[Candidate]]
 SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
 """What gives links thread blocks enough."""
 ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
-    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals),
+    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals, take_turns),
     "onesided": (add_blocks, join_parts, spread_work, shorten_slices),
 }
 """All actions of a style, in the order in which they are tried.

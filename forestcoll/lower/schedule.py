@@ -109,11 +109,12 @@ def _groups(layout: Layout, apart: Apart) -> list[int]:
     return [numbers.setdefault((t.phase, t.parent), len(numbers)) for t in layout.trees]
 
 
-Partners = Literal["shift", "exchange", "exchange-back", "shift-back"]
+Partners = Literal["shift", "exchange", "exchange-back", "shift-back", "turns"]
 """Which of equally urgent transfers goes first: that to the nearest rank, or to the farthest.
 
 Ranks are as far from each other as (receiver - sender) mod n, or as the bits in which they differ.
-Which fills the lists of a fabric best shows in simulated time alone.
+In "turns" the first parts of all trees are the most urgent, then the second ones; else what begins
+the longest chains. Which fills the lists of a fabric best shows in simulated time alone.
 """
 ORDERS: tuple[Partners, ...] = get_args(Partners)
 MOST_UNIT = 16
@@ -172,4 +173,5 @@ def schedule(
     ways = [links.ways[src, dst] for src, dst, *_ in transfers.connections]
     counts = [channels[connection] for connection in transfers.connections]
     exchange, back = "exchange" in links.partners, links.partners.endswith("back")
-    return transfers.schedule(ways, links.capacity, counts, exchange, back)
+    turns = links.partners == "turns"
+    return transfers.schedule(ways, links.capacity, counts, exchange, back, turns)

@@ -215,6 +215,7 @@ class Transfers:
         channels: Sequence[int],
         exchange: bool,
         back: bool,
+        turns: bool,
     ) -> tuple[list[int], float]: ...
 
 def transfers_of(

@@ -1,6 +1,7 @@
 #include "list_scheduling.hpp"
 
 #include <bit>
+#include <limits>
 #include <queue>
 
 #include "python.hpp"
@@ -28,16 +29,18 @@ FlatLists transposed(const FlatLists& lists, int count) {
 // First the longest chain of what follows goes first; then the same backwards in time, the longest
 // chain of what comes before first, which is as good for sums as the first is for broadcasts. Each
 // is then packed closer: played the other way round in the order of its ends, and again forwards in
-// the order of those starts.
+// the order of those starts. Or the least ties go first, whatever follows: parts of trees one after the
+// other, as rounds of a call do, so that the sums of the first are handed on while the next add up.
 //
 // Transfers over the same links are a way; only the most urgent of a way can be the next to start.
 class Search {
  public:
   Search(const Ints& lanes, const Lists& ways, const std::vector<Times>& lengths, const Ints& kinds,
-         const FlatLists& needs, const Ints& ties)
+         const FlatLists& needs, const Ints& ties, bool by_ties)
       : lanes_(lanes), kinds_(kinds), lengths_(lengths), needs_(needs), next_(transposed(needs, number_of(kinds))),
         by_ties_(numbers(number_of(kinds))) {
     std::ranges::stable_sort(by_ties_, {}, [&](int m) { return ties[m]; });
+    if (by_ties) first_.assign(ties.begin(), ties.end());
     std::map<Ints, int> known;
     for (int k : range(ways)) {
       const auto [place, fresh] = known.emplace(ways[k], number_of(known));
@@ -68,8 +71,9 @@ class Search {
   }
 
   std::pair<Times, double> run() {
-    keep(play(urgencies()));
-    if (!enough()) {
+    for (Time& one : first_) one -= std::numeric_limits<int>::max();
+    keep(play(first_.empty() ? urgencies() : first_));
+    if (first_.empty() && !enough()) {
       turn();
       const Times mirrored = play(urgencies());
       turn();
@@ -210,7 +214,7 @@ class Search {
   Times length_;            // per kind
   FlatLists links_, crossing_;  // per way its links, and per link the ways over it
   Ints begins_;                 // per way the first word of its places
-  Times best_;
+  Times first_, best_;  // what goes first, if not the longest chains; starts
   Time span_ = 0, least_ = 0;
   double busiest_ = 0;
 };
@@ -218,8 +222,9 @@ class Search {
 }  // namespace
 
 std::pair<Times, double> schedule_on_links(const Ints& lanes, const Lists& ways, const std::vector<Times>& lengths,
-                                           const Ints& kinds, const FlatLists& needs, const Ints& ties) {
-  return Search(lanes, ways, lengths, kinds, needs, ties).run();
+                                           const Ints& kinds, const FlatLists& needs, const Ints& ties,
+                                           bool by_ties) {
+  return Search(lanes, ways, lengths, kinds, needs, ties, by_ties).run();
 }
 
 void bind_scheduling(nb::module_& m) {

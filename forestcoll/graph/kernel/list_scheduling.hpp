@@ -25,9 +25,9 @@ struct FlatLists {
 // Of several greedy schedules of transfers the shortest: their starts, and how many times as long as its
 // busiest link is busy it takes. `lanes`: how many transfers a link serves at once; `ways`, `lengths`: of
 // each kind the links, and how long a transfer takes each; `kinds`, `needs`: of each transfer its kind, and
-// those that it waits for; among equally urgent ones the least of `ties` goes first.
+// those that it waits for; among equally urgent ones the least of `ties` goes first, or of all (`by_ties`).
 std::pair<Amounts, double> schedule_on_links(const Ints& lanes, const Lists& ways,
                                              const std::vector<Amounts>& lengths, const Ints& kinds,
-                                             const FlatLists& needs, const Ints& ties);
+                                             const FlatLists& needs, const Ints& ties, bool by_ties = false);
 
 }  // namespace forestcoll

@@ -234,7 +234,7 @@ void Transfers::join_levels(int most) {
 }
 
 std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& capacity, const Ints& channels,
-                                            bool exchange, bool back) {
+                                            bool exchange, bool back, bool turns) {
   require(ways.size() == connections.size() && channels.size() == ways.size(), "a way and channels for each connection");
   for (const Ints& way : ways) require_below(way, number_of(capacity), "a way names an unknown link");
   const FlatLists needed = take_needs();
@@ -247,7 +247,7 @@ std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& ca
   for (const Transfer& t : items) {
     kinds.push_back(kind_of.try_emplace({t.connection, t.source.count}, number_of(kind_of)).first->second);
     const int distance = exchange ? t.dst ^ t.src : (t.dst - t.src + n) % n;
-    ties.push_back(turns[t.tree] * width + (back ? width - distance : distance));
+    ties.push_back(this->turns[t.tree] * width + (back ? width - distance : distance));
   }
   Lists ways_of_kinds(kind_of.size());
   for (const auto& [key, kind] : kind_of) ways_of_kinds[kind] = ways[key.first];
@@ -260,7 +260,7 @@ std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& ca
     for (const auto& [key, kind] : kind_of)
       for (int link : ways_of_kinds[kind])
         lengths[kind].push_back(static_cast<Amount>(std::max<Wide>(1, key.second * lanes[link] * unit / capacity[link])));
-    auto [times, takes] = schedule_on_links(lanes, ways_of_kinds, lengths, kinds, needed, ties);
+    auto [times, takes] = schedule_on_links(lanes, ways_of_kinds, lengths, kinds, needed, ties, turns);
     if (takes < stretch) {
       stretch = takes;
       starts = std::move(times);

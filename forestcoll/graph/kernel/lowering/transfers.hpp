@@ -82,8 +82,9 @@ struct Transfers {
   // as long as its busiest link is busy all take.
   // `exchange`: ranks are as far from each other as the bits in which they differ, not (receiver - sender)
   // mod n; of equally urgent transfers the one to the nearest rank goes first, or to the farthest (`back`).
+  // `turns`: the first parts of all trees are the most urgent, then the second ones.
   std::pair<Ints, double> schedule(const Lists& ways, const Amounts& capacity, const Ints& channels,
-                                   bool exchange, bool back);
+                                   bool exchange, bool back, bool turns);
 
  private:
   FlatLists take_needs();
