@@ -60,8 +60,8 @@ CALLS = [
     ("dgx-a100-2/reduce.mscclpp.json", 65_536),
 ]
 """Plans and bytes: messages of each protocol that are full, half full, and nearly empty."""
-IN_OTHERS = ("mi250-1/reduce-scatter", "mi250-1/broadcast", "dgx-a100-2/reduce-scatter")
-"""What the allreduce of the same machine has too: SimGrid takes long for so many ranks."""
+IN_OTHERS = (*(f"{machine}/reduce-scatter" for machine in MACHINES), "mi250-1/broadcast")
+"""What the allreduce of the same machine has too: SimGrid takes long."""
 
 
 def forest_of(plan: str) -> Forest:
