@@ -38,7 +38,10 @@ ELSEWHERE = {"module", "tree_paths", "rehanging", "local_search", "edge_colourin
 ELSEWHERE |= {"list_scheduling", "transfers", "fifo_blocks", "onesided_blocks"}
 """Files that need Python, or that the probe does not ask."""
 
-FLAGS = ("-std=c++20", "-O0", "--coverage", "-pthread", f"-I{KERNEL}")
+FLAGS = (
+    *("-std=c++20", "-O0", "-pthread", f"-I{KERNEL}"),
+    *("--coverage", "-fprofile-exclude-files=/usr/.*"),  # no lines of the standard library
+)
 
 Line = tuple[str, str]
 """File and text of a line."""
