@@ -289,7 +289,7 @@ def test_sixteen_dies_of_mi250(trial: Trial) -> None:
     assert ours <= np.max(np.abs(ring[:count] - exact[:count]) / exact[:count]) / 2
     for options in ({}, {"accumulate": "float32"}):
         for wire in ("bfloat16", "fp8", "float32", "float16"):
-            trial.run(program, size // 8, wire=wire, modes="out-of-place", **options)
+            trial.run(program, size // 32, wire=wire, modes="out-of-place", **options)
             bound = error_bound(steps, "bfloat16", wire, bool(options))
             assert trial.error() <= bound.share + bound.of_block / 8
             assert trial.error() > bound.share / 8
