@@ -197,7 +197,7 @@ BUDGETS: dict[str, int] = {
     "verify": 64_332,  # 127: fabrics kept; 193: trees alone in C++; 476: rates; 32: 2,249 routes
     "plans": 37_964,  # 30
     "lower": 23_512,  # 11: turns; 106: layouts, work kept; 28: plans too large to be read
-    "compile": 39_136,  # 38: orders alike; 56: refusals heeded; 429: tried last; 236: turns
+    "compile": 39_190,  # 38: orders alike; 56: refusals heeded; 429: tried last; 290: turns
     "study": 33_444,  # 25: one rank left; 32: 1,320 for routes, 375 for planes; 31: 1,752 layouts
     "execute": 119_777,  # 29: UCX over TCP; 30: operators, types in torch; 32: 2,735; 31: layouts
     "ui": 100_324,  # 30: 42 shares of sums; 31: layouts, a picture; 32: 6,120 for routes

@@ -45,6 +45,8 @@ FAR: Final = 0.92
 """Share of the optimum that both calls reach, or other forests are solved for, ..."""
 TREES: Final = (1, 2, 4, 8, 16)
 """... of so many trees a root."""
+IN_TURN: Final = 0.85
+"""Share of a joint optimum that phases in turn allow at least, to be candidates of plan sets."""
 STARTS: Final = 2
 """Starts that are searched in turn without being faster than all before."""
 LONGER: Final = (1.1, 1.04)

@@ -45,6 +45,8 @@ from forestcoll.compile.plan_set.values import (
 )
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
+from forestcoll.compile.rivals import take_turns
+from forestcoll.compile.search import IN_TURN
 from forestcoll.lower.rounds import Rounds, rounds_of
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
@@ -218,6 +220,9 @@ class _Maker:
                 forests.append(chooser.forest("auto" if same else trees))
                 best = algbw
         if len(problem.graph.ranks) <= simulate.MANY_RANKS:
+            with self.clock.stage("solve"):
+                turns = take_turns(problem, chooser.best, IN_TURN)
+                forests += (start.forest for start in turns)
             with self.clock.stage("baselines"):
                 forests += forests_of_others(problem, chooser.best)
         with self.clock.stage("round"):
