@@ -192,6 +192,16 @@ def test_labels_of_a_plot_do_not_overlap(dark: bool, width: float) -> None:
     assert not any(legend.overlaps(a.get_tightbbox(renderer)) for a in figure.axes)
 
 
+@pytest.mark.parametrize(("collective", "name"), [("alltoall", "ring"), ("allgather", "bruck2")])
+def test_unknown_baselines_are_refused_before_anything_is_played(
+    collective: str, name: str
+) -> None:
+    seen: list[Comparison] = []
+    with pytest.raises(forestcoll.ForestCollError, match=name):
+        compare(RING, collective, sizes="1M", against=(name,), seen=seen.append)
+    assert seen == []
+
+
 def test_the_old_plan_on_a_broken_fabric() -> None:
     """A ring of five that has lost a link: what took it goes the other way round."""
     broken = machine("ring gpus=5 -gpu0-gpu1")

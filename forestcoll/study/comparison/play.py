@@ -120,6 +120,9 @@ def compare(
     here = sound if broken is None else broken
     graph = CapacityGraph.from_topology(here)
     rank = parse_root(graph, kind, root)
+    known = baselines.BASELINES if kind.phases else EXCHANGES
+    by_name = baselines.by_name if kind.phases else exchange_by_name
+    records = [by_name(name) for name in (known if against is None else against)]
     player = Player(here, rules, Options(signal=signal), quick)
     game = _Game(here, sound, graph, kind, rank, sized, player, progress, seen)
     for path in files:
@@ -130,7 +133,7 @@ def compare(
     for name in sorted(game.sources, key=(OURS, OLD).__contains__, reverse=True):
         for size in sized:
             game.play(name, size)
-    game.add_baselines(against)
+    game.add_baselines(records)
     game.play_baselines()
     return replace(game.outcome(), partial=False)
 
@@ -203,13 +206,11 @@ class _Game:
             return Fixed([Plan("trees alone", None, forest)])
         return competitors.links_of_ours(topology)
 
-    def add_baselines(self, names: Sequence[str] | None) -> None:
-        """Those named, or all; or why one stays out."""
-        trees = self.collective.phases
-        wanted = list((baselines.BASELINES if trees else EXCHANGES) if names is None else names)
-        for k, name in enumerate(wanted):
-            self.report(f"trees of {name}", k / len(wanted))
-            record = baselines.by_name(name) if trees else exchange_by_name(name)
+    def add_baselines(self, records: Sequence[baselines.Baseline | Exchange]) -> None:
+        """These; or why one stays out."""
+        for k, record in enumerate(records):
+            name = record.name
+            self.report(f"trees of {name}", k / len(records))
             try:
                 if isinstance(record, Exchange):
                     best = self._best_exchange
@@ -221,7 +222,7 @@ class _Game:
                 self.entrants.append(Entrant(name, "baseline", record.words, str(error)))
                 continue
             self._add(name, "baseline", record.words, source)
-            if not trees and isinstance(source, Fixed):
+            if isinstance(record, Exchange) and isinstance(source, Fixed):
                 self.notes.append(COUNTED)
 
     @cached_property
