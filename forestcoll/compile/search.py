@@ -374,7 +374,7 @@ def order_equals(judge: Judge, one: Candidate) -> Iterator[Candidate]:
         yield from (replace(one, partners=partners) for partners in ORDERS[1:-1])
 
 
-def take_turns(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+def order_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Parts of trees one after the other: sums of the first are handed on while others add up.
 
     Where the longest chains first leave links idle; not for a slower long call.
@@ -457,7 +457,7 @@ Action = Callable[[Judge, Candidate], Iterator[Candidate]]
 SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
 """What gives links thread blocks enough."""
 ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
-    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals, take_turns),
+    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals, order_parts),
     "onesided": (add_blocks, join_parts, spread_work, shorten_slices),
 }
 """All actions of a style, in the order in which they are tried.
