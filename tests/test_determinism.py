@@ -28,9 +28,13 @@ from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.lower import lower
+from forestcoll.program.targets import MSCCL
 from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
 from forestcoll.topology.edit import edit, parse_scale
+from forestcoll.verify import _machine, simulate
+from forestcoll.verify.columns import columns_of
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
 FOREST = ("forest",)
@@ -158,6 +162,28 @@ def test_two_processes_write_the_same_bytes() -> None:
     assert {name for name in again if first[name] != again[name]} == set()
     assert first.keys() == last.keys()
     assert {name for name in first if first[name] != last[name]} == set()
+
+
+def test_threads_get_what_one_alone_gets() -> None:
+    """They share what is kept of a forest from lowering to lowering, and from play to play."""
+    topology = catalog.load("dgx-a100", {"boxes": 2})
+    forest = synthesize(topology, "allreduce", formats=FOREST).forest
+
+    def lower_and_play(size: int) -> tuple[object, list[float]]:
+        program = lower(forest, MSCCL, instances=2)
+        timings = simulate.run_each(program, forest, size, links=topology)
+        return _machine.rows(columns_of(program)), [timing.time for timing in timings]
+
+    sizes = [2**20, 2**24] * 8
+    alone = [lower_and_play(size) for size in sizes[:2]] * 8
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            at_once = [*pool.map(lower_and_play, sizes)]
+    finally:
+        sys.setswitchinterval(interval)
+    assert at_once == alone
 
 
 if __name__ == "__main__":

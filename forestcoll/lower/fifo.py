@@ -27,8 +27,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from itertools import islice
 from struct import iter_unpack
 from typing import Any, NamedTuple
@@ -67,6 +68,8 @@ Checked = tuple[tuple[RankProgram, ...], Columns]
 """What ranks do, and its columns, which break no limit."""
 Pairs = list[tuple[int, int]]
 """The connections, by their numbers, and the channels that they use."""
+_KEPT: dict[object, _Work] = {}
+"""The last work, by what it is for."""
 _OPS = [*map(OPS.index, (Op.SEND, Op.RECV, Op.COPY, Op.REDUCE))]
 """What thread blocks do."""
 
@@ -88,26 +91,24 @@ def lower_fifo(
     """
     for unit, rate, apart in _attempts(layout, limits.target, links, bulk, least) if links else ():
         assert links is not None  # else there are no attempts
-        work = _work_of(layout, links, unit, rate, apart, adders)
-        if not adders:
-            work.blocks.add_late(LATE)
-            least = _least_blocks(work, limits.target)
-            if least > limits.target.thread_blocks:
-                if bulk:
+        with _take_work(layout, links, unit, rate, apart, adders) as work:
+            if not adders:
+                work.blocks.add_late(LATE)
+                least, most = _least_blocks(work, limits.target), limits.target.thread_blocks
+                if least > most and bulk:
                     continue
-                raise limits.refuse("a rank", "thread blocks", least, limits.target.thread_blocks)
-        if not work.arrivals:
-            work.arrivals, _ = schedule(work.transfers, links, work.channels)
-        if adders:
-            room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
-            work.adders, _ = work.blocks.add_apart(room)
-        try:
-            return _write(work, limits)
-        except PlanError:
-            if adders or not bulk:  # longer transfers, or levels, are nothing that they are for
-                raise
-        finally:
-            work.blocks.clear()
+                if least > most:
+                    raise limits.refuse("a rank", "thread blocks", least, most)
+            if not work.arrivals:
+                work.arrivals, _ = schedule(work.transfers, links, work.channels)
+            if adders:
+                room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
+                work.adders, _ = work.blocks.add_apart(room)
+            try:
+                return _write(work, limits)
+            except PlanError:
+                if adders or not bulk:  # longer transfers, or levels, are nothing that they are for
+                    raise
     early = early_copies(layout)
     transfers = transfers_of(layout, limits.target.count, early, "instances")
     transfers.join_levels(limits.target.count)
@@ -131,16 +132,27 @@ def write_fifo(
     return _write(_Work(layout, transfers, scratch, early, recycles), limits)
 
 
-@lru_cache(maxsize=1)  # what one target refuses, the next one may hold
-def _work_of(
+@contextmanager
+def _take_work(
     layout: Layout, links: Links, unit: int, rate: Fraction | None, apart: bool, adders: bool
-) -> _Work:
-    """Returns what thread blocks are written for, before the transfers are put in order."""
-    early = early_copies(layout)
-    transfers = transfers_of(layout, unit, early, "phases" if apart else "none")
-    work = _Work(layout, transfers, transfers.scratch, early)
-    work.channels = channels_of(layout, transfers, links, rate)
-    return work
+) -> Iterator[_Work]:
+    """Yields what thread blocks are written for; kept for the next target where one refuses.
+
+    No other thread has it meanwhile.
+    """
+    key = layout, links, unit, rate, apart, adders
+    work = _KEPT.pop(key, None)
+    if work is None:
+        early = early_copies(layout)
+        transfers = transfers_of(layout, unit, early, "phases" if apart else "none")
+        work = _Work(layout, transfers, transfers.scratch, early)
+        work.channels = channels_of(layout, transfers, links, rate)
+    try:
+        yield work
+    finally:
+        work.blocks.clear()
+        _KEPT.clear()
+        _KEPT[key] = work
 
 
 def _attempts(

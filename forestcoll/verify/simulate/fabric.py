@@ -127,7 +127,8 @@ def fabric(
     """
     signal = options.hop((program.style, program.protocol))
     told, ranks = (topology, options, links), (program.n, program.names, signal)
-    kept = (f for key, whose, f in _fabrics if whose == ranks and all(map(is_, key, told)))
+    fabrics = tuple(_fabrics)  # other threads may append
+    kept = (f for key, whose, f in fabrics if whose == ranks and all(map(is_, key, told)))
     if (own := next(kept, None)) is None:
         if isinstance(topology, Topology):
             own = Fabric(graph_of(program, topology), topology, None, options, None, signal)
