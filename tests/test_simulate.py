@@ -268,6 +268,15 @@ def fluid_ends(
     return ends
 
 
+def test_latencies_are_those_of_the_call() -> None:
+    """A fabric is kept from play to play, but not what the caller has changed meanwhile."""
+    forest = synthesize(machine("ring gpus=4"), "allgather", formats=("forest",)).forest
+    program, links = lower(forest, MSCCL), dict.fromkeys(machine("ring gpus=4").latencies(), 1.0)
+    before = simulate.run(program, forest, 2**10, links=links).time
+    links |= dict.fromkeys(links, 11.0)
+    assert simulate.run(program, forest, 2**10, links=links).time >= before + 10
+
+
 def test_messages_queue_at_what_leaves_a_box() -> None:
     from forestcoll.verify.simulate.fabric import rule_of
 

@@ -126,14 +126,16 @@ def fabric(
     Raises PlanError where its ranks are not the program's.
     """
     signal = options.hop((program.style, program.protocol))
-    told, ranks = (topology, options, links), (program.n, program.names, signal)
+    stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
+    told = topology, options, stated
+    latencies = latencies and dict(latencies)  # the caller's may change
+    ranks = program.n, program.names, signal, latencies
     fabrics = tuple(_fabrics)  # other threads may append
     kept = (f for key, whose, f in fabrics if whose == ranks and all(map(is_, key, told)))
     if (own := next(kept, None)) is None:
         if isinstance(topology, Topology):
             own = Fabric(graph_of(program, topology), topology, None, options, None, signal)
         else:
-            stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
             ways = kept_routes(topology) if isinstance(topology, CapacityGraph) else topology
             whose = "its links join"
             if isinstance(ways, Forest):
