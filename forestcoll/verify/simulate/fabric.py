@@ -131,7 +131,7 @@ def fabric(
     latencies = latencies and dict(latencies)  # the caller's may change
     ranks = program.n, program.names, signal, latencies
     fabrics = tuple(_fabrics)  # other threads may append
-    kept = (f for key, whose, f in fabrics if whose == ranks and all(map(is_, key, told)))
+    kept = (f for key, whose, f in fabrics if all(map(is_, key, told)) and whose == ranks)
     if (own := next(kept, None)) is None:
         if isinstance(topology, Topology):
             own = Fabric(graph_of(program, topology), topology, None, options, None, signal)
