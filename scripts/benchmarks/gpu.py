@@ -63,7 +63,7 @@ def copy_rate(device: Device, bytes_: int, repeat: int) -> float:
     for _ in range(2):  # the first time does not count
         began = time.perf_counter()
         for k in range(repeat):
-            device.copy(device.base, device.base + bytes_, bytes_, wait=k == repeat - 1)
+            device.call("copy", device.base, device.base + bytes_, bytes_, k == repeat - 1)
         seconds = time.perf_counter() - began
     return bytes_ * repeat / seconds / 1e9
 

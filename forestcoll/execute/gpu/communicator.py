@@ -185,7 +185,7 @@ class Communicator:
                 done = watch(lambda: [device.poll()], device.abort, self._timeout)
             else:
                 done = far.launch(self._mode)
-            return done, bool(device.stops()[:, -1].any())
+            return done, bool(worker.stops()[:, -1].any())
 
         states = self._together(launch)
         if not all(done for done, _ in states) or any(wrong for _, wrong in states):
@@ -204,7 +204,7 @@ class Communicator:
         for part in range(parts):
             there, here = user + part * bytes_, mine + part * data.stride
             to, from_ = (here, there) if inwards else (there, here)
-            worker.device.copy(to, from_, bytes_, wait=part == parts - 1)
+            worker.device.call("copy", to, from_, bytes_, part == parts - 1)  # waits for the last
 
     def close(self, *, together: bool = True) -> None:
         """Gives the GPU's memory back, once all ranks have let go of it: they all close.
@@ -215,7 +215,7 @@ class Communicator:
         self._worker = self._far = self._group = None
         try:
             if worker is not None:
-                worker.device.detach()
+                worker.device.call("detach")
                 if together:
                     self._gather(b"")
         finally:

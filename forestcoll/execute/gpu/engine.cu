@@ -233,7 +233,7 @@ int fc_gpu_copy(Device* d, void* to, const void* from, std::size_t bytes, Amount
 }
 
 int fc_gpu_set(Device*, void* address, Amount value, std::size_t bytes) {
-  FC_CALL(Memset, address, value, bytes);
+  if (bytes) FC_CALL(Memset, address, value, bytes);
   FC_CALL(DeviceSynchronize);
   return 0;
 }
@@ -359,8 +359,9 @@ int fc_gpu_nanoseconds(Device* d, Amount* elapsed) {
 
 int fc_gpu_stop_bytes() { return sizeof(Stop); }
 
-void fc_gpu_stops(const Device* d, void* target) {
+int fc_gpu_stops(const Device* d, void* target) {
   std::memcpy(target, d->stops, d->blocks * sizeof(Stop));
+  return 0;
 }
 
 }  // extern "C"

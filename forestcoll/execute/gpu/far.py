@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from ctypes import c_uint64
 
 from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import _engine
@@ -50,7 +51,8 @@ class Far:
         rings, count = owners.count(rank), len(tables.connections)
         begin = rings * _engine.RING[0]
         pool = begin + (2 * count + len(takers)) * LINE
-        host, seen = self.device.pin(pool + PIECES * _engine.RING[2])
+        bytes_ = pool + PIECES * _engine.RING[2]  # that kernels reach as well, where they see it
+        host, seen = self.device.call("pin", bytes_, kinds=[c_uint64] * 2)
         given: dict[str, list[int]] = defaultdict(list)
         peers: list[int] = []
 

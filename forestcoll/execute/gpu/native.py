@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p, cast
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.common.errors import ExecutionError
-from forestcoll.execute.sizes import Geometry
 
 TABLES = 16
 """Tables of a plan: engine.cu's tables_of_launch."""
@@ -21,7 +20,14 @@ STOP = 11
 """Numbers that say where a thread block stood (layer.hpp, Stop); the last: of a mismatch."""
 
 
-class _Plan(ctypes.Structure):
+class Plan(ctypes.Structure):
+    """A plan of which a GPU runs so many thread blocks (`blocks`), as engine.cu has it.
+
+    `tables`: addresses, in the order of layer.hpp's Launch, and `bytes` of each. `slots`: bytes of
+    one, how many; `kind`: element type, operation; `far`: rings, space of other nodes, packets for
+    them, bytes of that space.
+    """
+
     _fields_ = (
         ("tables", c_void_p * TABLES),
         ("geometry", c_int64 * 5),
@@ -49,11 +55,11 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._calls = ctypes.CDLL(str(path))
+            self.calls = ctypes.CDLL(str(path))
         except OSError as error:
             raise ExecutionError(f"the GPU engine cannot be loaded: {error}") from None
-        self._calls.fc_gpu_error.restype = c_char_p
-        self._calls.fc_gpu_arena.restype = c_uint64
+        self.calls.fc_gpu_error.restype = c_char_p
+        self.calls.fc_gpu_arena.restype = c_uint64
         if self.value("stop_bytes") != 8 * STOP:
             raise ExecutionError(f"{path}: built from other sources; delete it")
 
@@ -64,18 +70,14 @@ class Library:
         """
         values = [kind() for kind in kinds]
         if self.value(name, *arguments, *map(byref, values)):
-            words = self._calls.fc_gpu_error().decode(errors="replace")
+            words = self.calls.fc_gpu_error().decode(errors="replace")
             raise ExecutionError(f"GPU: {words}")
         return [value.value for value in values]
 
     def value(self, name: str, *arguments: Any) -> int:
         """What `fc_gpu_<name>` returns, where that is a number."""
         words = (c_int64(one) if isinstance(one, int) else one for one in arguments)
-        return int(getattr(self._calls, f"fc_gpu_{name}")(*words))
-
-    def address(self, name: str) -> int | None:
-        """That of `fc_gpu_<name>`."""
-        return ctypes.cast(getattr(self._calls, f"fc_gpu_{name}"), c_void_p).value
+        return int(getattr(self.calls, f"fc_gpu_{name}")(*words))
 
     def count(self) -> int:
         """How many GPUs this process sees."""
@@ -101,7 +103,6 @@ class Device:
     def __init__(self, library: Library, number: int, bytes_: int) -> None:
         self.library, self.number = library, number
         self._handle = c_void_p()
-        self.blocks = 0
         try:
             library.call("open", number, bytes_, byref(self._handle))
         except ExecutionError:
@@ -114,10 +115,6 @@ class Device:
         self.library.call("use", self.number)
         return self.library.call(name, self._handle, *arguments, kinds=kinds)
 
-    def detach(self) -> None:
-        """Lets go of the others' arenas; all processes do so before any of them closes."""
-        self.call("detach")
-
     def close(self) -> None:
         """Gives everything back."""
         handle, self._handle = self._handle, c_void_p()
@@ -125,14 +122,10 @@ class Device:
         self.library.call("close", handle)
 
     def export(self) -> bytes:
-        """The arena, for another process's `attach`."""
+        """The arena, for another process to map."""
         handle = ctypes.create_string_buffer(self.library.value("handle_bytes"))
         self.call("export", handle)
         return handle.raw
-
-    def attach(self, handle: bytes) -> int:
-        """Where another GPU's arena begins in this process."""
-        return self.call("import", handle, kinds=[c_uint64])[0]
 
     def write(self, address: int, data: npt.NDArray[Any]) -> None:
         """Copies an array to the GPU."""
@@ -145,68 +138,16 @@ class Device:
         if target.nbytes:
             self.call("read", address, target.ctypes.data, target.nbytes)
 
-    def copy(self, target: int, source: int, bytes_: int, *, wait: bool) -> None:
-        """Copies within the GPU, behind what was started before; `wait`: until all is done."""
-        self.call("copy", target, source, bytes_, wait)
-
-    def set(self, address: int, value: int, bytes_: int) -> None:
-        """Fills memory with a byte."""
-        if bytes_:
-            self.call("set", address, value, bytes_)
-
-    def pin(self, bytes_: int) -> tuple[int, int]:
-        """Memory of the host that kernels reach: its address, and theirs. Once."""
-        host, device = self.call("pin", bytes_, kinds=[c_uint64, c_uint64])
-        return host, device
-
     def copies(self) -> tuple[int | None, ...]:
         """The functions that write and read memory of the GPU, and the first argument of both."""
-        return *map(self.library.address, ("write", "read")), self._handle.value
+        calls = self.library.calls
+        functions = (cast(each, c_void_p).value for each in (calls.fc_gpu_write, calls.fc_gpu_read))
+        return *functions, self._handle.value
 
     def memory(self) -> tuple[int, int]:
         """The kind of its memory, and whether what adapters write there has to be read back."""
         kind = self.library.value("memory", self._handle)
         return kind % 4, kind // 4
-
-    def fit(self, blocks: int) -> int:
-        """Takes so few threads a block that `blocks` run at the same time; how many then do."""
-        return self.call("fit", blocks, kinds=[c_int])[0]
-
-    def load(
-        self,
-        tables: list[npt.NDArray[Any]],
-        blocks: int,
-        geometry: Geometry,
-        slots: tuple[int, int],
-        kind: tuple[int, int],
-        far: tuple[int, int, int, int] = (0, 0, 0, 0),
-    ) -> None:
-        """Uploads a plan of which this GPU runs so many thread blocks.
-
-        `tables`: contiguous, in the order of layer.hpp's Launch. `slots`: bytes of one, how many;
-        `kind`: element type, operation; `far`: rings, space of other nodes, packets for them, bytes
-        of that space.
-        """
-        self.blocks = blocks
-        plan = _Plan(
-            tables=tuple(table.ctypes.data for table in tables),
-            geometry=geometry,
-            far=far,
-            slots=slots,
-            kind=kind,
-            bytes=tuple(table.nbytes for table in tables),
-            blocks=blocks,
-        )
-        self.call("load", byref(plan))
-
-    def prepare(self, addresses: list[int], number: int) -> None:
-        """Readies the launch of that number; `addresses`: six of every rank."""
-        self.call("prepare", (c_uint64 * len(addresses))(*addresses), len(addresses), number)
-
-    def start(self, sums: list[int], bytes_: int, ranks: int) -> None:
-        """Starts the kernel; behind it the outputs `sums` of `bytes_` are divided by `ranks`."""
-        array = (c_uint64 * max(1, len(sums)))(*sums)
-        self.call("start", array, len(sums), bytes_, ranks)
 
     def poll(self) -> tuple[bool, int]:
         """(whether the kernel still runs, a number that changes while thread blocks get on)."""
@@ -220,10 +161,3 @@ class Device:
     def nanoseconds(self) -> int:
         """How long the kernel ran."""
         return self.call("nanoseconds", kinds=[c_int64])[0]
-
-    def stops(self) -> npt.NDArray[Any]:
-        """Where the thread blocks stood at the end."""
-        positions = np.zeros((self.blocks, STOP), np.int64)
-        if self.blocks:
-            self.library.value("stops", self._handle, positions.ctypes.data)
-        return positions

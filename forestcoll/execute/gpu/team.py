@@ -170,5 +170,5 @@ class Team:
         if kind is not None:
             self._processes.kill()
             return
-        self.ask("detach")  # all of them, before any memory goes that another one has mapped
+        self.ask("call", "detach")  # all, before any memory goes that another one has mapped
         self.ask("close")

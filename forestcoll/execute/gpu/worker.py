@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
+from ctypes import byref, c_int, c_uint64
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from forestcoll.execute.gpu.arena import (
     lay_out,
     slot_of,
 )
-from forestcoll.execute.gpu.native import Device, Library
+from forestcoll.execute.gpu.native import STOP, Device, Library, Plan
 from forestcoll.execute.request import Request
 from forestcoll.execute.result import Mode
 from forestcoll.execute.sizes import Geometry, geometry
@@ -112,9 +112,12 @@ class Worker:
             )
         self.device = Device(native, device, needed)
         # Packets are told by their launch's number, and memory may hold those of another plan.
-        self.device.set(self.device.base, 0xFF, needed)
-        blocks = sum(1 for row in job.tables.blocks if row[0] in set(self.mine))
-        held = self.device.fit(blocks)
+        self.device.call("set", self.device.base, 0xFF, needed)
+        owners = enumerate(row[0] for row in job.tables.blocks)
+        self.blocks = [b for b, rank in owners if rank in set(self.mine)]
+        blocks = len(self.blocks)
+        # It takes so few threads a block that as many as can be run at the same time.
+        (held,) = self.device.call("fit", blocks, kinds=[c_int])
         if blocks > held:
             self.device.close()
             raise UnsupportedError(
@@ -141,7 +144,7 @@ class Worker:
                     f"GPU {devices[self.gpu]} cannot {what} the memory of GPU {devices[gpu]}: no "
                     "NVLink, xGMI or peer-to-peer between them; the torch engine needs none"
                 )
-            self.bases.append(self.device.attach(handle))
+            self.bases += self.device.call("import", handle, kinds=[c_uint64])
 
     def load(
         self,
@@ -150,9 +153,8 @@ class Worker:
         far: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
         """Loads the plan: where there are other nodes, with other tables (`t`), and other
-        addresses (`given`: layer.hpp, Launch), than else. `far`: as `Device.load` has it."""
+        addresses (`given`: layer.hpp, Launch), than else. `far`: as `Plan` has it."""
         job, arenas, t = self.job, self.job.arenas, t or self.job.tables
-        mine = [b for b, row in enumerate(t.blocks) if row[0] in set(self.mine)]
         order = ["posted", "taken", "slots", "sizes", "semaphores", "raised", "progress", "arrived"]
         tables: list[npt.NDArray[Any]] = [
             np.array(t.instructions, np.int32),
@@ -161,14 +163,23 @@ class Worker:
             np.array(t.names, np.int32),
             np.array(t.loops, np.int64),
             np.array(t.blocks, np.int32),
-            np.array(mine, np.int32),
+            np.array(self.blocks, np.int32),
             np.zeros(6 * job.request.program.n, np.uint64),  # addresses: `prepare` gives them
             *(
                 np.array((given or {}).get(p) or [*map(self.at, getattr(arenas, p, ()))], np.uint64)
                 for p in order
             ),
         ]
-        self.device.load(tables, len(mine), job.geometry, job.slots, job.request.kind, far)
+        plan = Plan(
+            tables=tuple(table.ctypes.data for table in tables),
+            geometry=job.geometry,
+            far=far,
+            slots=job.slots,
+            kind=job.request.kind,
+            bytes=tuple(table.nbytes for table in tables),
+            blocks=len(self.blocks),
+        )
+        self.device.call("load", byref(plan))
 
     def at(self, place: Place) -> int:
         """A place as an address of this process."""
@@ -198,7 +209,7 @@ class Worker:
             move(there[rank].input.ctypes.data, host[rank].input)
             if inwards:
                 scratch = there[rank].scratch
-                self.device.set(scratch.ctypes.data, 0xFF, scratch.nbytes)
+                self.device.call("set", scratch.ctypes.data, 0xFF, scratch.nbytes)
 
     def prepare(self, mode: Mode, launch: int) -> None:
         """Flags as before the first launch. All processes do this before any of them starts."""
@@ -206,7 +217,8 @@ class Worker:
         self.device.write(
             self.device.base + begin, self.job.arenas.initial(self.gpu, self.job.tables)
         )
-        self.device.prepare([*chain(*self.addresses(mode, launch))], launch + 1)
+        addresses = np.array(self.addresses(mode, launch), np.uint64)  # six of every rank
+        self.device.call("prepare", addresses.ctypes.data, addresses.size, launch + 1)
 
     def start(self, mode: Mode) -> None:
         """Starts the kernel; `avg` divides the complete sums behind it."""
@@ -215,14 +227,21 @@ class Worker:
             origin = request.program.collective.origin
             ranks = [rank for rank in self.mine if origin(rank, request.root, 0) is not None]
             sums = [buffers[rank].output.ctypes.data for rank in ranks]
-        self.device.start(sums, buffers[0].output.nbytes, request.program.n)
+        divided, size = np.array(sums, np.uint64), buffers[0].output.nbytes
+        self.device.call("start", divided.ctypes.data, divided.size, size, request.program.n)
 
     def end_state(self) -> tuple[list[tuple[Any, ...]], list[int]]:
         """(where each thread block of this GPU stood, the flags of this GPU)."""
         begin, size = self.job.arenas.flags[self.gpu]
         flags = np.zeros(size // 8, np.uint64)
         self.device.read(self.device.base + begin, flags)
-        return [tuple(row) for row in self.device.stops().tolist()], flags.tolist()
+        return [tuple(row) for row in self.stops().tolist()], flags.tolist()
+
+    def stops(self) -> npt.NDArray[Any]:
+        """Where the thread blocks of this GPU stood at the end: a row of each (layer.hpp, Stop)."""
+        positions = np.zeros((len(self.blocks), STOP), np.int64)
+        self.device.call("stops", positions.ctypes.data)
+        return positions
 
 
 Ended = tuple[list[tuple[Any, ...]], list[int]]
