@@ -37,28 +37,18 @@ struct Dividing {
   }
 };
 
-// Of a plain type, one value after the other; of fp8, block after block.
-template <class T>
-struct Widening {
+// Of plain types, one value after the other; of fp8, block after block. One of both is float32.
+template <class From, class To>
+struct Converting {
   FC_LOOP run(byte* target, const byte* source, Amount values) {
-    float* to = reinterpret_cast<float*>(target);
-    const T* from = reinterpret_cast<const T*>(source);
-    if constexpr (std::is_same_v<T, Fp8>)
+    To* to = reinterpret_cast<To*>(target);
+    const From* from = reinterpret_cast<const From*>(source);
+    if constexpr (std::is_same_v<From, Fp8>)
       for (Amount i = 0; i < values / block_values; ++i) widen_block(from[i], to + i * block_values);
-    else
-      for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::in(from[i]);
-  }
-};
-
-template <class T>
-struct Narrowing {
-  FC_LOOP run(byte* target, const byte* source, Amount values) {
-    T* to = reinterpret_cast<T*>(target);
-    const float* from = reinterpret_cast<const float*>(source);
-    if constexpr (std::is_same_v<T, Fp8>)
+    else if constexpr (std::is_same_v<To, Fp8>)
       for (Amount i = 0; i < values / block_values; ++i) narrow_block(from + i * block_values, to[i]);
     else
-      for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<T>::out(from[i]);
+      for (Amount i = 0; i < values; ++i) to[i] = Arithmetic<To>::out(Arithmetic<From>::in(from[i]));
   }
 };
 
@@ -155,11 +145,11 @@ Amount wire_bytes(Type type) {
 Amount wire_values(Type type) { return type == Type::fp8 ? block_values : 1; }
 
 Convert widen_function(Type type) {
-  return with_any(type, [](auto zero) -> Convert { return Best<Widening<decltype(zero)>>(); });
+  return with_any(type, [](auto zero) -> Convert { return Best<Converting<decltype(zero), float>>(); });
 }
 
 Convert narrow_function(Type type) {
-  return with_any(type, [](auto zero) -> Convert { return Best<Narrowing<decltype(zero)>>(); });
+  return with_any(type, [](auto zero) -> Convert { return Best<Converting<float, decltype(zero)>>(); });
 }
 
 Combine combine_function(Type type, Reduction op) {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "interpreter.hpp"
 
@@ -163,10 +164,11 @@ FC_ELEMENT Amount element_bytes(Type type) {
 
 // How a type is calculated with: in `Wide`, or as it is. `Modular` is the type in which sums and products
 // wrap, unsigned for integers, so that nothing can overflow into undefined behaviour.
-template <class T, class M = T>
-struct AsItIs {
+template <class T>
+struct Arithmetic {
   using Wide = T;
-  using Modular = M;
+  using Unsigned = std::conditional_t<sizeof(T) == 8, std::uint64_t, Bits>;
+  using Modular = std::conditional_t<std::is_integral_v<T>, Unsigned, T>;
   static FC_ELEMENT Wide in(T value) { return value; }
   static FC_ELEMENT T out(Wide value) { return value; }
 };
@@ -179,20 +181,10 @@ struct AsFloat {
   static FC_ELEMENT T out(Wide value) { return narrow<T>(value); }
 };
 
-template <class T>
-struct Arithmetic : AsItIs<T> {};
 template <>
 struct Arithmetic<Half> : AsFloat<Half> {};
 template <>
 struct Arithmetic<BFloat16> : AsFloat<BFloat16> {};
-template <>
-struct Arithmetic<std::int8_t> : AsItIs<std::int8_t, Bits> {};
-template <>
-struct Arithmetic<std::uint8_t> : AsItIs<std::uint8_t, Bits> {};
-template <>
-struct Arithmetic<std::int32_t> : AsItIs<std::int32_t, Bits> {};
-template <>
-struct Arithmetic<std::int64_t> : AsItIs<std::int64_t, std::uint64_t> {};
 
 template <Reduction op, class T>
 FC_ELEMENT T combine_elements(T a, T b) {

@@ -171,7 +171,8 @@ struct alignas(64) Team {
   Index first = 0, workers = 0;
 };
 
-struct Control {
+// Of one launch: made anew for the next.
+struct Round {
   std::atomic<bool> abort{false};
   std::atomic<bool> mismatch{false};
   Stop culprit;
@@ -179,15 +180,18 @@ struct Control {
   // happen again once this is 0.
   alignas(64) std::atomic<Amount> active{0};
   std::atomic<Amount> unfinished{0};
-  alignas(64) Word launch{0};  // number of the launch, from 1; changes when one begins
-  Word go{0};                  // 1: everybody is there
-  Word over{0};                // 1: the launch has ended
-  Word parked{0};              // workers that have seen the end
+  alignas(64) Word go{0};  // 1: everybody is there
+  Word over{0};            // 1: the launch has ended
+  Word parked{0};          // workers that have seen the end
   std::atomic<std::uint32_t> arrived{0};
   std::atomic<bool> closing{false};
   bool stuck = false;
   Index turn = 0;     // which set of addresses it uses
   Clock::time_point begin, finish;
+};
+
+struct Control : Round {
+  alignas(64) Word launch{0};  // its number, from 1; changes when one begins
 };
 
 class Far;

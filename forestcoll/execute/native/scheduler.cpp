@@ -145,30 +145,18 @@ bool is_here(const Machine& m, Index block) {
 
 void reset_states(Machine& m) {
   for (Index i = 0; i < m.block_count(); ++i) {
-    BlockState& b = m.blocks[i];
-    b.progress.store(0);
+    BlockState& b = *std::construct_at(&m.blocks[i]);
     b.phase.store(is_here(m, i) ? queued : finished);
-    b.awaits = Awaits::nothing;
-    b.at = {};
-    b.fetched.pc = -1;
     b.at.pc = m.plan.blocks[i].begin;
   }
 }
 
 void reset_control(Machine& m) {
-  Control& c = *m.control;
-  c.abort.store(false);
-  c.mismatch.store(false);
+  Round& round = *std::construct_at<Round>(m.control);
   Amount here = 0;
   for (Index i = 0; i < m.block_count(); ++i) here += is_here(m, i);
-  c.active.store(here);
-  c.unfinished.store(here);
-  c.go.store(0);
-  c.over.store(0);
-  c.parked.store(0);
-  c.arrived.store(0);
-  c.closing.store(false);
-  c.stuck = false;
+  round.active.store(here);
+  round.unfinished.store(here);
 }
 
 // Receivers are taken first (the newest entry is), so that senders find an offer to write to.
