@@ -294,13 +294,12 @@ def find_orbits(
     number = {key: f for f, key in enumerate(keys)}
     own = [np.array(group.links) for group in groups]  # ascending
     whole = family(machine, groups)
-    places = whole.numbers
     on: list[list[Array]] = [[], [], [], []]
     for index, symmetry in enumerate(maps):
         where = f"bound: symmetry {index}"
         if symmetry.turned and forward is not None:
             raise ForestError(f"{where} turns links round, which {forward} does not allow")
-        moved = np.array(symmetry_images(whole, symmetry, where, places)[:count])
+        moved = symmetry_images(whole, symmetry, where)[:count]
         nodes, group = np.array(symmetry.image[:n]), [to - n for to in symmetry.image[n:]]
         turned: dict[Phase, Phase] = {"broadcast": "reduce", "reduce": "broadcast"}
         to = [number[group[g], turned[of] if symmetry.turned else of] for g, of in keys]

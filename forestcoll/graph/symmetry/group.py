@@ -189,7 +189,7 @@ def kinds(graph: CapacityGraph, apart: Sequence[int] = ()) -> list[int]:
 
     Each of the nodes `apart` has a number of its own.
     """
-    numbers: list[int] = _links(graph).kind.tolist()
+    numbers: list[int] = _links(graph).kinds[0].tolist()
     for number, v in enumerate(apart, max(numbers) + 1):
         numbers[v] = number
     return numbers
@@ -200,37 +200,40 @@ def links_without_image(graph: CapacityGraph, image: Array) -> Array:
     return _links(graph).look_up(image)[1]
 
 
-def link_images(graph: CapacityGraph, image: Array, where: str) -> Array:
+def link_images(
+    graph: CapacityGraph, image: Array, where: str, *, turned: bool = False, gpus: bool = True
+) -> Array:
     """The image of each link under a map of the nodes.
 
-    Raises ForestError that begins with `where` and says what the map does not keep.
+    `turned`: as `Symmetry` has it. `gpus`: whether these have to go to GPUs, ranks or not. Raises
+    ForestError that begins with `where` and says what the map does not keep.
     """
     import numpy as np
 
-    links, names = _links(graph), graph.names
+    links, names = _links(graph, gpus), graph.names
     if image.shape != (graph.n,) or not np.array_equal(np.sort(image), np.arange(graph.n)):
         raise ForestError(f"{where} is no permutation of the nodes")
-    wrong = np.flatnonzero(links.kind[image] != links.kind)
+    wrong = np.flatnonzero(links.kinds[turned][image] != links.kinds[0])
     if wrong.size:
         v = int(wrong[0])
         raise ForestError(
             f"{where} maps {names[v]} to {names[int(image[v])]}, which is of another kind"
         )
-    images, bad = links.look_up(image)
+    images, bad = links.look_up(image, turned)
     if bad.size:
-        e = int(bad[0])
-        u, v = graph.tail[e], graph.head[e]
+        ends = graph.tail[bad[0]], graph.head[bad[0]]
+        to = [names[image[v]] for v in (ends[::-1] if turned else ends)]
         raise ForestError(
-            f"{where} maps the link {names[u]} -> {names[v]} to {names[int(image[u])]} -> "
-            f"{names[int(image[v])]}, which has another bandwidth or is no link"
+            f"{where} maps the link {names[ends[0]]} -> {names[ends[1]]} to {to[0]} -> {to[1]}, "
+            "which has another bandwidth or is no link"
         )
     return images
 
 
 class _Links:
-    """The links of a graph, ready to be looked up."""
+    """The links of a graph, ready to be looked up; what nodes are, and are with links turned."""
 
-    def __init__(self, graph: CapacityGraph) -> None:
+    def __init__(self, graph: CapacityGraph, gpus: bool = True) -> None:
         import numpy as np
 
         self.n = graph.n
@@ -243,22 +246,24 @@ class _Links:
         part = [-1] * graph.n
         for v, amount in zip(graph.ranks, graph.parts, strict=True):
             part[v] = amount
-        looks = list(zip(graph.gpu, graph.multicast, graph.aggregation, part, strict=True))
-        kinds = {look: number for number, look in enumerate(dict.fromkeys(looks))}
-        self.kind = np.asarray([kinds[look] for look in looks])
+        gpu, can = [gpus and each for each in graph.gpu], (graph.multicast, graph.aggregation)
+        looks = [[*zip(gpu, *way, part, strict=True)] for way in (can, can[::-1])]
+        kinds = {look: number for number, look in enumerate(dict.fromkeys(looks[0] + looks[1]))}
+        self.kinds = [np.asarray([kinds[look] for look in way]) for way in looks]
 
-    def look_up(self, image: Array) -> tuple[Array, Array]:
+    def look_up(self, image: Array, turned: bool = False) -> tuple[Array, Array]:
         """(the image of each link, the numbers of links that have none)."""
         import numpy as np
 
-        wanted = image[self.tail] * self.n + image[self.head]
+        tail, head = (self.head, self.tail) if turned else (self.tail, self.head)
+        wanted = image[tail] * self.n + image[head]
         place = np.minimum(np.searchsorted(self.sorted, wanted), max(0, len(self.sorted) - 1))
         images = self.order[place]
         right = (self.keys[images] == wanted) & (self.width[images] == self.width)
         return images, np.flatnonzero(~right)
 
 
-_links = lru_cache(maxsize=2)(_Links)
+_links = lru_cache(maxsize=4)(_Links)
 
 
 def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:
@@ -440,9 +445,6 @@ def commuting_group(
         return abelian_group(graph, generators)
 
 
-Places = dict[tuple[int, int], int]  # (tail, head) -> number of the link
-
-
 def is_symmetry(graph: CapacityGraph, symmetry: Symmetry) -> bool:
     """Whether the map keeps ranks, their parts, links, capacities, and what switches can do."""
     try:
@@ -452,33 +454,12 @@ def is_symmetry(graph: CapacityGraph, symmetry: Symmetry) -> bool:
     return True
 
 
-def symmetry_images(
-    graph: CapacityGraph, symmetry: Symmetry, where: str, places: Places | None = None
-) -> list[int]:
-    """The image of each link, or ForestError with what the map does not keep.
+def symmetry_images(graph: CapacityGraph, symmetry: Symmetry, where: str) -> Array:
+    """The image of each link, as `link_images`; GPUs that are no ranks are nodes like any other."""
+    import numpy as np
 
-    `places`: `numbers` of the graph, where many maps are asked about.
-    """
-    number = places or graph.numbers
-    image, names = symmetry.image, graph.names
-    part = dict(zip(graph.ranks, graph.parts, strict=True))
-    if sorted(image) != list(range(graph.n)):
-        raise ForestError(f"{where} is no permutation of the nodes")
-    copies, adds = graph.multicast, graph.aggregation
-    after = (adds, copies) if symmetry.turned else (copies, adds)
-    for v, to in enumerate(image):
-        if part.get(v) != part.get(to) or (copies[v], adds[v]) != (after[0][to], after[1][to]):
-            raise ForestError(f"{where} maps {names[v]} to {names[to]}, which is of another kind")
-    out = []
-    for u, v, units in graph.arcs:
-        pair = (image[v], image[u]) if symmetry.turned else (image[u], image[v])
-        if pair not in number or graph.capacity[number[pair]] != units:
-            raise ForestError(
-                f"{where} maps the link {names[u]} -> {names[v]} to "
-                f"{names[pair[0]]} -> {names[pair[1]]}, which has another bandwidth or is no link"
-            )
-        out.append(number[pair])
-    return out
+    image, turned = np.asarray(symmetry.image), symmetry.turned
+    return link_images(graph, image, where, turned=turned, gpus=False)
 
 
 class DisjointSets:
