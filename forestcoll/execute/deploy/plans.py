@@ -11,6 +11,7 @@ from forestcoll import plans
 from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.common.input_limits import PLAN_BYTES
 from forestcoll.common.text_file import read_text
+from forestcoll.compile.formats import FORMATS
 from forestcoll.program import Buffer, Program
 from forestcoll.program.sizes import Sizes
 
@@ -97,19 +98,24 @@ def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
             continue
         inside: dict[str, Path] = {}
         suffixes = [form.suffix for name, form in plans.FORMATS.items() if format in (name, None)]
-        for file in plan_files(path, suffixes):
+        for file in plan_files(path, suffixes, forests=False):
             suffix = next(s for s in (*suffixes, file.suffix) if file.name.endswith(s))
             inside.setdefault(file.name.removesuffix(suffix), file)
         files |= dict.fromkeys(inside[stem] for stem in sorted(inside))
     return list(files)
 
 
-def plan_files(directory: Path, suffixes: Sequence[str]) -> list[Path]:
+def plan_files(directory: Path, suffixes: Sequence[str], forests: bool) -> list[Path]:
     """The plans in a directory and below: suffix by suffix, as ours end.
 
-    Where there is none, whatever ends as files of those formats do: other tools' plans.
+    Where there is none, whatever ends as files of those formats do: other tools' plans, and our
+    `forests` only if they will do.
     """
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    files = sorted(
+        path
+        for path in directory.rglob("*")
+        if path.is_file() and (forests or not path.name.endswith(FORMATS["forest"]))
+    )
     for ends in (suffixes, [Path(suffix).suffix for suffix in suffixes]):
         plan_paths = [file for end in ends for file in files if file.name.endswith(end)]
         if plan_paths:
