@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 from command_line import finished
-from graphs import machine, named
+from graphs import build, machine, named
 
 import forestcoll
 from forestcoll.common.errors import UnsupportedError
@@ -263,6 +263,22 @@ def test_rings_of_a_mesh_share_its_links() -> None:
     on = named("mi250")
     one, several = (baselines.forests(name, on)[0] for name in ("ring", "rings"))
     assert several.algbw == 6 * one.algbw
+
+
+def test_rings_take_links_of_their_own_before_a_shared_switch() -> None:
+    """Two meshes of four GPUs under four PCIe switches: no ring keeps to the meshes.
+
+    In rank order every hop of a ring would go over PCIe, and two of them over each switch's link.
+    """
+    links = [(f"g{i}", f"g{j}", 24) for i in range(8) for j in range(i + 2, 8, 2)]
+    links += [(f"g{i}", f"fabric{i // 2}", 12) for i in range(8)]
+    links += [(f"fabric{k}", "switch", 12) for k in range(4)]
+    best = baselines.forests("rings", build(links))[0].algbw
+    less = baselines.forests(
+        "rings", build([link for link in links if link[0] != "g0" or link[2] > 12])
+    )
+    assert best == Fraction(192, 7)
+    assert less[0].algbw <= best
 
 
 def test_double_tree_lets_everybody_rest_in_one_tree() -> None:

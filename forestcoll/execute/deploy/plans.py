@@ -11,7 +11,6 @@ from forestcoll import plans
 from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.common.input_limits import PLAN_BYTES
 from forestcoll.common.text_file import read_text
-from forestcoll.compile.formats import FORMATS
 from forestcoll.program import Buffer, Program
 from forestcoll.program.sizes import Sizes
 
@@ -98,7 +97,7 @@ def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
             continue
         inside: dict[str, Path] = {}
         suffixes = [form.suffix for name, form in plans.FORMATS.items() if format in (name, None)]
-        for file in plan_files(path, suffixes, forests=False):
+        for file in plan_files(path, suffixes, False):
             suffix = next(s for s in (*suffixes, file.suffix) if file.name.endswith(s))
             inside.setdefault(file.name.removesuffix(suffix), file)
         files |= dict.fromkeys(inside[stem] for stem in sorted(inside))
@@ -114,7 +113,7 @@ def plan_files(directory: Path, suffixes: Sequence[str], forests: bool) -> list[
     files = sorted(
         path
         for path in directory.rglob("*")
-        if path.is_file() and (forests or not path.name.endswith(FORMATS["forest"]))
+        if path.is_file() and (forests or not path.name.endswith(".forest.json"))
     )
     for ends in (suffixes, [Path(suffix).suffix for suffix in suffixes]):
         plan_paths = [file for end in ends for file in files if file.name.endswith(end)]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import UnsupportedError
@@ -55,6 +56,8 @@ def _by_boxes(
         yield open_orders(graph, members, ways)
     if direct and len(members) == 1:
         yield pack_cycles(graph.ranks, inside)
+        if len({*map(len, ways.values())}) > 1:  # some have links of their own, others share some
+            yield cycles(graph, ways)
 
 
 def boxes_of(graph: CapacityGraph) -> list[list[int]]:
@@ -206,17 +209,22 @@ def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
     hops = {pair: [link[step] for step in pairwise(path)] for pair, path in ways.items()}
     rings: list[Order] = []
     while True:
-        best: tuple[tuple[int, ...], int] | None = None
-        for width in sorted(set(free) - {0}, reverse=True):
-            usable = {pair for pair, links in hops.items() if min(free[k] for k in links) >= width}
-            order = _cycle(graph.ranks, usable)
-            if order is not None:
-                best = order, width
+        best: Order = (), 0
+        for width in sorted(set(free), reverse=True):
+            if width <= best[1]:
                 break
-        if best is None:
+            usable = {p: len(own) for p, own in hops.items() if min(free[k] for k in own) >= width}
+            order = _cycle(graph.ranks, usable)
+            if order is None:
+                continue
+            # several hops of a ring may share a link
+            used = Counter(k for pair in _round(order) for k in hops[pair])
+            share = min(free[k] // times for k, times in used.items()) or int(not rings)
+            best = max(best, (order, share), key=itemgetter(1))
+        if not best[1]:
             break
         rings.append(best)
-        for pair in zip(best[0], best[0][1:] + best[0][:1], strict=True):
+        for pair in _round(best[0]):
             for k in hops[pair]:
                 free[k] -= best[1]
     if not rings:
@@ -224,18 +232,25 @@ def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
     return rings
 
 
-def _cycle(ranks: tuple[int, ...], usable: set[tuple[int, int]]) -> tuple[int, ...] | None:
-    """A cycle through all ranks, by search; None where there is none, or none was found."""
+def _round(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    return zip(order, order[1:] + order[:1], strict=True)
+
+
+def _cycle(ranks: tuple[int, ...], usable: Arcs) -> tuple[int, ...] | None:
+    """A cycle through all ranks, by search; None where there is none, or none was found.
+
+    `usable`: the ways, and how many links each has; short ones are tried first.
+    """
     out: dict[int, list[int]] = {u: [] for u in ranks}
     for u, v in sorted(usable):
         out[u].append(v)
     import networkx as nx  # it takes long to import, and is for baselines alone
 
     # where all ways lead through one rank there is none, which the search would not find out
-    if not (all(out.values()) and nx.is_biconnected(nx.Graph(usable))):
+    if not (all(out.values()) and nx.is_biconnected(nx.Graph([*usable]))):
         return None
     first, path, used = ranks[0], [ranks[0]], {ranks[0]}
-    stack = [iter(_fewest_first(out, first, used))]
+    stack = [iter(_shortest_first(out, first, used, usable))]
     for _ in range(TRIES):
         if len(path) == len(ranks) and first in out[path[-1]]:
             return tuple(path)
@@ -248,14 +263,16 @@ def _cycle(ranks: tuple[int, ...], usable: set[tuple[int, int]]) -> tuple[int, .
             continue
         path.append(node)
         used.add(node)
-        stack.append(iter(_fewest_first(out, node, used)))
+        stack.append(iter(_shortest_first(out, node, used, usable)))
     return None
 
 
-def _fewest_first(out: dict[int, list[int]], node: int, used: set[int]) -> list[int]:
-    """Where to go on, the hardest to reach later first."""
+def _shortest_first(
+    out: dict[int, list[int]], node: int, used: set[int], usable: Arcs
+) -> list[int]:
+    """Where to go on, by short ways first, and the hardest to reach later."""
     nexts = [v for v in out[node] if v not in used]
-    return sorted(nexts, key=lambda v: sum(w not in used for w in out[v]))
+    return sorted(nexts, key=lambda v: (usable[node, v], sum(w not in used for w in out[v])))
 
 
 RANKS = 16

@@ -165,8 +165,7 @@ class Verifier:
             if not (path / INDEX).is_file() and not explain_remains(path):
                 asked = [form for name, form in HOLDS.items() if self.target in (None, name)]
                 suffixes = [FORMATS[form] for form in dict.fromkeys(asked)]
-                found = plan_files(path, suffixes, forests=self.target is None)
-                inside = sorted(map(str, found))
+                inside = sorted(map(str, plan_files(path, suffixes, self.target is None)))
             yield from inside or [source]
 
     def _say_clashes(self, results: list[Entry]) -> None:
