@@ -120,13 +120,14 @@ class Request(NamedTuple):
         program, data, notes = self.program, self.data, []
         if data.size != self.wanted:
             notes.append(
-                f"{self.wanted} bytes are not a whole number of elements on each rank; "
-                f"ran {data.size} bytes"
+                f"{self.wanted} byte{'s are' if self.wanted > 1 else ' is'} not a whole number of "
+                f"elements on each rank; ran {data.size} bytes"
             )
         if data.has_padding:
             notes.append(
                 f"the plan serves {Sizes.of(program).words(self.dtype, data.element)}; here each "
-                f"part of {data.part} elements was padded to {data.chunks} chunks of {data.chunk}"
+                f"part of {data.part} element{'s' * (data.part > 1)} was padded to {data.chunks} "
+                f"chunks of {data.chunk}"
             )
         low, high = program.min_bytes, program.max_bytes
         if data.size < low or (high and data.size > high):

@@ -270,7 +270,8 @@ def _trees(topology: Topology, collective: Collective) -> Way:
         return Way(name, False, "of one box alone")
     with suppress(UnsupportedError):
         packing = pack(graph, MOST_TREES, MOST_CHILDREN)
-        return Way(name, True, f"{len(packing.trees)} trees: {float(packing.algbw):.1f} GB/s")
+        trees = f"{len(packing.trees)} tree{'s' * (len(packing.trees) > 1)}"
+        return Way(name, True, f"{trees}: {float(packing.algbw):.1f} GB/s")
     return Way(name, False, "no trees of two children a rank")
 
 

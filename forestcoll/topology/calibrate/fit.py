@@ -178,7 +178,10 @@ class _Fit:
     def notes(self, lost: list[Pair]) -> list[str]:
         notes = []
         if lost:
-            notes.append(f"{len(lost)} pairs have no way over the links without other GPUs between")
+            notes.append(
+                f"{len(lost)} pair{'s have' if len(lost) > 1 else ' has'} no way over the links "
+                "without other GPUs between"
+            )
         filled = sum(
             arc not in self.ratios and name in self.medians for arc, name in self.class_of.items()
         )

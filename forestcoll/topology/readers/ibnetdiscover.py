@@ -179,7 +179,8 @@ class _Dump:
         ]
         if renamed:
             self.notes.append(
-                f"{len(renamed)} devices are described in several ways, and their own block "
+                f"{len(renamed)} device{'s are' if len(renamed) > 1 else ' is'} described in "
+                f"several ways, and {'their' if len(renamed) > 1 else 'its'} own block "
                 f"counts: {list_some(renamed)}"
             )
         cables = tuple(self.cables())
@@ -191,7 +192,10 @@ class _Dump:
         hosts = dict.fromkeys(port.host for cable in cables for port in cable.ports)
         idle = {host for host, _ in self.places.values()} - set(hosts)
         if idle:
-            self.notes.append(f"{len(idle)} hosts have no cable: {list_some(sorted(idle))}")
+            self.notes.append(
+                f"{len(idle)} host{'s have' if len(idle) > 1 else ' has'} no cable: "
+                f"{list_some(sorted(idle))}"
+            )
         taken = set(self.names.values()) & set(hosts)
         if taken:
             name = min(taken)
@@ -276,8 +280,8 @@ class _Dump:
         alone = [d.guid for d in self.devices.values() if not d.own]
         if alone:
             self.notes.append(
-                f"{len(alone)} devices have no block of their own ({list_some(alone)}): the dump "
-                "may be cut off"
+                f"{len(alone)} device{'s have' if len(alone) > 1 else ' has'} no block of their "
+                f"own ({list_some(alone)}): the dump may be cut off"
             )
 
     def end(self, end: End) -> str | Port | None:

@@ -134,7 +134,7 @@ class _Machine(Machine):
             return asked, generation
         if not generation:
             raise self.values.error(
-                f"{most} NVLinks a GPU: no GPU that is known has so many, so what one "
+                f"{most} NVLink{'s' * (most > 1)} a GPU: no known GPU has this number, so what one "
                 "carries must be given: --set nvlink=GB/s (V100 and A100 20, H100 20.6, B200 40.1, "
                 "as NCCL counts)"
             )

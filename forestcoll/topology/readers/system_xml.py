@@ -432,12 +432,14 @@ class _Machine(Machine):
             adapters = [adapters[k] for k in sorted(range(len(numbers)), key=numbers.__getitem__)]
         if idle:
             self.notes.append(
-                f"{len(idle)} ports state no speed and are left out: {list_some(idle)}"
+                f"{len(idle)} port{'s state' if len(idle) > 1 else ' states'} no speed and "
+                f"{'are' if len(idle) > 1 else 'is'} left out: {list_some(idle)}"
             )
         if adapters:
             self.notes.append(
-                f"{len(adapters)} network ports are left aside: what lies beyond them is not in "
-                "the file (--set boxes=N, or forestcoll topology compose)"
+                f"{len(adapters)} network port{'s are' if len(adapters) > 1 else ' is'} left "
+                f"aside: what lies beyond {'them' if len(adapters) > 1 else 'it'} is not in the "
+                "file (--set boxes=N, or forestcoll topology compose)"
             )
         yield from adapters
 

@@ -50,20 +50,23 @@ ROW_NAMES = {"type": "dtype", "redop": "op", "percent_of_predicted": "prediction
 
 
 class Rounded(NamedTuple):
-    """How often a plan rounds, and by how much a sum may be wrong with the options of a run."""
+    """How often a plan rounds, and by how much a sum may be wrong with the options of a run.
+
+    `accumulates`: with --accumulate; None where that is not for the type.
+    """
 
     steps: Roundings
     bound: Bound
-    accumulates: bool
+    accumulates: bool | None
 
     @property
     def words(self) -> str:
         """For people."""
         steps, other = self.steps if not self.accumulates else self.steps[::-1]
-        text = (
-            f"{steps} ({other} {'without' if self.accumulates else 'with'} --accumulate float32); "
-            f"error at most {100 * self.bound.share:.3g} % of the sum of magnitudes"
-        )
+        text = f"{steps}"
+        if self.accumulates is not None:
+            text += f" ({other} {'without' if self.accumulates else 'with'} --accumulate float32)"
+        text += f"; error at most {100 * self.bound.share:.3g} % of the sum of magnitudes"
         if self.bound.of_block:
             text += f" and {100 * self.bound.of_block:.2g} % of that of the blocks' largest"
         return text

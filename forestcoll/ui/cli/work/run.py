@@ -169,7 +169,7 @@ class _Job:
         except (PlanError, UnsupportedError):  # what is wrong with it, its data have shown
             return None
         bound = error_bound(steps, dtype, wire, accumulates is not None, op == "avg")
-        return runs.Rounded(steps, bound, accumulates is not None)
+        return runs.Rounded(steps, bound, None if dtype == "float64" else accumulates is not None)
 
 
 def _jobs(plan: Path, options: Options) -> list[_Job]:
