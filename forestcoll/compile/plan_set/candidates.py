@@ -20,7 +20,6 @@ from forestcoll.compile.plan_set.values import LARGEST, Candidate, Source
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.lower.rounds import Rounds, lower_rounds
 from forestcoll.program.sizes import is_power
-from forestcoll.program.targets import library_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
 from forestcoll.solver.alltoall.routes import Routes
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 FORESTS: Final = 3
 """Forests of a baseline that take part: so many of the fastest, and the lowest."""
 WIDE: Final = 4
-"""Times as many parts of trees in LL and LL128 for more bytes."""
+"""Times as many parts of trees in LL and LL128, at any size."""
 PIECES: Final = (2, 4, 8)
 """Times as many parts of trees, on a schedule, or slices of MSCCL++'s pipelines: looked at where no
 program is good."""
@@ -135,32 +134,27 @@ def candidates_of(
 ) -> list[Candidate]:
     """Each source in each protocol of the styles that programs of it are in.
 
-    Forests in LL and LL128 over connections once more, in more parts on a schedule of the links,
-    for sizes whose chunks are more than one message of LL: by levels a rank hands on nothing before
-    it has sent all that is its own. Routes once more in smaller pieces, for sizes of which these
-    have bytes enough.
+    Forests in LL and LL128 over connections once more, in more parts on a schedule of the links: by
+    levels a rank hands on nothing before it has sent all that is its own. Routes once more in
+    smaller pieces, for sizes of which these have bytes enough.
     """
     links = topology.latencies()
-    message = library_on(topology.name).messages.of("LL")
     return [
         Candidate(source, kind, line, *more)
         for source in sources
         for kind in KINDS
         if kind[0] in styles and _has(source, kind)
         for line in [line_of(source, kind, links, topology.name, options)]
-        for more in ((1, 0), *_finer(source, kind, message))
+        for more in ((1, 0), *_finer(source, kind))
     ]
 
 
-def _finer(source: Source, kind: Kind, message: int) -> Iterator[tuple[int, int]]:
+def _finer(source: Source, kind: Kind) -> Iterator[tuple[int, int]]:
     """How many times as many pieces programs are looked at in, and above how many bytes."""
     # MSCCL++'s packets of trees in more parts are nowhere the fastest of the catalogue
     if isinstance(source, Forest) and kind != ("onesided", "LL"):
-        above = LARGEST
-        if kind in KINDS[:2]:
-            above = len(_trees_of(source)) // len(source.collective.phases) * message
         for times in PIECES:
-            yield times, above if times == WIDE else LARGEST
+            yield times, 0 if times == WIDE and kind in KINDS[:2] else LARGEST
     elif isinstance(source, Routes) and kind[1] != "LL":
         chunks = len(source.graph.ranks) * source.units
         relays = kind[0] == "onesided" and source.hops > 1  # in stages already
