@@ -141,6 +141,8 @@ def report_losses(
         graph, root = problem.graph, problem.root
         if root is not None:
             workload = workload._replace(root=graph.names[graph.ranks[root]])
+        # by id: globs do not say which GPU is gone
+        workload = workload._replace(ranks=workload.ranks and graph.rank_names)
         best = problem.optimum()
     with clock.stage("forest"):
         if forest is None:
