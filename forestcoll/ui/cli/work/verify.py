@@ -22,7 +22,7 @@ from forestcoll.program import Program
 from forestcoll.schedule.forest import Forest
 from forestcoll.solver.stock.spanning_trees import algbw_of
 from forestcoll.study import predict
-from forestcoll.study.figures import Figures, figures_of
+from forestcoll.study.figures import figures_of
 from forestcoll.topology import Topology
 from forestcoll.ui.cli import files
 from forestcoll.ui.cli.messages import (
@@ -233,13 +233,9 @@ class Verifier:
     def _say_forest(self, source: str, verdict: verdicts.Verdict, forest: Forest | None) -> Entry:
         lines, figures, more = list(verdict.lines), dict(verdict.figures), Entry()
         if forest is not None:
-            band, rates = self._figures_of(source, forest)
-            figures |= facts.as_json(facts.bandwidth_facts(rates))
-            if rates is not None and rates.bound is not None:
-                lines.append(f"bottleneck: {facts.limit(rates)}")
-            more["simulated"] = None if band is None else band.summary()
-            if band is not None:
-                lines += [f"simulated {words.rates(band)}, the trees alone", f"model: {band.model}"]
+            said, reached, more["simulated"] = self._reach(source, forest)
+            lines += said
+            figures |= reached
             if self.links:
                 figures["links"] = [
                     {name: str(value) for name, value in row._asdict().items()}
@@ -257,14 +253,8 @@ class Verifier:
             proven, reached = verdict.lines, dict(verdict.figures)
             entry["figures"] = reached
             if report.ok:
-                band, figures = self._figures_of(report.source, report.program)
-                more = [] if figures is None else [f"allowed by links: {facts.rate_words(figures)}"]
-                if figures is not None and figures.bound is not None:
-                    more.append(f"bottleneck: {facts.limit(figures)}")
-                if band is not None:
-                    more += [f"simulated {words.band(band)}", f"model: {band.model}"]
-                reached |= facts.as_json(facts.bandwidth_facts(figures))
-                entry["simulated"] = None if band is None else band.summary()
+                more, allowed, entry["simulated"] = self._reach(report.source, report.program)
+                reached |= allowed
         return {**self._say_report(report, form, proven, more), **entry}
 
     def _say_report(
@@ -284,15 +274,13 @@ class Verifier:
             say(f"  {line}")
         return entry
 
-    def _figures_of(
-        self, source: str, what: Program | Forest
-    ) -> tuple[simulate.Band | None, Figures | None]:
-        """What a plan or the trees of a forest reach, simulated and by the links alone.
+    def _reach(self, source: str, what: Program | Forest) -> tuple[list[str], Entry, Entry | None]:
+        """What a plan or the trees of a forest reach: in words, by the links alone, and simulated.
 
         A note where they cannot be simulated, or their links are unknown.
         """
         if quiet() and not as_json():
-            return None, None
+            return [], {}, None
         beside = predict.forest_beside(Path(source))
         band, figures, text = None, None, ""
         try:
@@ -312,4 +300,13 @@ class Verifier:
             band, text = None, f"not simulated: {error}"
         if self.simulated:
             self.note(source, text)
-        return band, figures
+        lines, is_plan = [], isinstance(what, Program)
+        if figures is not None and is_plan:
+            lines.append(f"allowed by links: {facts.rate_words(figures)}")
+        if figures is not None and figures.bound is not None:
+            lines.append(f"bottleneck: {facts.limit(figures)}")
+        if band is not None:
+            said = words.band(band) if is_plan else f"{words.rates(band)}, the trees alone"
+            lines += [f"simulated {said}", f"model: {band.model}"]
+        played = None if band is None else band.summary()
+        return lines, facts.as_json(facts.bandwidth_facts(figures)), played
