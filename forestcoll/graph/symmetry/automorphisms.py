@@ -14,10 +14,9 @@ import random
 from collections import defaultdict
 from functools import lru_cache
 
-from forestcoll.common.errors import ForestError
 from forestcoll.graph.bound import Symmetry
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.graph.symmetry.group import DisjointSets, SymmetryGroup, is_symmetry, symmetry_group
+from forestcoll.graph.symmetry.group import DisjointSets, SymmetryGroup, extend_group, is_symmetry
 
 WORK = 8_000_000
 """Links that the search may look at in all, about: some seconds at most, whatever the graph."""
@@ -46,13 +45,8 @@ def find_free_group(graph: CapacityGraph) -> SymmetryGroup | None:
     """
     group = None
     for symmetry in find_symmetries(graph):
-        if symmetry.turned:
-            continue
-        earlier = () if group is None else group.generators
-        try:
-            group = symmetry_group(graph, [*earlier, symmetry.image])
-        except ForestError:  # it keeps some rank in place, or the order matters
-            continue
+        if not symmetry.turned:
+            group = extend_group(graph, group, symmetry.image) or group
     return group
 
 

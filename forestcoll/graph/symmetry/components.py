@@ -16,10 +16,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from forestcoll.common.errors import ForestError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.kernel import _kernel
-from forestcoll.graph.symmetry.group import Image, SymmetryGroup, kinds, symmetry_group
+from forestcoll.graph.symmetry.group import (
+    Image,
+    SymmetryGroup,
+    extend_group,
+    kinds,
+    symmetry_group,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,12 +107,8 @@ def find_inner_symmetries(graph: CapacityGraph, parts: Components) -> SymmetryGr
         if group.node[ranks[image[0]]] == group.node[ranks[0]]:
             continue
         whole = _extend(near, {ranks[i]: ranks[to] for i, to in enumerate(image)})
-        if whole is None:
-            continue
-        try:
-            group = symmetry_group(graph, [*group.generators, parts.everywhere(whole)])
-        except ForestError:  # no symmetry, or one that does not go with the others
-            continue
+        if whole is not None:
+            group = extend_group(graph, group, parts.everywhere(whole)) or group
     return group
 
 
@@ -135,12 +136,8 @@ def find_translations(graph: CapacityGraph) -> SymmetryGroup | None:
             continue
         if any(links.get((to(u), to(v))) != links[u, v] for u, v in near):
             continue
-        generators = group.generators if group is not None else ()
-        try:
-            group = symmetry_group(graph, [*generators, tuple(to(v) for v in range(graph.n))])
-        except ForestError:  # no symmetry, or one that does not go with the others
-            continue
-        if group.size == count:
+        group = extend_group(graph, group, tuple(map(to, range(graph.n)))) or group
+        if group is not None and group.size == count:
             break
     return group
 
@@ -247,9 +244,7 @@ def _rotate(
     for part, following in zip(members, [*members[1:], members[0]], strict=True):
         for v, to in zip(part, following, strict=True):
             image[v] = to
-    try:
-        symmetry_group(graph, [tuple(image)])
-    except ForestError:
+    if extend_group(graph, None, tuple(image)) is None:
         return None
     return Components(outside, tuple(tuple(part) for part in members), tuple(image))
 

@@ -184,6 +184,19 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
     return SymmetryGroup(*images, orders)
 
 
+def extend_group(
+    graph: CapacityGraph, group: SymmetryGroup | None, image: Image
+) -> SymmetryGroup | None:
+    """The group with one generator more.
+
+    None: that is no symmetry, keeps some rank in place, or does not commute with the others.
+    """
+    try:
+        return symmetry_group(graph, [*(group.generators if group else ()), image])
+    except ForestError:
+        return None
+
+
 def kinds(graph: CapacityGraph, apart: Sequence[int] = ()) -> list[int]:
     """Per node a number for what it is: GPU or switch, what it can do, rank with which part.
 
@@ -280,7 +293,11 @@ def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:
         while at not in place:  # commuting maps: no row meets another before it meets the first
             rows.append([steps[v] for v in rows[-1]])
             at = steps[at]
-        back = _element(maps[:index], _exponents(place[at], orders), graph.n)
+        # the last of the generators before it runs fastest
+        exponents = np.unravel_index(place[at], orders)
+        back = np.arange(graph.n)
+        for earlier, exponent in zip(maps, exponents, strict=False):
+            back = _power(earlier, int(exponent))[back]
         if not np.array_equal(_power(image, len(rows)), back):
             raise ForestError(
                 f"generator {index}, taken {len(rows)} times, moves some nodes but not "
@@ -289,24 +306,6 @@ def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:
         points = [v for column in zip(*rows, strict=True) for v in column]
         orders.append(len(rows))
     return tuple(orders)
-
-
-def _exponents(number: int, orders: Sequence[int]) -> list[int]:
-    """How often each generator is taken in element `number`, the last one running fastest."""
-    out = []
-    for order in reversed(orders):
-        number, rest = divmod(number, order)
-        out.append(rest)
-    return out[::-1]
-
-
-def _element(maps: Sequence[Array], exponents: Sequence[int], n: int) -> Array:
-    import numpy as np
-
-    out = np.arange(n, dtype=np.int64)
-    for image, exponent in zip(maps, exponents, strict=True):
-        out = _power(image, exponent)[out]
-    return out
 
 
 def _power(image: Array, exponent: int) -> Array:
