@@ -24,7 +24,6 @@ from native import compile_
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu, doctor, gpu
 from forestcoll.execute.gpu import compiler as builds
-from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.arena import SLOT_BYTES, slot_of
 from forestcoll.execute.result import RunResult
 from forestcoll.execute.sizes import geometry, layout, longest_message
@@ -243,20 +242,20 @@ def test_a_killed_process_is_named(
     programs: Programs, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[subprocess.Popen[bytes]] = []
-    real = teams._spawn
+    real = gpu._spawn
 
     def spawn(file: int) -> tuple[object, subprocess.Popen[bytes]]:
         pipe, process = real(file)
         made.append(process)
         return pipe, process
 
-    def kill(team: teams.Team, *_: object) -> bool:
+    def kill(team: gpu.Team, *_: object) -> bool:
         os.kill(made[-1].pid, signal.SIGKILL)
         team.ask("poll")
         return True
 
-    monkeypatch.setattr(teams, "_spawn", spawn)
-    monkeypatch.setattr(teams.Team, "launch", kill)
+    monkeypatch.setattr(gpu, "_spawn", spawn)
+    monkeypatch.setattr(gpu.Team, "launch", kill)
     with pytest.raises(ExecutionError, match="the process of GPU 1 was killed by signal 9"):
         gpu.run(programs["broadcast", "msccl-xml"], 4096, built=library, devices=[0, 1])
     assert all(process.poll() is not None for process in made)  # none is left behind

@@ -30,7 +30,6 @@ from forestcoll.execute import _engine
 from forestcoll.execute.cluster.group import Group
 from forestcoll.execute.gpu import communicator as communicators
 from forestcoll.execute.gpu import compiler as builds
-from forestcoll.execute.gpu import far as fars
 from forestcoll.execute.gpu.communicator import Communicator
 from forestcoll.execute.request import Request
 from forestcoll.program import EVERYONE, SIGNALS, Program
@@ -235,7 +234,7 @@ def test_a_source_waits_until_it_has_left(
 ) -> None:
     """By the plan's flush. Where nobody waits the unkind wire sees to it that data are wrong."""
     if not marked:
-        monkeypatch.setattr(fars, "mark_drains", lambda tables, *_: tables)
+        monkeypatch.setattr(communicators, "mark_drains", lambda tables, *_: tables)
     wrong: list[int] = []
     for seed in range(3):
         use_unkind(monkeypatch, 2, seed, lazy=True, staged=False)
@@ -321,14 +320,14 @@ def test_a_rank_that_fails_ends_all(
 ) -> None:
     """Its kernel cannot be watched any more; the others learn who and why, and where they were."""
     program = plan(compiled, 2, "allreduce", "mscclpp-json")
-    poll = fars.Far._poll
+    poll = communicators.Far._poll
 
-    def fail(far: fars.Far) -> Any:
+    def fail(far: communicators.Far) -> Any:
         if far.worker.gpu == 2:
             raise ExecutionError("GPU: an illegal address")
         return poll(far)
 
-    monkeypatch.setattr(fars.Far, "_poll", fail)
+    monkeypatch.setattr(communicators.Far, "_poll", fail)
     begin = time.monotonic()
     told = errors(run(program, 4 << 20, library))
     assert time.monotonic() - begin < 20
