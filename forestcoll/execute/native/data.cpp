@@ -179,7 +179,7 @@ Comparison compare(const Pattern& p, int source, Amount first, Amount count,
           if (listed++ < limit)
             found[b].push_back({static_cast<int>(b), at + i, text(expected[i]), text(got[i])});
         }
-        std::sort(found[b].begin(), found[b].end());
+        std::ranges::sort(found[b]);
         if (found[b].size() > limit) found[b].resize(limit);
       }
     });

@@ -49,7 +49,7 @@ decltype(Result::leftovers) leftovers_of(const Machine& machine) {
 }
 
 void add_once(std::vector<Index>& list, Index value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+  if (std::ranges::find(list, value) == list.end()) list.push_back(value);
 }
 
 // Who may wait for what: that is all that waking needs to know.

@@ -60,7 +60,7 @@ std::vector<Range> memory_of(const Machine& m) {
        m.options.epilogue.steps, m.exact, m.dependents, m.takers, m.members, m.packet_readers, m.pages, m.slots);
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   all.push_back({self - beside, self + beside});
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   std::vector<Range> merged;
   for (const Range& range : all)
     if (merged.empty() || range.first > merged.back().second)
@@ -107,8 +107,7 @@ std::vector<Range> unneeded_memory([[maybe_unused]] const Machine& m) {
   const std::vector<Range> kept = memory_of(m);
   std::vector<Range> found;
   for (auto [first, last] : private_memory()) {
-    auto keep = std::lower_bound(kept.begin(), kept.end(), first,
-                                 [](const Range& range, auto at) { return range.second <= at; });
+    auto keep = std::ranges::upper_bound(kept, first, {}, &Range::second);
     for (; keep != kept.end() && keep->first < last; ++keep) {
       if (first < keep->first) found.push_back({first, keep->first});
       first = std::max(first, keep->second);

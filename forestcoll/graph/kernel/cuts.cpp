@@ -29,9 +29,7 @@ std::uint64_t mixed(std::uint64_t x) {
 // Replaces every look by its place among the distinct ones; returns how many there are.
 int number(const std::vector<std::uint64_t>& look, Ints& colour) {
   const std::vector<std::uint64_t> known = distinct(look);
-  for (int v : range(look))
-    colour[v] =
-        static_cast<int>(std::ranges::lower_bound(known, look[v]) - known.begin());
+  for (int v : range(look)) colour[v] = place_in(known, look[v]);
   return number_of(known);
 }
 
@@ -156,7 +154,7 @@ Ints components(const Digraph& graph, const Marks& outside) {
 Amounts maximum_flow(const Digraph& graph, int source, int sink) {
   Residual net(graph);
   net.push(source, sink, kInfinite);
-  Amounts flow(graph.arcs().count);
+  Amounts flow(graph.arc_count());
   for (int e : graph.arcs()) flow[e] = net.left(2 * e + 1);
   return flow;
 }

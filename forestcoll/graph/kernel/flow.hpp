@@ -55,7 +55,7 @@ class Residual {
     Amount sent = 0;
     while (sent < limit && search(source, target)) {
       if ((++phases & 15) == 0) poll_signals();
-      std::copy(first_.begin(), first_.end(), cursor_.begin());
+      cursor_ = first_;
       sent += advance(source, target, limit - sent);
     }
     return sent;

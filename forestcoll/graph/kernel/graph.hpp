@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <ranges>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -32,21 +33,21 @@ int number_of(const Items& items) {
 }
 
 // The numbers from 0 up to a count, which does not change meanwhile; or those of a list's items.
-struct Range {
-  struct Place {
-    int at;
-    int operator*() const { return at; }
-    void operator++() { ++at; }
-    bool operator!=(Place other) const { return at < other.at; }
-  };
-  int count;
-  Place begin() const { return {0}; }
-  Place end() const { return {count}; }
-};
-inline Range range(int count) { return {count}; }
+inline auto range(int count) { return std::views::iota(0, count); }
 template <class Items>
-Range range(const Items& items) {
-  return {number_of(items)};
+auto range(const Items& items) {
+  return range(number_of(items));
+}
+
+// The place of an item in a sorted list that has it: how many are less.
+template <class Items, class Item>
+int place_in(const Items& items, const Item& item) {
+  return static_cast<int>(std::ranges::lower_bound(items, item) - items.begin());
+}
+
+template <class Items, class More>
+void append(Items& items, const More& more) {
+  items.insert(items.end(), more.begin(), more.end());
 }
 
 // 0, 1, ... as a list.
@@ -64,13 +65,27 @@ std::vector<Item> distinct(std::vector<Item> items) {
   return items;
 }
 
+// Takes `amount` from what each of these has, as evenly as that goes; returns what they did not have.
+inline Amount take_evenly(std::vector<Amount*> from, Amount amount) {
+  std::ranges::stable_sort(from, {}, [](const Amount* units) { return *units; });
+  Amount sharers = number_of(from);
+  for (Amount* units : from) {  // small ones first: what they cannot give falls to the larger ones
+    const Amount part = std::min(*units, (amount + sharers - 1) / sharers);
+    --sharers;
+    *units -= part;
+    amount -= part;
+  }
+  return amount;
+}
+
 // A directed graph with capacities; arc e goes from tail[e] to head[e].
 struct Digraph {
   int nodes = 0;
   Ints tail, head;
   Amounts capacity;
 
-  Range arcs() const { return range(tail); }
+  int arc_count() const { return number_of(tail); }
+  auto arcs() const { return range(tail); }
 
   void add(int u, int v, Amount units) {
     tail.push_back(u);
@@ -125,25 +140,16 @@ class ArcIndex {
   }
 
   // The arc's number, -1 where there is none.
-  int find(int u, int v) const {
-    const std::uint64_t k = key(u, v);
-    for (std::size_t i = place(k);; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].key == k) return slots_[i].arc;
-      if (slots_[i].key == kFree) return -1;
-    }
-  }
+  int find(int u, int v) const { return slots_[place(key(u, v))].arc; }
 
   // Where the arc's number is kept; -1 until it is set. Good until the next insertion.
   int& insert(int u, int v) {
     if (2 * (used_ + 1) > slots_.size()) grow();
     const std::uint64_t k = key(u, v);
-    for (std::size_t i = place(k);; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].key == kFree) {
-        slots_[i].key = k;
-        ++used_;
-      }
-      if (slots_[i].key == k) return slots_[i].arc;
-    }
+    Slot& slot = slots_[place(k)];
+    used_ += slot.key != k;
+    slot.key = k;
+    return slot.arc;
   }
 
  private:
@@ -158,20 +164,19 @@ class ArcIndex {
            static_cast<std::uint32_t>(v);
   }
 
+  // Where the key is, or belongs.
   std::size_t place(std::uint64_t k) const {
-    k *= 0x9E3779B97F4A7C15u;  // Fibonacci hashing
-    return (k ^ k >> 32) & (slots_.size() - 1);
+    const std::uint64_t mixed = k * 0x9E3779B97F4A7C15u;  // Fibonacci hashing
+    std::size_t i = mixed ^ mixed >> 32;
+    while (slots_[i &= slots_.size() - 1].key != k && slots_[i].key != kFree) ++i;
+    return i;
   }
 
   void grow() {
     std::vector<Slot> before(2 * slots_.size(), Slot{kFree, -1});
     before.swap(slots_);
-    for (const Slot& slot : before) {
-      if (slot.key == kFree) continue;
-      std::size_t i = place(slot.key);
-      while (slots_[i].key != kFree) i = (i + 1) & (slots_.size() - 1);
-      slots_[i] = slot;
-    }
+    for (const Slot& slot : before)
+      if (slot.key != kFree) slots_[place(slot.key)] = slot;
   }
 
   std::vector<Slot> slots_;  // a power of two of them

@@ -17,7 +17,7 @@ struct FlatLists {
   }
 
   void add(std::span<const int> list) {
-    items.insert(items.end(), list.begin(), list.end());
+    append(items, list);
     ends.push_back(number_of(items));
   }
 };

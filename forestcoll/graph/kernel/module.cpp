@@ -325,10 +325,10 @@ BoxedGraph boxed_graph(const Digraph& graph, const Ints& box, const Ints& spread
   const int nodes = graph.nodes;
   require(number_of(box) == nodes, "box needs one entry a node");
   require(number_of(entries) == nodes, "entries need one entry a node");
-  require(twin.empty() || number_of(twin) == graph.arcs().count,
+  require(twin.empty() || number_of(twin) == graph.arc_count(),
           "twins need one entry an arc, or none");
   for (int e : range(twin))
-    require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs().count && twin[e] != e &&
+    require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arc_count() && twin[e] != e &&
                               twin[twin[e]] == e && graph.capacity[twin[e]] == graph.capacity[e]),
             "arcs that share a capacity must be of one, and name each other");
   BoxedGraph boxed{graph, box, marked(ranks, nodes), entries, twin, 0, spread};

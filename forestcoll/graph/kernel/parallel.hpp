@@ -36,14 +36,15 @@ void parallel_for(int count, bool heavy, const Work& work) {
       stop = true;
     }
   };
-  std::vector<std::thread> others;
-  for (int number = 1; number < threads; ++number)
-    others.emplace_back([&, number] {
-      stop_asked = &stop;
-      run(number);
-    });
-  run(0);
-  for (std::thread& other : others) other.join();
+  {
+    std::vector<std::jthread> others;  // joined at the end
+    for (int number = 1; number < threads; ++number)
+      others.emplace_back([&, number] {
+        stop_asked = &stop;
+        run(number);
+      });
+    run(0);
+  }
   for (bool own : {true, false})  // a real error before the mere order to stop
     for (const std::exception_ptr& error : failed) {
       if (!error) continue;

@@ -21,8 +21,8 @@ struct PathInfo {
 class TreeScan {
  public:
   TreeScan(const Digraph& graph, const Marks& rank, Marks copies,
-                   Marks adds) : rank_(rank), arc_(graph), loads_(graph.arcs().count, 0), parent_(graph.nodes),
-        depth_(graph.nodes), way_(graph.nodes), seen_(graph.arcs().count, 0) {
+                   Marks adds) : rank_(rank), arc_(graph), loads_(graph.arc_count(), 0), parent_(graph.nodes),
+        depth_(graph.nodes), way_(graph.nodes), seen_(graph.arc_count(), 0) {
     for (char r : rank) ranks_ += r != 0;
     for (int e : graph.arcs()) {
       once_[0].push_back(copies[graph.head[e]]);

@@ -65,7 +65,7 @@ class Search {
     low_ = firsts.front();
     reach_.assign(static_cast<std::size_t>(high - low_ + 1) * words, 0);
     std::size_t bit = 0;
-    auto weak = std::lower_bound(trace_.weak_event.begin(), trace_.weak_event.end(), low_);
+    auto weak = std::ranges::lower_bound(trace_.weak_event, low_);
     for (int e = low_; e <= high; ++e) {
       join(e, trace_.prev[e]);
       for (int c : trace_.across(e)) join(e, c);
@@ -87,7 +87,7 @@ class Search {
 }  // namespace
 
 std::vector<Pair> unordered(const Trace& trace, std::vector<Pair> pairs, bool weak) {
-  std::sort(pairs.begin(), pairs.end());
+  std::ranges::sort(pairs);
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
   return Search(trace, weak).search(pairs);
 }

@@ -184,9 +184,9 @@ class Finder {
       bool changed = false;
       for (const Tie& one : ties_) changed |= spread(one);
       if (!changed) return;
-      std::reverse(ties_.begin(), ties_.end());
+      std::ranges::reverse(ties_);
     }
-    std::fill(cuts_.begin(), cuts_.end(), 1);
+    std::ranges::fill(cuts_, 1);
   }
 
   bool spread(const Tie& one) {

@@ -149,7 +149,7 @@ class Told {
 
   // (rank, thread block, step, which instruction of the step).
   nb::tuple place(int line) const {
-    const auto after = std::upper_bound(code_.first.begin(), code_.first.end(), line);
+    const auto after = std::ranges::upper_bound(code_.first, line);
     const Block& block = code_.block(static_cast<int>(after - code_.first.begin()) - 1);
     const Instruction& i = code_.at(line);
     return nb::make_tuple(block.rank, block.number, i.step, i.at);
@@ -266,15 +266,15 @@ class Proof {
     if (trace.weak.empty() || races_.empty()) return;
     std::vector<Pair> light;
     for (const Pair& pair : races_)
-      if (std::none_of(modes_.begin(), modes_.end(), [&](const Mode& mode) {
+      if (std::ranges::none_of(modes_, [&](const Mode& mode) {
             const auto* one = collision(mode, pair);
             return one && !one->light;
           }))
         light.push_back(pair);
     const std::vector<Pair> still = unordered(trace, light, true);
     std::erase_if(races_, [&](const Pair& pair) {
-      return std::binary_search(light.begin(), light.end(), pair) &&
-             !std::binary_search(still.begin(), still.end(), pair);
+      return std::ranges::binary_search(light, pair) &&
+             !std::ranges::binary_search(still, pair);
     });
   }
 
@@ -296,7 +296,7 @@ class Proof {
     std::vector<Pair> races;
     for (const Pair& pair : races_)
       if (collision(mode, pair)) races.push_back(pair);
-    std::sort(races.begin(), races.end(), [](const Pair& x, const Pair& y) { return std::tie(x.b, x.a) < std::tie(y.b, y.a); });
+    std::ranges::sort(races, {}, [](const Pair& pair) { return std::pair(pair.b, pair.a); });
     nb::list rows, results;
     for (std::size_t k = 0; k < races.size() && static_cast<int>(k) < most; ++k)
       rows.append(nb::make_tuple(told_.event(trace, races[k].a), told_.event(trace, races[k].b),

@@ -265,8 +265,8 @@ class OnesidedRun {
     Barrier& here = barriers_[{block.rank, i.ident}];
     here.came.push_back(b);
     if (here.came.size() < here.members.size()) {
-      const int missing = *std::find_if(here.members.begin(), here.members.end(), [&](int m) {
-        return std::find(here.came.begin(), here.came.end(), m) == here.came.end();
+      const int missing = *std::ranges::find_if(here.members, [&](int m) {
+        return std::ranges::find(here.came, m) == here.came.end();
       });
       state.blocked = {state.line, Need::barrier, i.ident, missing};
       return false;
@@ -420,7 +420,7 @@ class OnesidedRun {
         const int writer = writer_[atom];
         int on = -1;
         if (writer >= 0)
-          on = static_cast<int>(std::upper_bound(code_.first.begin(), code_.first.end(), writer) -
+          on = static_cast<int>(std::ranges::upper_bound(code_.first, writer) -
                                 code_.first.begin()) - 1;
         state.blocked = {state.line, Need::packets, atoms_.starts[atom], on};
         return false;
@@ -432,7 +432,7 @@ class OnesidedRun {
   int read(int b, State& state, int item, std::span<const int> atoms, std::vector<int> cross) {
     for (int atom : atoms) {
       const int begin = written(atom, state.launch).begin;
-      if (std::find(cross.begin(), cross.end(), begin) == cross.end()) cross.push_back(begin);
+      if (std::ranges::find(cross, begin) == cross.end()) cross.push_back(begin);
     }
     const int made = event(b, state, item, b, cross);
     for (int atom : atoms) {

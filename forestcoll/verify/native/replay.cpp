@@ -193,7 +193,7 @@ bool Replay::message(int event) {
   if (work->targets) {
     const Span to = part(event, spans_[work->spans + work->sources]);
     accesses.write(event, to, false);
-    std::copy(sum_.begin(), sum_.end(), values_.begin() + to.low);
+    std::ranges::copy(sum_, values_.begin() + to.low);
   }
   if (row.sends) {
     sent_[event] = static_cast<std::int64_t>(pool_.size());

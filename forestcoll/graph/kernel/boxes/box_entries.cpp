@@ -194,12 +194,12 @@ class Outliner {
   Lacks enter_all(const Streams& streams, const May& may) {
     shares_.assign(boxes_.count(), {});
     std::vector<Lacks> lacking(boxes_.count());
-    parallel_for(boxes_.count(), graph_.arcs().count > 10'000, [&](int b) {
+    parallel_for(boxes_.count(), graph_.arc_count() > 10'000, [&](int b) {
       poll_signals();
       lacking[b] = enter(streams, may, b);
     });
     Lacks all;
-    for (const Lacks& list : lacking) all.insert(all.end(), list.begin(), list.end());
+    for (const Lacks& list : lacking) append(all, list);
     return all;
   }
 

@@ -8,8 +8,8 @@ namespace {
 class Tightening {
  public:
   Tightening(Digraph& graph, const Demand& demand, const Ints& box)
-      : graph_(graph), demand_(demand), box_(box), check_(graph, demand), blocked_(graph.arcs().count, 0),
-        taken_(graph.arcs().count, 0) {
+      : graph_(graph), demand_(demand), box_(box), check_(graph, demand), blocked_(graph.arc_count(), 0),
+        taken_(graph.arc_count(), 0) {
     for (int b : box) boxes_ = std::max(boxes_, b + 1);
     into_.resize(boxes_);
     rooted_.resize(boxes_ + graph.nodes);
@@ -91,8 +91,7 @@ class Tightening {
   // Calls use(whose, part) with parts of `amount`, as even as the rooms allow.
   template <typename Whose, typename Use>
   static void divide(std::vector<std::pair<Amount, Whose>>& room, Amount amount, const Use& use) {
-    std::ranges::stable_sort(room,
-                     [](const auto& x, const auto& y) { return x.first < y.first; });
+    std::ranges::stable_sort(room, {}, &std::pair<Amount, Whose>::first);
     auto sharers = static_cast<Amount>(room.size());
     for (const auto& [most, whose] : room) {  // small ones first: the larger ones make up for them
       const Amount part = std::min(most, amount / sharers--);
@@ -125,20 +124,13 @@ class Tightening {
   }
 
   void give_back(const Marks& inside, Amount amount) {
-    Ints hit;
+    std::vector<Amount*> hit;
     for (int e : graph_.arcs()) {
       if (!inside[graph_.tail[e]] || inside[graph_.head[e]]) continue;
       blocked_[e] = 1;
-      if (taken_[e] > 0) hit.push_back(e);
+      if (taken_[e] > 0) hit.push_back(&taken_[e]);
     }
-    std::ranges::stable_sort(hit, [&](int a, int b) { return taken_[a] < taken_[b]; });
-    for (int i : range(hit)) {
-      const auto sharers = static_cast<Amount>(hit.size() - i);
-      const Amount part = std::min(taken_[hit[i]], (amount + sharers - 1) / sharers);
-      taken_[hit[i]] -= part;
-      amount -= part;
-    }
-    if (amount > 0) throw InternalError("a cut is violated that no lowered link crosses");
+    if (take_evenly(hit, amount) > 0) throw InternalError("a cut is violated that no lowered link crosses");
   }
 
   struct Source {

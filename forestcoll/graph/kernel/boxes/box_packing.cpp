@@ -81,7 +81,7 @@ class Handout {
 
   // The trees that `outline` is given in box b: shares of fan numbers at its entry.
   void take(const Outline& outline, int b, std::vector<Share>& shares) {
-    const int entry = this->entry(outline, b);
+    const int entry = outline.entry(graph_, b);
     const Batches& fan = (*fans_[b])[boxes_.place[entry]];
     auto& [next, used] = at_[entry];
     for (Amount left = outline.weight; left > 0;) {
@@ -100,7 +100,7 @@ class Handout {
   Batch tree(const Outline& outline, Amount weight, const Ints& fan) const {
     Batch batch{outline.root, weight, Ints(graph_.nodes, -1)};
     for (int b : range(boxes_.count())) {
-      const int entry = this->entry(outline, b);
+      const int entry = outline.entry(graph_, b);
       if (outline.arc[b] >= 0) batch.parent[entry] = graph_.tail[outline.arc[b]];
       const Ints& members = boxes_.members[b];
       const Batch& local = (*fans_[b])[boxes_.place[entry]][fan[b]];
@@ -111,10 +111,6 @@ class Handout {
   }
 
  private:
-  int entry(const Outline& outline, int b) const {
-    return outline.arc[b] >= 0 ? graph_.head[outline.arc[b]] : outline.root;
-  }
-
   const Digraph& graph_;
   const Boxes& boxes_;
   const std::vector<const Fans*>& fans_;
@@ -139,10 +135,7 @@ std::optional<Batches> pack_nested(const Digraph& graph, const Amounts& supply,
   std::vector<Amounts> entering(boxes.count());
   for (int b : range(boxes.count())) entering[b].assign(boxes.members[b].size(), 0);
   for (const Outline& outline : outlines)
-    for (int b : range(boxes.count())) {
-      const int entry = outline.arc[b] >= 0 ? graph.head[outline.arc[b]] : outline.root;
-      entering[b][boxes.place[entry]] += outline.weight;
-    }
+    for (int b : range(boxes.count())) entering[b][boxes.place[outline.entry(graph, b)]] += outline.weight;
   std::map<Inside, Fans> solved;
   const std::vector<const Fans*> fans = solve_boxes(lowered, boxes, entering, solved);
   Handout handout(graph, boxes, fans);

@@ -37,6 +37,9 @@ struct Outline {
   int root = 0;
   Amount weight = 0;
   Ints arc;
+
+  // The node of box b where they begin in it.
+  int entry(const Digraph& graph, int b) const { return arc[b] >= 0 ? graph.head[arc[b]] : root; }
 };
 using Outlines = std::vector<Outline>;
 

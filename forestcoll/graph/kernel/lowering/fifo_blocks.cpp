@@ -264,7 +264,7 @@ class Blocks {
     if (count > most) {
       Marks waited(count);
       for (const auto& [block, step] : own.waits) waited[block] = true;
-      std::ranges::stable_sort(order, [&](int a, int b) { return waited[a] > waited[b]; });
+      std::ranges::stable_sort(order, std::greater(), [&](int b) { return waited[b]; });
     }
     for (int b : range(count)) place[order[b]] = b;
     for (int b : order) {

@@ -153,7 +153,7 @@ class OnesidedBlocks {
     }
     firsts = distinct(std::move(firsts));
     const auto unit = [&, count = pipelines_->pipes.size()](const Pipe& pipe) -> Chunks {
-      const auto place = std::ranges::lower_bound(firsts, std::get<1>(pipe.key)) - firsts.begin();
+      const int place = place_in(firsts, std::get<1>(pipe.key));
       const int share = uneven ? 14 + 3 * place % 5 : 16;  // of 16
       const auto bytes = static_cast<Chunks>(static_cast<__int128>(unit_bytes) * share * pipe.chunks * count / all / 16);
       return std::max<Chunks>(1, bytes / aligned) * aligned;
@@ -207,7 +207,7 @@ class OnesidedBlocks {
   Lists overlapping() const {
     const auto& trees = problem_.trees;
     Ints order = numbers(number_of(trees));
-    std::ranges::stable_sort(order, [&](int a, int b) { return trees[a].first < trees[b].first; });
+    std::ranges::stable_sort(order, {}, [&](int number) { return trees[number].first; });
     Lists groups;
     Chunks end = -1;
     for (const int number : order) {
@@ -333,9 +333,8 @@ class OnesidedBlocks {
   // The kind, far or near, peer and index of a lane's channel. The n-th from i to j is the n-th from j to i.
   std::tuple<bool, int, int> channel(int work, int lane) const {
     const Ends own = ends(work, lane);
-    const auto first = std::ranges::lower_bound(ends_, Ends{own[0], own[1], -1, -1});
-    const auto index = std::lower_bound(first, ends_.end(), own) - first;
-    return {!problem_.near(places_[work].second / 2, lane / 2), lane / 2, static_cast<int>(index)};
+    const int index = place_in(ends_, own) - place_in(ends_, Ends{own[0], own[1], -1, -1});
+    return {!problem_.near(places_[work].second / 2, lane / 2), lane / 2, index};
   }
 
   // --- instructions
@@ -355,13 +354,13 @@ class OnesidedBlocks {
       const Work& work = works_[number];
       Ints& number_of = numbers.emplace_back(2 * problem_.ranks());
       for (const int lane : work.lanes)
-        number_of[lane] = static_cast<int>(std::ranges::lower_bound(own, channel(number, lane)) - own.begin());
+        number_of[lane] = place_in(own, channel(number, lane));
       for (int kind : range(shakes))
         for (const int lane : work.shakes[kind]) shakes[kind].push_back(number_of[lane]);
       for (const int pipe : work.pipes) pipes.emplace_back(&pipelines_->pipes[pipe], numbers.size() - 1);
     }
     for (Ints& some : shakes) some = distinct(std::move(some));
-    std::ranges::stable_sort(pipes, [](const auto& a, const auto& b) { return a.first->key < b.first->key; });
+    std::ranges::stable_sort(pipes, {}, [](const auto& pipe) { return pipe.first->key; });
 
     Objects steps;
     const auto add = [&](const Instructions& some) {

@@ -133,7 +133,7 @@ struct Work {
   int block = -1;
 
   void join(const Work& other) {
-    pipes.insert(pipes.end(), other.pipes.begin(), other.pipes.end());
+    append(pipes, other.pipes);
     steps += other.steps;
     unite(remote, other.remote);
     unite(lanes, other.lanes);
@@ -219,8 +219,7 @@ inline void cut(Tree& tree, const Problem& problem, Apart apart) {
       for (const int kind : {1, 0}) {
         const Lists parts = batches(kinds[kind], wide ? most : n);
         groups.resize(std::max(groups.size(), parts.size()));
-        for (int place : range(parts))
-          groups[place].insert(groups[place].end(), parts[place].begin(), parts[place].end());
+        for (int place : range(parts)) append(groups[place], parts[place]);
       }
       for (Ints& group : groups) turn(group, rank);
     }
@@ -554,9 +553,7 @@ class Pipelines {
   Instructions body(Draft& draft, int rank) const {
     const int peers = problem_.limits.peers;
     const auto near = [&](int lane) { return problem_.near(rank, lane >> 1); };
-    const auto append = [](Instructions& to, Instructions&& more) {
-      to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-    };
+    const auto append = [](Instructions& to, Instructions&& more) { std::ranges::move(more, std::back_inserter(to)); };
     std::array<Instructions, 3> stages;
     stages[0] = sync(Op::wait, distinct(draft.waits), near, peers);
     append(stages[0], on_semaphores(Op::acquire, draft.acquired));

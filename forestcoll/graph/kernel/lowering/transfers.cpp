@@ -274,7 +274,7 @@ std::pair<Ints, double> Transfers::schedule(const Lists& ways, const Amounts& ca
   std::vector<Transfer> sorted;
   for (int m : order) {
     sorted.push_back(items[m]);
-    arrivals.push_back(static_cast<int>(std::ranges::lower_bound(starts, ends[m]) - starts.begin()));
+    arrivals.push_back(place_in(starts, ends[m]));
   }
   items = std::move(sorted);
   open_sums();

@@ -184,7 +184,7 @@ class Packer {
     bool progress = false;
     for (int n = 0; n < number_of(batches_); ++n) {
       const int i = n < count ? (n + shift) % count : n;
-      std::ranges::stable_sort(arcs, [&](int a, int b) { return left_[a] > left_[b]; });
+      std::ranges::stable_sort(arcs, std::greater(), [&](int e) { return left_[e]; });
       for (int e : arcs) {
         if (!open(batches_[i], e, level)) continue;
         Entrance entrance(graph_, left_, batches_, y, i);

@@ -69,7 +69,7 @@ class Lowering {
   Lowering(const Digraph& graph, const Batches& batches, std::size_t most)
       : into_(graph.arcs_by(graph.head)), room_(graph.capacity), most_(most), random_(1) {
     tail_ = graph.tail;
-    users_.resize(graph.arcs().count);
+    users_.resize(graph.arc_count());
     for (int i : range(batches)) {
       shapes_.emplace_back(batches[i]);
       for (int v : range(graph.nodes)) {

@@ -25,7 +25,7 @@ std::optional<Alike> alike(const Digraph& graph, const Amounts& supply,
     if (arc >= 0) return std::nullopt;  // parallel arcs
     arc = e;
   }
-  Alike found{Ints(graph.arcs().count, -1), {}, {}, &elements};
+  Alike found{Ints(graph.arc_count(), -1), {}, {}, &elements};
   for (int e : graph.arcs()) {
     if (found.orbit[e] >= 0) continue;
     for (const Ints& image : elements) {
@@ -109,7 +109,7 @@ class Search {
     Tree& tree = trees_.emplace_back();
     tree.root = root;
     tree.arc.assign(graph_.nodes, -1);
-    tree.until.assign(graph_.arcs().count, -1);
+    tree.until.assign(graph_.arc_count(), -1);
     tree.depth.assign(graph_.nodes, -1);
     tree.depth[root] = 0;
     Ints queue{root};

@@ -42,8 +42,7 @@ void lay_out(Amount supply, int places, const At& at, const Use& use) {
     if (list.size() < 2) continue;
     std::vector<Share>& shares = divided.emplace_back(place, std::vector<Share>()).second;
     shares.assign(list.begin(), list.end());
-    std::ranges::stable_sort(shares,
-                     [](const Share& a, const Share& b) { return a.units > b.units; });
+    std::ranges::stable_sort(shares, std::greater(), &Share::units);
     Amount end = 0;
     for (const Share& share : shares) borders.push_back(end += share.units);
   }

@@ -28,10 +28,6 @@ PathUnits* choose(std::vector<PathUnits>& kinds, Amount weight) {
   return best;
 }
 
-}  // namespace
-
-namespace {
-
 // Equal trees become one, where the first of them stood.
 void merge(std::vector<PathTree>& trees) {
   std::map<std::pair<int, Ints>, std::size_t> place;
@@ -62,8 +58,7 @@ std::vector<PathTree> expand(Batches batches, Logical logical) {
   ArcIndex link;
   for (int a : range(logical.tail))
     link.insert(logical.tail[a], logical.head[a]) = a;
-  std::ranges::stable_sort(batches,
-                   [](const Batch& a, const Batch& b) { return a.weight > b.weight; });
+  std::ranges::stable_sort(batches, std::greater(), &Batch::weight);
   std::vector<PathTree> trees;
   std::vector<PathUnits*> chosen;
   for (const Batch& batch : batches) {

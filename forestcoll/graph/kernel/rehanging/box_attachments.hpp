@@ -192,8 +192,8 @@ class BoxAttachments {
     hook.rank = boxed_.graph.head[arcs_.back()];
     hook.depth = static_cast<short>(step(unit, above, boxed_.graph.tail[arcs_.front()]));
     store_.push_back(number_of(arcs_) + 1);
-    store_.insert(store_.end(), arcs_.begin(), arcs_.end());
-    store_.push_back(boxed_.graph.arcs().count + hook.rank);
+    append(store_, arcs_);
+    store_.push_back(boxed_.graph.arc_count() + hook.rank);
     live_ += arcs_.size() + 2;
     ++hooks_[slot(unit, above)].hanging;
     load(unit, box);

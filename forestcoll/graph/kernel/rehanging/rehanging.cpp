@@ -104,9 +104,7 @@ void read(const BoxAttachments& hanging, Rehung& result) {
     order.clear();
     for (int b : range(hanging.boxes()))
       if (hanging.hangs(u, b)) order.push_back(b);
-    std::ranges::stable_sort(order, [&](int a, int b) {
-      return hanging.hook(u, a).depth < hanging.hook(u, b).depth;
-    });
+    std::ranges::stable_sort(order, {}, [&](int b) { return hanging.hook(u, b).depth; });
     Ints& tree = result.trees.emplace_back();
     for (int b : order) {
       const auto way = hanging.way(u, b);

@@ -172,7 +172,7 @@ class Router {
   }
 
   double entry_cost(const SwitchPort& port) const {
-    return ledger_.cost(port.arc) + ledger_.cost(boxed_.graph.arcs().count + port.rank);
+    return ledger_.cost(port.arc) + ledger_.cost(boxed_.graph.arc_count() + port.rank);
   }
 
   // Growth: ranks are entered nearest first, and become places to leave from when they are told.

@@ -103,7 +103,7 @@ class Splitter {
   int arc(int u, int v) {
     int& a = index_.insert(u, v);
     if (a < 0) {
-      a = graph_.arcs().count;
+      a = graph_.arc_count();
       out_[u].push_back(a);
       in_[v].push_back(a);
       graph_.add(u, v, 0);
@@ -116,7 +116,7 @@ class Splitter {
     Ports list;
     for (int a : arcs)
       if (graph_.capacity[a] > 0) list.push_back({end[a], graph_.capacity[a], 0});
-    std::ranges::sort(list, [](const Port& a, const Port& b) { return a.node < b.node; });
+    std::ranges::sort(list, {}, &Port::node);
     return list;
   }
 
@@ -136,22 +136,10 @@ class Splitter {
 
   // Takes `amount` units back from the changes that cost the cut, worst grade first, then evenly.
   static void withdraw(Changes& changes, const Marks& inside, Amount amount) {
-    std::vector<Change*> hit;
+    std::map<int, std::vector<Amount*>, std::greater<>> hit;  // by grade
     for (Change& c : changes)
-      if (c.units > 0 && c.costs(inside)) hit.push_back(&c);
-    std::ranges::stable_sort(hit, [](const Change* a, const Change* b) {
-      return a->grade != b->grade ? a->grade > b->grade : a->units < b->units;
-    });
-    for (std::size_t i = 0; i < hit.size() && amount > 0;) {
-      std::size_t end = i;
-      while (end < hit.size() && hit[end]->grade == hit[i]->grade) ++end;
-      for (; i < end; ++i) {  // small ones first: what they cannot give falls to the larger ones
-        const auto sharers = static_cast<Amount>(end - i);
-        const Amount part = std::min(hit[i]->units, (amount + sharers - 1) / sharers);
-        hit[i]->units -= part;
-        amount -= part;
-      }
-    }
+      if (c.units > 0 && c.costs(inside)) hit[c.grade].push_back(&c.units);
+    for (const auto& [_, units] : hit) amount = take_evenly(units, amount);
     if (amount > 0) throw InternalError("a cut is violated that no change has touched");
   }
 
@@ -179,8 +167,7 @@ class Splitter {
   std::deque<PathUnits> take(int a, Amount amount) {
     graph_.capacity[a] -= amount;
     std::vector<PathUnits>& kinds = units_[a];
-    std::ranges::stable_sort(kinds,
-                     [](const PathUnits& x, const PathUnits& y) { return x.count > y.count; });
+    std::ranges::stable_sort(kinds, std::greater(), &PathUnits::count);
     std::deque<PathUnits> taken;
     for (PathUnits& kind : kinds) {
       if (amount == 0) break;
@@ -375,7 +362,7 @@ Logical remove_relays(const Digraph& graph, const Demand& demand, const Marks& r
   Ints waiting;
   for (int v : range(graph.nodes))
     if (relay[v]) waiting.push_back(v);
-  std::ranges::stable_sort(waiting, [&](int a, int b) { return depth[a] < depth[b]; });
+  std::ranges::stable_sort(waiting, {}, [&](int v) { return depth[v]; });
   while (!waiting.empty()) {
     Ints now, later;
     for (int w : waiting) {
@@ -412,8 +399,7 @@ bool trim(Digraph& graph, const Demand& demand, const Marks& relay) {
                                         : splitter.capacity(port.node, w);
         return std::pair{relay[port.node], std::min<Amount>(0, back - port.units)};
       };
-      std::ranges::stable_sort(ports,
-                       [&](const Port& a, const Port& b) { return order(a) < order(b); });
+      std::ranges::stable_sort(ports, {}, order);
       for (const Port& port : ports) {
         const Amount units = std::min(port.units, surplus > 0 ? surplus : -surplus);
         if (units == 0) break;

@@ -208,7 +208,7 @@ class Engine {
     if (std::ranges::adjacent_find(due_, std::less_equal<>(), &Event::number) == due_.end())
       std::ranges::reverse(due_);
     else
-      std::sort(due_.begin(), due_.end(), [](const Event& a, const Event& b) { return a.number < b.number; });
+      std::ranges::sort(due_, {}, &Event::number);
     for (const Event& event : due_) handle(event);
     due_.clear();
   }

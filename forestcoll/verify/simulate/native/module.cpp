@@ -32,7 +32,7 @@ void add_route(Network& network, const Stages& stages, double lead, double laten
     const auto waits = [&network](int link) { return network.rule[link] == Rule::fifo; };
     // What is shared, hop after hop, is one flow.
     const bool joins = cut_through && !queued.empty() && queued.back().empty() &&
-                       std::none_of(links.begin(), links.end(), waits);
+                       std::ranges::none_of(links, waits);
     if (!joins) shared.emplace_back(), queued.emplace_back();
     for (int link : links) {
       route.weighted |= network.rule[link] == Rule::weighted;
@@ -45,7 +45,7 @@ void add_route(Network& network, const Stages& stages, double lead, double laten
     Stage& stage = network.stages.emplace_back();
     stage.first = verify::count_of(network.links);
     for (std::vector<int>* links : {&shared[s], &queued[s]}) {
-      std::sort(links->begin(), links->end());
+      std::ranges::sort(*links);
       stage.queued = verify::count_of(network.links);
       network.links.insert(network.links.end(), links->begin(), links->end());
     }
@@ -68,8 +68,8 @@ At at(const Thread& thread, int operation) {
 SpanRow span_row(const Thread& thread, const Span& span) {
   const Operation& o = thread.operations[span.operation];
   const bool moves = o.kind == Kind::move || o.kind == Kind::fetch || o.kind == Kind::start;
-  const auto after = std::upper_bound(thread.segments.begin(), thread.segments.end(), span.operation,
-                                      [](int number, const auto& segment) { return number < segment.first; });
+  const auto after = std::ranges::upper_bound(thread.segments, span.operation, {},
+                                              [](const auto& segment) { return segment.first; });
   const double bytes = span.round == std::prev(after)->second - 1 ? o.last : o.full;
   return {at(thread, span.operation), span.start, span.end, moves ? o.object : -1, moves ? bytes : 0};
 }

@@ -53,8 +53,7 @@ void TreeCoder::write_posts() {
   for (const int rank : order_) {
     Thread& thread = threads_.thread(rank, all_trees);
     thread.loop(pieces_);
-    std::stable_sort(posts_[rank].begin(), posts_[rank].end(),
-                     [](const Post& a, const Post& b) { return a.hops > b.hops; });
+    std::ranges::stable_sort(posts_[rank], std::greater(), &Post::hops);
     for (const Post& post : posts_[rank]) {
       thread.origin = {post.tree, op_, post.peer};
       thread.transfer(Kind::start, post.route, {post.bytes, post.bytes}, 0, post.arrived);
