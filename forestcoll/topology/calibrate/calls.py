@@ -33,7 +33,7 @@ from forestcoll.common.input_limits import DUMP_BYTES, MEASURED_RANKS
 Pair = tuple[int, int]
 _ROW = re.compile(
     r"(?m)^[ \t]*(\d+)[ \t]+\d+[ \t]+\S+[ \t]+(\S+)[ \t]+-?\d+[ \t]+([\d.e+]+)[ \t]+[\d.e+]+[ \t]+"
-    r"([\d.e+]+)[ \t]+(?:\d+|N/A)"
+    r"([\d.e+]+)[ \t]+(\d+|N/A)(?:(?:[ \t]+[\d.e+]+){3}[ \t]+(\d+|N/A))?"
 )
 RINGS = frozenset({"allreduce", "allgather", "reducescatter", "broadcast", "reduce"})
 """Collectives whose bus bandwidth is what a ring of all ranks carries, from each to the next."""
@@ -105,7 +105,10 @@ def nccl_tests(text: str, source: str) -> Run:
     sums = any(redop != "none" for _, redop, *_ in rows)
     tool = named[1] if named else "all_reduce_perf" if sums else "sendrecv_perf"
     values = dict(re.findall(r"\b(NCCL_\w+) set by environment to ([\w:;^,]+)", text))
-    timed = [(int(size), number(us), number(rate)) for size, _, us, rate in rows]
+    for size, *_, wrong, also in rows:
+        if number(wrong) or number(also):
+            raise TopologyError(f"{source}: wrong results at {size} bytes")
+    timed = [(int(size), number(us), number(rate)) for size, _, us, rate, *_ in rows]
     return _run(tool, [hosts[rank] for rank in sorted(hosts)], timed, values, source)
 
 
@@ -349,6 +352,9 @@ def _matrices(text: str, source: str) -> Iterator[Matrix]:
             title = lines[index] if lines[index].strip() else title
             index += 1
             continue
+        unit = re.search(r"\((?!GB)\w+/s\)", title)
+        if unit is not None:
+            raise TopologyError(f"{source}:{index}: {unit[0]} where GB/s are expected")
         values: dict[Pair, float] = {}
         for row in range(size):
             index += 1
