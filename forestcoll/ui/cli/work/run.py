@@ -71,6 +71,8 @@ def run(options: Options) -> int:
 
 def _run(options: Options, first: bool) -> int:
     """All sizes of the plan or plans; `first`: whether this process speaks for all."""
+    if not first:
+        click.get_current_context().meta["forestcoll.quiet"] = True
     plan, op = options["plan"], options["op"]
     with show_progress(f"reading {plan}"):
         jobs = _jobs(Path(plan), options)
@@ -109,14 +111,14 @@ def _run(options: Options, first: bool) -> int:
 def _agree(group: Group, jobs: list[_Job], options: Options) -> None:
     """ExecutionError, at all, unless all processes run the same plans in the same way."""
     asked = (
-        *("dtype", "op", "iterations", "warmup", "check", "depth", "size", "low", "high"),
+        *("dtype", "op", "iterations", "warmup", "check", "depth"),
         *("wire", "wire_dtype", "accumulate", "epilogue"),
     )
     mine = {
         "version": version("forestcoll"),
-        "plan": [digest(Path(job.plan).read_bytes()) for job in jobs],
-        "size": [list(job.sizes) for job in jobs],
-        "option": [str(options[a]) for a in asked],
+        "plan": " ".join(digest(Path(job.plan).read_bytes()) for job in jobs),
+        "size": " ".join(str(size) for job in jobs for size in job.sizes),
+        **{f"--{name.replace('_', '-')}": str(options[name]) for name in asked},
     }
     for name, theirs in group.gather([group.name, mine]):
         for what, ours in mine.items():
