@@ -99,6 +99,8 @@ def lay_out(
         )
     costs = Costs(job, survey(graph), relays)
     bounds = [[costs.best_alone(row) for row in step] for step in costs.steps]
+    if not all(most for limits in bounds for most, _ in limits):  # a GPU that nothing reaches
+        _refuse(costs, job)
     bound = sum(
         max(row.total / (limit[0] * GIGA) for row, limit in zip(step, limits, strict=True))
         for step, limits in zip(costs.steps, bounds, strict=True)
