@@ -52,7 +52,7 @@ class Search {
  private:
   static constexpr std::size_t words = 16;
 
-  std::uint64_t* row(int event) { return reach_.data() + static_cast<std::size_t>(event - low_) * words; }
+  std::uint64_t* row(int event) { return reach_.data() + (event - low_) * words; }
 
   void join(int event, int before) {
     if (before < low_) return;
@@ -63,7 +63,7 @@ class Search {
 
   void sweep(const std::vector<int>& firsts, int high) {
     low_ = firsts.front();
-    reach_.assign(static_cast<std::size_t>(high - low_ + 1) * words, 0);
+    reach_.assign((high - low_ + 1) * words, 0);
     std::size_t bit = 0;
     auto weak = std::ranges::lower_bound(trace_.weak_event, low_);
     for (int e = low_; e <= high; ++e) {
@@ -92,12 +92,12 @@ std::vector<Pair> unordered(const Trace& trace, std::vector<Pair> pairs, bool we
   return Search(trace, weak).search(pairs);
 }
 
-RankSets::RankSets(int ranks) : words_((static_cast<std::size_t>(ranks) + 63) / 64) {
+RankSets::RankSets(int ranks) : words_((ranks + 63) / 64) {
   std::vector<std::uint64_t> all(words_);
   number(all);
   for (int r = 0; r < ranks; ++r) {
     std::vector<std::uint64_t> alone(words_);
-    alone[static_cast<std::size_t>(r) / 64] = std::uint64_t{1} << r % 64;
+    alone[r / 64] = std::uint64_t{1} << r % 64;
     for (std::size_t w = 0; w < words_; ++w) all[w] |= alone[w];
     number(alone);
   }
@@ -111,7 +111,7 @@ int RankSets::number(const std::vector<std::uint64_t>& set) {
   for (auto it = first; it != last; ++it)
     if (std::equal(set.begin(), set.end(), bits(it->second))) return it->second;
   const auto made = static_cast<int>(bits_.size() / words_);
-  bits_.insert(bits_.end(), set.begin(), set.end());
+  append(bits_, set);
   numbers_.emplace(hash, made);
   return made;
 }

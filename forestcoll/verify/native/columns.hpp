@@ -14,6 +14,11 @@ int count_of(const Items& items) {
   return static_cast<int>(items.size());
 }
 
+template <class Items, class More>
+void append(Items& items, const More& more) {
+  items.insert(items.end(), more.begin(), more.end());
+}
+
 // Two numbers as one key.
 inline std::uint64_t key_of(int a, int b) {
   return static_cast<std::uint64_t>(a) << 32 | static_cast<std::uint32_t>(b);

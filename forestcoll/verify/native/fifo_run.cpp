@@ -109,7 +109,7 @@ class FifoRun {
       state.cross.clear();
       ends_[s.line] = state.last;
       if (const auto it = waiting_.find(s.line); it != waiting_.end()) {
-        ready_.insert(ready_.end(), it->second.begin(), it->second.end());
+        append(ready_, it->second);
         waiting_.erase(it);
       }
     }

@@ -33,7 +33,7 @@ class RankSets {
 
  private:
   int number(const std::vector<std::uint64_t>& bits);
-  const std::uint64_t* bits(int set) const { return bits_.data() + static_cast<std::size_t>(set) * words_; }
+  const std::uint64_t* bits(int set) const { return bits_.data() + set * words_; }
 
   std::size_t words_;
   int everyone_ = 0;

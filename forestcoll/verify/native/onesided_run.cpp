@@ -134,7 +134,7 @@ class OnesidedRun {
     if (!row.packets || outcome_.twice) return;
     if (writer_.empty()) {
       writer_.assign(atoms_.size(), -1);
-      written_.resize(static_cast<std::size_t>(launches_) * writer_.size(), {-1, -1});
+      written_.resize(launches_ * writer_.size(), {-1, -1});
     }
     const auto targets = operands(l).subspan(i.sources);
     for (std::size_t k = std::min<std::size_t>(row.packet_dst, targets.size()); k < targets.size(); ++k)
@@ -186,7 +186,7 @@ class OnesidedRun {
     for (int other = columns_.ranks[r].blocks; other < columns_.ranks[r + 1].blocks; ++other)
       if (code_.length(other)) {
         ends.push_back(states_[other].sync);
-        ends.insert(ends.end(), states_[other].open.begin(), states_[other].open.end());
+        append(ends, states_[other].open);
       }
     begin(r, states_[b].launch + 1, std::move(ends));
   }
@@ -251,7 +251,7 @@ class OnesidedRun {
     const int last = blocks.back();
     for (int b : blocks) {
       ++states_[b].nops;
-      cross.insert(cross.end(), states_[b].open.begin(), states_[b].open.end());
+      append(cross, states_[b].open);
       if (b != last) cross.push_back(states_[b].sync);
     }
     const int at = event(last, states_[last], sync_only, last, cross);
@@ -383,9 +383,7 @@ class OnesidedRun {
 
   // --- packets
 
-  Token& written(int atom, int launch) {
-    return written_[static_cast<std::size_t>(launch) * writer_.size() + static_cast<std::size_t>(atom)];
-  }
+  Token& written(int atom, int launch) { return written_[launch * writer_.size() + atom]; }
 
   bool packets(int b, State& state, const Block& block, const Instruction& i) {
     const Operation& row = columns_.row(i);

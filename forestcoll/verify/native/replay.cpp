@@ -11,7 +11,7 @@ Replay::Replay(const Code& code, const Layout& layout, const Atoms& atoms, const
     : accesses(trace, atoms.size()), code_(code), columns_(code.columns), layout_(layout), atoms_(atoms),
       trace_(trace), sets_(sets), in_place_(in_place), every_(every), notes_(notes),
       number_(atoms.size()), values_(number_.size()),
-      sent_(code.columns.fifo ? static_cast<std::size_t>(trace.size()) : 0), work_(code.lines.size()),
+      sent_(code.columns.fifo ? trace.size() : 0), work_(code.lines.size()),
       kept_(2 * code.columns.ranks.size()) {
   for (std::size_t a = 0; a < number_.size(); ++a) number_[a] = static_cast<int>(a);
   for (int r = 0; in_place && r < layout.ranks(); ++r) {
@@ -104,7 +104,7 @@ const Replay::Work* Replay::work(int line) {
   if (i.op == columns_.op.copy)
     for (std::size_t k = 0; k < dst.size(); ++k) skips |= src[k] == dst[k];
   works_.push_back({count_of(spans_), sources, i.targets, columns_.row(i).plain_move, skips});
-  spans_.insert(spans_.end(), all.begin(), all.end());
+  append(spans_, all);
   work_[line] = count_of(works_);
   return &works_.back();
 }
@@ -141,7 +141,7 @@ void Replay::local(int event, const Work& work) {
   if (notes_)
     for (int k = 0; k < work.sources; ++k) move(owner(src[k].low), rank_of(event), from(src[k]));
   data_.clear();
-  for (int k = 0; k < (work.copies ? work.sources : 1); ++k) data_.insert(data_.end(), from(src[k]).begin(), from(src[k]).end());
+  for (int k = 0; k < (work.copies ? work.sources : 1); ++k) append(data_, from(src[k]));
   for (int k = 1; !work.copies && k < work.sources; ++k)
     for (std::size_t x = 0; x < data_.size(); ++x) data_[x] = add(event, data_[x], values_[src[k].low + x]);
   const auto width = src[0].high - src[0].low;
@@ -196,8 +196,8 @@ bool Replay::message(int event) {
     std::ranges::copy(sum_, values_.begin() + to.low);
   }
   if (row.sends) {
-    sent_[event] = static_cast<std::int64_t>(pool_.size());
-    pool_.insert(pool_.end(), sum_.begin(), sum_.end());
+    sent_[event] = pool_.size();
+    append(pool_, sum_);
   }
   return true;
 }
@@ -249,7 +249,7 @@ bool Replay::packet(int event) {
     packets = spread(columns_, i, {src, static_cast<std::size_t>(work->sources)},
                      {src + work->sources, static_cast<std::size_t>(work->targets)});
   }
-  Packet one = packets[static_cast<std::size_t>(trace_.item[event])];
+  Packet one = packets[trace_.item[event]];
   const bool later = launch > 0 && !every_;
   const auto first = std::min<std::size_t>(row.packet_src, one.sources.size());
   const auto plain = static_cast<std::size_t>(row.packet_dst);
@@ -268,7 +268,7 @@ bool Replay::packet(int event) {
   for (std::size_t k = 0; notes_ && k < one.sources.size(); ++k)
     move(owner(one.sources[k]), rank_of(event), {&values_[one.sources[k]], 1});
   // Runtimes add up the packets, then what lies at the rank itself.
-  std::rotate(one.sources.begin(), one.sources.begin() + static_cast<std::ptrdiff_t>(first), one.sources.end());
+  std::rotate(one.sources.begin(), one.sources.begin() + first, one.sources.end());
   Value sum = values_[one.sources[0]];
   for (std::size_t k = 1; k < one.sources.size(); ++k) sum = add(event, sum, values_[one.sources[k]]);
   for (const int atom : one.targets) {
@@ -344,7 +344,7 @@ std::vector<WrongResult> Replay::wrong_results(int root) const {
         const int place = atoms_.starts[a] - locations.low;
         const auto needs = which == input ? input_value(r, place) : output_value(r, root, place);
         if (!needs) break;
-        const auto k = static_cast<std::size_t>(a - atoms.low);
+        const int k = a - atoms.low;
         if (kept.values[k] == *needs) continue;
         found.push_back({r, which, place, kept.values[k], *needs, kept.writers[k]});
         break;

@@ -35,9 +35,7 @@ struct Code {
   int blocks() const { return count_of(columns.blocks); }
   int length(int block) const { return first[block + 1] - first[block]; }
   const Block& block(int b) const { return columns.blocks[b]; }
-  const Instruction& at(int line) const {
-    return columns.instructions[static_cast<std::size_t>(lines[line].instruction)];
-  }
+  const Instruction& at(int line) const { return columns.instructions[lines[line].instruction]; }
 };
 
 // `chain`: events of one chain (a thread block, a rank's caller, one asynchronous put) are related by `prev`:
@@ -62,7 +60,7 @@ struct Trace {
     item.push_back(what);
     chain.push_back(of);
     prev.push_back(before);
-    cross.insert(cross.end(), others.begin(), others.end());
+    append(cross, others);
     crosses.push_back(count_of(cross));
     return size() - 1;
   }

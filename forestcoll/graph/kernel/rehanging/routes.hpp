@@ -168,7 +168,7 @@ class Router {
       arcs.push_back(via_[v]);
       v = forward_ ? graph.tail[via_[v]] : graph.head[via_[v]];
     }
-    if (forward_) std::reverse(arcs.begin() + static_cast<std::ptrdiff_t>(first), arcs.end());
+    if (forward_) std::reverse(arcs.begin() + first, arcs.end());
   }
 
   double entry_cost(const SwitchPort& port) const {

@@ -196,7 +196,7 @@ class Splitter {
     for (std::size_t i = 0; i < nodes.size(); ++i)
       for (std::size_t j = nodes.size() - 1; j > i; --j)
         if (nodes[j] == nodes[i]) {
-          nodes.erase(nodes.begin() + static_cast<long>(i), nodes.begin() + static_cast<long>(j));
+          nodes.erase(nodes.begin() + i, nodes.begin() + j);
           break;
         }
   }

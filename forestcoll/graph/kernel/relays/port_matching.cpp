@@ -19,7 +19,7 @@ struct Table {
   int width() const { return number_of(columns); }
 
   std::size_t cell(int row, int column) const {
-    return static_cast<std::size_t>(row) * columns.size() + column;
+    return row * columns.size() + column;
   }
 
   void add(int row, int column, Amount amount) {

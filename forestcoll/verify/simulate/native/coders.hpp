@@ -101,7 +101,7 @@ class TreeCoder {
   using Gate = std::pair<int, std::vector<int>>;
 
   TreeCoder(Threads& threads, int ranks, int op, int pieces)
-      : threads_(threads), op_(op), pieces_(pieces), posts_(static_cast<std::size_t>(ranks)) {}
+      : threads_(threads), op_(op), pieces_(pieces), posts_(ranks) {}
   // The counter of pieces that the root of a reduce tree has; `bytes` of a piece.
   int write(int number, bool reduces, int root, double bytes, const std::vector<Edge>& edges,
             const std::vector<Gate>& gates);

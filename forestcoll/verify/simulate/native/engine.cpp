@@ -90,7 +90,7 @@ class Events {
     }
     if (heap_.empty()) return;
     heap_[hole] = last;
-    std::push_heap(heap_.begin(), heap_.begin() + static_cast<std::ptrdiff_t>(hole) + 1, std::greater<>());
+    std::push_heap(heap_.begin(), heap_.begin() + hole + 1, std::greater<>());
   }
 
  private:

@@ -47,7 +47,7 @@ void add_route(Network& network, const Stages& stages, double lead, double laten
     for (std::vector<int>* links : {&shared[s], &queued[s]}) {
       std::ranges::sort(*links);
       stage.queued = verify::count_of(network.links);
-      network.links.insert(network.links.end(), links->begin(), links->end());
+      verify::append(network.links, *links);
     }
     stage.end = verify::count_of(network.links);
   }

@@ -296,7 +296,7 @@ class Writer {
     for (int d = 0; d < std::min(row.packet_dst, i.targets); ++d) touch(thread_, columns_.targets(i)[d], i, false);
     const auto& told = all_.written_[k];
     for (std::size_t d = 0; d < told.size(); ++d) {
-      const Operand& to = columns_.targets(i)[static_cast<std::size_t>(row.packet_dst) + d];
+      const Operand& to = columns_.targets(i)[row.packet_dst + d];
       if (to.rank == own_rank) {
         thread_.post(told[d]);
         continue;
