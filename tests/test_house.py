@@ -198,7 +198,7 @@ BUDGETS: dict[str, int] = {
     "plans": 37_964,  # 30
     "lower": 23_570,  # 11: turns; 164: layouts, work kept; 28: plans too large to be read
     "compile": 39_190,  # 38: orders alike; 56: refusals heeded; 429: tried last; 290: turns
-    "study": 33_480,  # 36: globs, lone GPUs; 32: 1,695 for routes; 31: 1,752 layouts
+    "study": 33_492,  # 48: globs, lone GPUs, cables; 32: 1,695 for routes; 31: 1,752 layouts
     "execute": 119_800,  # 23: forests aside; 29: UCX over TCP; 30: operators, types in torch
     "ui": 100_351,  # 27: what ranks differ in, notes once; 30: 42 shares; 32: 6,120 for routes
     ".": 400,

@@ -275,10 +275,11 @@ def find_hardest(
 ) -> Iterator[Hardest]:
     """The hardest single failure of each kind; none of a kind that the topology does not have."""
     problem, room = workload.problem(), _room(workload.topology.rates())
+    listed = list_failures(workload.topology, kinds)
     for done, kind in enumerate(kinds):
         if progress is not None:
             progress(f"failures of {kind}", done / len(kinds))
-        failures = list_failures(workload.topology, (kind,))
+        failures = [failure for failure in listed if failure.kind == kind]
         members = sorted(set(classes(problem.graph, failures, problem.root)))
         if not members:
             continue
