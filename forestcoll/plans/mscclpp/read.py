@@ -449,7 +449,7 @@ class _Reader:
         elif far:
             host = min(host_of(machine) or spread.per_node, spread.per_node)
             most = 1 + max(r % host for r in far)
-            out.add("MPP-HCA", f"ports of {most} ranks a node lead to others")
+            out.add("MPP-HCA", f"ports of {most} rank{'s' * (most > 1)} a node lead to others")
 
     # --- thread blocks ----------------------------------------------------------------------------
 
