@@ -29,6 +29,7 @@ from forestcoll.execute import cpu
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import BY_TREES, Collective, Program, Protocol
+from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.forest import check as check_forest
@@ -260,6 +261,14 @@ def test_borders_between_plans_of_many_ranks_are_simulated() -> None:
                 for entry in (before, after)
             )
             assert later > earlier
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "star gpus=7"])
+def test_a_plan_begins_where_it_serves_a_size(name: str) -> None:
+    """Up to there the plan before goes on, which is in less chunks."""
+    for plans in made(name, "allreduce", high=1 << 22).plans:
+        assert len(plans.entries) > 1
+        assert not any(e.low % Sizes.of(e.program).multiple() for e in plans.entries)
 
 
 def test_plans_serve_powers_of_two() -> None:

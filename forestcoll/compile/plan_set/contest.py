@@ -322,7 +322,10 @@ class Contest:
         return [Range(first, last, min(sorted(good), key=self._rank)) for first, last, good in runs]
 
     def _border(self, before: Range, after: Range) -> int:
-        """Where the plan after takes over: where it is behind the other under no rule as far."""
+        """Where the plan after takes over: where it is behind the other under no rule as far.
+
+        From the first size of float32 on that divides into its chunks.
+        """
         first, last = before.high, after.low
         for _ in range(HALVINGS):
             middle = math.isqrt(first * last)
@@ -332,9 +335,11 @@ class Contest:
                 last = middle
             else:
                 first = middle
-        program = self.program(before.index)
+        program, other = self.program(before.index), self.program(after.index)
         assert program is not None
-        return min(last, largest_call(program) + 1)
+        assert other is not None
+        least = Sizes.of(other).multiple()
+        return min(-(-last // least) * least, largest_call(program) + 1)
 
     def _nearest(self, low: int, high: int) -> int:
         """The candidate whose sizes come nearest to those from `low` to `high` bytes."""
