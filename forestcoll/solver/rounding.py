@@ -15,9 +15,10 @@ A reduce tree and a broadcast tree that carry the same chunks of an allreduce ke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -59,24 +60,28 @@ def round_to_power(forest: Forest, best: Fraction, least: Fraction, most: int) -
     roots = forest.n if parts == 1 and not forest.collective.has_root else 1
     start = (roots - 1).bit_length()
     limit = (most // parts).bit_length()
+    table = cache(partial(_table, forest))
     for wanted, powers in (
         (max(least, NEAR * best), range(start, min(limit, (FEW * roots).bit_length()))),
         (least, range(start, limit)),
     ):
         for power in powers:
-            rounded = round_weights(forest, 1 << power, wanted)
+            rounded = round_weights(forest, 1 << power, wanted, table)
             if rounded is not None:
                 return rounded
     return None
 
 
-def round_weights(forest: Forest, units: int, algbw: Fraction) -> Forest | None:
+def round_weights(
+    forest: Forest, units: int, algbw: Fraction, table: Callable[[], _Table] | None = None
+) -> Forest | None:
     """The forest with `units` units of weight per root, or None where `algbw` (GB/s) is not found.
 
     For allreduce, broadcast and reduce `units` are those of the whole data; the roots of an
     allreduce then have shares of their own, unless they are given. `algbw` is that of
     `plain_algbw`: GPUs copy and add. Parts of different size, shares that add up to no power of
     two, compact forests and very large ones are not rounded.
+    `table`: the forest's, where several numbers of units are tried.
     """
     graph, parts = forest.graph, count_parts(forest)
     if graph.shares and (forest.collective.has_parts or not is_power(parts)):
@@ -89,8 +94,8 @@ def round_weights(forest: Forest, units: int, algbw: Fraction) -> Forest | None:
     caps = [int(c * graph.unit * total // algbw) for c in graph.capacity]
     if max(caps) >= CAPACITY_LIMIT // 2:
         return None
-    columns = _columns(forest.trees)
-    weights = _Search(forest, columns, total, caps).run()
+    columns, crossings = (table or partial(_table, forest))()
+    weights = _Search(columns, crossings, total, caps).run()
     if weights is None:
         return None
     of_tree = {t: w for column, w in zip(columns, weights, strict=True) for t in column.trees}
@@ -108,6 +113,9 @@ class _Column:
     trees: tuple[int, ...]
     weight: int
     group: tuple[int, str]  # root node, and the phase or "both"; units move within a group
+
+
+_Table = tuple[list[_Column], Ints]
 
 
 def _columns(trees: Sequence[Tree]) -> list[_Column]:
@@ -141,14 +149,14 @@ class _Search:
     """Weights of the columns such that link e carries at most `caps[e]` units."""
 
     def __init__(
-        self, forest: Forest, columns: Sequence[_Column], total: int, caps: Sequence[int]
+        self, columns: Sequence[_Column], crossings: Ints, total: int, caps: Sequence[int]
     ) -> None:
         self.caps = np.array(caps, dtype=np.int64)
         self.columns = columns
         self.groups: dict[tuple[int, str], list[int]] = defaultdict(list)
         for i, column in enumerate(columns):
             self.groups[column.group].append(i)
-        self.crossings = _crossings(forest, columns)
+        self.crossings = crossings
         self.most = int(self.crossings.max())  # that one unit adds to a link
         self.weights = self._first(total)
         self.loads: Ints = np.array(self.weights, dtype=np.int64) @ self.crossings
@@ -229,13 +237,12 @@ class _Search:
         return weights
 
 
-def _crossings(forest: Forest, columns: Sequence[_Column]) -> Ints:
-    """Per column and link, how often a unit of the column crosses the link."""
-    graph = forest.graph
-    number = graph.numbers
+def _table(forest: Forest) -> _Table:
+    """The columns, and per column and link how often a unit of the column crosses the link."""
+    columns, number = _columns(forest.trees), forest.graph.numbers
     counts = np.zeros((len(columns), len(number)), dtype=np.int64)
     for row, column in zip(counts, columns, strict=True):
         for path in (path for i in column.trees for path in forest.trees[i].edges):
             for hop in pairwise(path):
                 row[number[hop]] += 1
-    return counts
+    return columns, counts
