@@ -75,6 +75,7 @@ def test_baselines_are_programs_that_the_verifier_passes(name: str, target: Targ
         ("rings", "mi250", "320"),  # 6 links into a package, 15/16 of the data
         ("rings", "mi250 boxes=2", "8192/31"),  # 16 NICs, 31/32 of the data
         ("rings", "dgx1-v100", "1200/7"),  # NCCL's six rings
+        ("rings", "torus-3d", "6400/63"),  # the only one found, and the other way round
         ("rings", "mi300x", "512"),  # 7 links a GPU, 7/8 of the data
         ("rings", "mi300x -box0/gpu0-box0/gpu1", "3072/7"),  # 6
         ("rings", "mi300x boxes=2", "1280/3"),  # 8 NICs, 15/16 of the data

@@ -202,7 +202,8 @@ def _along_links(graph: CapacityGraph, ways: Ways) -> list[Order]:
 def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
     """Rings through all ranks along links that are still free, the widest first.
 
-    The share of each is what its narrowest link has left. Raises UnsupportedError: there is none.
+    The share of each is what its narrowest link has left. Where the search finds no other, one that
+    is there goes the other way round as well. Raises UnsupportedError: there is none.
     """
     link = graph.numbers
     free = list(graph.capacity)
@@ -214,7 +215,9 @@ def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
             if width <= best[1]:
                 break
             usable = {p: len(own) for p, own in hops.items() if min(free[k] for k in own) >= width}
-            order = _cycle(graph.ranks, usable)
+            back = (ring[::-1] for ring, _ in rings)
+            free_back = (ring for ring in back if usable.keys() >= {*_round(ring)})
+            order = _cycle(graph.ranks, usable) or next(free_back, None)
             if order is None:
                 continue
             # several hops of a ring may share a link
