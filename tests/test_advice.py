@@ -111,14 +111,17 @@ def test_ways_are_those_of_the_machine() -> None:
     assert not ways["rccl-trees"].serves
 
 
-@pytest.mark.parametrize(("name", "trees"), [("topo_8p_940", 4), ("topo_16p1h", 24)])
+@pytest.mark.parametrize(
+    ("name", "trees"), [("topo_8p_940", 4), ("topo_16p1h", 24), ("topo_4p4h", 2)]
+)
 def test_a_dump_of_rccl_is_of_a_machine_of_amd(name: str, trees: int) -> None:
-    """By the architecture that it states, whatever its file is called."""
+    """By the architecture that it states, whatever its file is called; one is before gfx90a."""
     dump = forestcoll.load_topology(real(f"rccl-xml/{name}.xml"))
     ways = {way.name: way for way in advice.list_ways(dump, Collective.ALLREDUCE)}
     assert ways["rccl-trees"].why.startswith(f"{trees} trees")
     assert "rccl" in ways
     assert "msccl" not in ways
+    assert ways["mscclpp"].serves == (name != "topo_4p4h")
 
 
 def test_the_command_says_what_to_type_next() -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, TypeVar
 
@@ -40,6 +40,7 @@ class CapacityGraph:
     capacity: tuple[int, ...] = ()
     unit: Fraction = Fraction(1)  # GB/s of one unit of capacity
     shares: tuple[int, ...] = ()  # ranks' parts of data, or an allreduce's sums; (): equal, free
+    lacks_gpus: bool = field(default=False, compare=False)  # of the topology, which may relay
 
     @staticmethod
     def from_topology(
@@ -78,6 +79,7 @@ class CapacityGraph:
             multicast=tuple(node.multicast for node in nodes.values()),
             aggregation=tuple(node.aggregation for node in nodes.values()),
             ranks=tuple(number[name] for name in chosen),
+            lacks_gpus=len(nodes) < len(topology.nodes),
         )
         return bare._link(topology.name, *_arcs(links, number))
 

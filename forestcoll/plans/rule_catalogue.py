@@ -204,6 +204,8 @@ _add(
     ("MPP-SYNTAX", "the file is well-formed JSON, and an object", "write it anew"),
     ("MPP-DUPLICATE-KEY", "a key stands once in an object", "delete one of the two"),
     ("MPP-MISSING", "every key that the loader asks for is there: it aborts otherwise", "add it"),
+    ("MPP-SOURCE", "the file is a plan, not what plans are made from",
+     "name a plan; 'forestcoll synthesize' writes them beside it"),
     ("MPP-TYPE", "values have the types that the loader reads", "write the right type"),
     ("MPP-COLLECTIVE", "collective is a word that the runtime matches calls with",
      "write allreduce, allgather, reducescatter, broadcast or reduce"),

@@ -161,6 +161,8 @@ in LL128 (NCCL src/graph/tuning.cc: perChMaxTreeBws, perChMaxTreeLL128Bws)."""
 AMD = re.compile(r"\b(amd|gfx\w*|mi\d+x?)\b")
 """In the names of machines whose GPUs are AMD's: MSCCL XML runs on RCCL there, else on the executor
 for NCCL."""
+BEFORE_GFX90A = re.compile(r"\bgfx(8\d\d|90[0-9])\b")
+"""The same of GPUs that MSCCL++ does not support: it asks for AMD's CDNA 2 (its Quick Start)."""
 
 
 HOSTS = {"gb200-nvl72": 4}

@@ -82,7 +82,8 @@ def tightest_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]
 
 def explain_separation(graph: CapacityGraph, cut: Cut) -> InfeasibleError:
     """The error of a cut that no link leaves, though ranks are inside and outside."""
-    return InfeasibleError(f"{graph.explain_cut(cut)}; add a link, or leave these ranks out")
+    relay = "let other GPUs pass data on (--relays idle), " * graph.lacks_gpus
+    return InfeasibleError(f"{graph.explain_cut(cut)}; add a link, {relay}or leave these ranks out")
 
 
 COMPACT_FROM = 2_048

@@ -18,7 +18,7 @@ from forestcoll.compile.problem import parse_collective
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans import FORMATS
 from forestcoll.plans.stock.trees import MOST_CHILDREN, MOST_TREES
-from forestcoll.program.targets import RCCL, library_on, sms_of
+from forestcoll.program.targets import BEFORE_GFX90A, MSCCLPP, RCCL, library_on, sms_of
 from forestcoll.solver.baselines import BASELINES
 from forestcoll.study.comparison.outcome import Comparison
 from forestcoll.study.comparison.play import compare
@@ -249,6 +249,9 @@ def list_ways(topology: Topology, collective: Collective) -> Iterator[Way]:
     library = library_on(topology.name)
     for form, target in targets_of(FORMATS, "any", sms_of(topology.name)).items():
         name = library.name if library.format == form else target.name
+        if target.name == MSCCLPP.name and BEFORE_GFX90A.search(topology.name):
+            yield Way(name, False, "for AMD's gfx90a and later")
+            continue
         try:
             seat({form: target}, graph, topology.name, any_target=False)
         except PlanError as error:

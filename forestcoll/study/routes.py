@@ -118,7 +118,8 @@ def pin(
     sizes = [len(values) for index in layout.indices[:1] for values in layout.values[index]]
     if spares and (by != "flows" or min(sizes, default=0) <= spares):
         raise UnsupportedError(
-            f"spare colourings are of whole flows, over more than {spares} equal spines"
+            f"spare colourings are of whole flows, over more than {spares} equal spines that the "
+            "topology has merged (alike:)"
         )
     hashed = {}
     flows = spread(fabric, edges, "flows") if by == "shares" else spreading

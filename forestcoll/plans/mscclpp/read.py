@@ -106,8 +106,11 @@ class _Reader:
         if top is None:
             return None
         if "gpus" not in top:
-            hint = "; this looks like a forest file" if "trees" in top else ""
-            self.out.refuse("MPP-MISSING", f"no 'gpus', so it is no MSCCL++ plan{hint}")
+            words, rule = "no 'gpus', so it is no MSCCL++ plan", "MPP-MISSING"
+            for key, kind in (("trees", "forest"), ("routes", "routes")):
+                if key in top:
+                    words, rule = f"{words}; this looks like a {kind} file", "MPP-SOURCE"
+            self.out.refuse(rule, words)
             return None
         self.top.values = top
         self.read_head()

@@ -174,6 +174,8 @@ def make_bundle(
 ) -> dict[str, Any]:
     """The index of the bundle in `folder`, once all failures have theirs; what is there stays.
 
+    Failures of earlier calls, for other kinds, stay in it too.
+
     `write` writes texts to new files, whole or not at all. `spread` makes several failures at once
     and yields them as they are done (`cluster.spread`); None: here, one after the other.
     `progress`: (done, all). Raises ForestCollError, also where a folder holds something else.
@@ -183,9 +185,14 @@ def make_bundle(
         raise ForestCollError(
             f"{path}: was made for another problem or other formats; name another folder"
         )
-    notes = {f: read_note(folder / folder_of(f), digest, f) for f in failures}
+    asked = {folder_of(failure): failure for failure in failures}
+    there = sorted(path.parent.name for path in folder.glob(f"*/{NOTE}"))
+    notes = {
+        name: read_note(folder / name, digest, asked.get(name))
+        for name in dict.fromkeys([*asked, *there])
+    }
     resumed = sum(note is not None for note in notes.values())
-    todo = [failure for failure, note in notes.items() if note is None]
+    todo = [asked[name] for name, note in notes.items() if note is None]
     done = resumed
     each = spread(request, todo) if spread else ((f, make(request, f)) for f in todo)
     for failure, result in each:
@@ -193,10 +200,10 @@ def make_bundle(
         place = folder / folder_of(failure)
         texts = {place / name: text for name, text in result.texts.items()}
         write({**texts, place / NOTE: dump_record(note)})
-        notes[failure] = note
+        notes[place.name] = note
         done += 1
         if progress is not None:
-            progress(done, len(failures))
+            progress(done, len(notes))
     index = seal(
         {
             "format": FORMAT,
@@ -205,7 +212,7 @@ def make_bundle(
             "collective": request.workload.collective.value,
             "formats": list(request.formats),
             "target": request.target,
-            "failures": [{"folder": folder_of(f), **(note or {})} for f, note in notes.items()],
+            "failures": [{"folder": name, **(note or {})} for name, note in notes.items()],
         }
     )
     text = dump_record(index)

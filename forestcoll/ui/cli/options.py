@@ -282,6 +282,13 @@ CONFLICTS: Final = (
         "{option} is for --engine cpu: others, and the runtimes (MSCCL, RCCL, MSCCL++), "
         "move and add --dtype as it is; in Python forestcoll.torch.all_reduce takes both",
     ),
+    Conflict(
+        "collective=allgather,broadcast,alltoall",
+        "op=prod,min,max,avg accumulate",
+        "--op and --accumulate are for sums: {collective} makes none",
+        "run",
+    ),
+    Conflict("style=onesided", "depth", "--depth is for MSCCL XML: MSCCL++ has no fifos", "run"),
     Conflict("!low !high", "factor step", "-f and -i say how to go from -b to -e: give those too"),
     Conflict(
         "routes",

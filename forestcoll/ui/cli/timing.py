@@ -114,7 +114,7 @@ def time(
         )
     if verdict.is_plan(text):
         program = plans.loads(text, plan)
-        prediction = predict(program, plan, topology)
+        prediction = predict(program, plan, topology, *sizes)
         site, figures, kinds = (
             prediction.site,
             prediction.figures,
@@ -184,7 +184,7 @@ def calendar(
     text = files.read_text(plan)
     program = plans.loads(text, plan)
     taken = read_order(files.read_text(order), order) if order else range(tiles or 0)
-    site = predict(program, plan, topology).site
+    site = predict(program, plan, topology, size).site
     if site.note:
         note(site.note)
     with show_progress(f"simulating {plan}"):
@@ -210,9 +210,15 @@ def calendar(
     return 0
 
 
-def predict(program: Program, source: str, topology: Topology | None) -> Prediction:
-    """Of a plan's file, on the topology or by what lies beside it."""
+def predict(program: Program, source: str, topology: Topology | None, *sizes: int) -> Prediction:
+    """Of a plan's file, on the topology or by what lies beside it; a note on what it serves not."""
+    from forestcoll.compile.plan_set.contest import largest_call
     from forestcoll.study import predict as predictions
+
+    low, high = program.min_bytes, largest_call(program)
+    for size in sizes:
+        if not low <= size <= high:
+            note(f"the plan serves {low} to {high} bytes: no runtime takes it for {size}")
 
     beside = predictions.forest_beside(Path(source))
     if topology is not None:

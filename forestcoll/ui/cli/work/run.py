@@ -23,6 +23,7 @@ from forestcoll.program import Program
 from forestcoll.study import predict
 from forestcoll.ui.cli.files import Sink
 from forestcoll.ui.cli.messages import as_json, note, print_json, put, show_progress
+from forestcoll.ui.cli.options import refuse
 from forestcoll.ui.cli.process import guard
 from forestcoll.ui.report import facts, runs, words
 from forestcoll.verify.dataflow import dataflow
@@ -79,6 +80,8 @@ def _run(options: Options, first: bool) -> int:
     if options["group"] is not None:
         _agree(options["group"], jobs, options)
     some = jobs[0].program
+    given = {name: options[name] for name in ("op", "accumulate", "depth")}
+    refuse(given | {"collective": some.collective, "style": some.style}, "run", {})
     if some.style == "onesided" and op != "sum" and some.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {op} holds here only")
     try:
