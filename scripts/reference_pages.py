@@ -36,7 +36,8 @@ def commands() -> str:
     lines = ["# Commands", "", "What `forestcoll COMMAND --help` prints, for all commands."]
     for path, command in sorted(walk(cli, ())):
         name = " ".join(["forestcoll", *path])
-        with click.Context(command, info_name=name, max_content_width=WIDE) as context:
+        settings = {**cli.context_settings, "max_content_width": WIDE}  # a command keeps its --help
+        with click.Context(command, info_name=name, **settings) as context:
             usage = " ".join([name, *command.collect_usage_pieces(context)])
             lines += ["", f"## {' '.join(path)}", "", f"    {usage}", ""]
             lines += [inspect.cleandoc(command.help or "").replace("\b\n", "")]
