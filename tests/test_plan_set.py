@@ -19,11 +19,12 @@ from forestcoll.common.clock import Clock
 from forestcoll.common.input_limits import Limit
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
-from forestcoll.compile.plan_set.candidates import WIDE, Made, drop_equals
+from forestcoll.compile.plan_set.candidates import WIDE, Made
 from forestcoll.compile.plan_set.contest import NEVER, Contest, Range
 from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.index import chunks_of, files_of, loads
 from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.compile.rivals import drop_equals
 from forestcoll.compile.search import FACTOR, HALVINGS, SURE
 from forestcoll.execute import cpu
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -305,7 +306,7 @@ def test_a_set_keeps_budgets() -> None:
 @pytest.mark.slow
 def test_what_rccl_cannot_hold_is_written_for_msccl(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there are too many ranks for rings and other baselines to take part."""
-    monkeypatch.setattr("forestcoll.verify.simulate.MANY_RANKS", 64)
+    monkeypatch.setattr("forestcoll.verify.simulate.RANKS", 64)
     the_set = plan_set.make(
         machine("star gpus=66"), "allgather", 1 << 20, 1 << 21, formats=("msccl-xml",)
     )

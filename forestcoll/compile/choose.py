@@ -418,7 +418,11 @@ class Chooser:
 
         def offers(best: tuple[_Held, Judged]) -> Iterator[tuple[_Held, Judged]]:
             """Of the starts that are left those that may be faster, STARTS at most."""
-            may = (entry for entry in left if entry[1][0] > GAIN * best[1].share)
+            may = (
+                entry
+                for entry in left
+                if entry[1][0] > GAIN * best[1].share and entry[1][2].may_beat(best[1])
+            )
             for number, (_, held, plain) in islice(may, STARTS):
                 self._clock.subject = f"candidate {number} of {len(ready) + 1} at most"
                 with self.stage("lower"):
@@ -458,14 +462,15 @@ class Chooser:
     def _starts(self, first: _Held, judged: Judged) -> list[tuple[float, Start]]:
         """Other starts that may be faster, with the share that each may reach."""
         from forestcoll.compile import rivals
-        from forestcoll.compile.search import FAR, GAIN
+        from forestcoll.compile.search import FAR, GAIN, Bound
 
+        least, phases = GAIN * judged.share, len(self.problem.collective.phases)
+        most = judged.most_share(Bound(self.best.algbw, phases, Fraction(0)))
         starts: list[Start] = []
-        if not self.wishes.lowest:
-            with self.stage("solve"):
-                starts += rivals.rings_of(self.problem, self.best, judged)
+        if not (self.problem.collective.has_root or self.wishes.lowest) and most > least:
+            with self.stage("baselines"):
+                starts += rivals.others(self.problem, self.best, packed=False)
         if judged.slowest < FAR:
-            least = GAIN * judged.share
             points = rivals.points(self.front, self._exact(), self.problem, least)
             starts += [_start(p, self.forest_of(p)) for p in points if p != first.start.point]
             with self.stage("solve"):

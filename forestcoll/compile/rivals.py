@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from statistics import fmean, geometric_mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.problem import Problem, Start
@@ -24,6 +25,8 @@ from forestcoll.compile.search import (
     GAIN,
     LONG,
     LONGER,
+    OPERATIONS,
+    RISE,
     TREES,
     Bound,
     Candidate,
@@ -33,18 +36,23 @@ from forestcoll.compile.search import (
     finish,
     gain_for,
 )
-from forestcoll.graph.kernel import _kernel
 from forestcoll.solver.allreduce import fix_same, plan
 from forestcoll.solver.solve import solve
 
 if TYPE_CHECKING:
-    from forestcoll.program import Program
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.program import Collective, Program
     from forestcoll.program.targets import PlanFormat, Target
     from forestcoll.schedule.forest import Forest, Path
     from forestcoll.schedule.latency import Latencies
     from forestcoll.solver import Optimum
+    from forestcoll.solver.baselines import Baseline
     from forestcoll.solver.front import Front, Point
     from forestcoll.verify.simulate import Band
+
+
+FORESTS: Final = 3
+"""Forests of a baseline that take part: so many of the fastest, and the lowest."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,13 @@ class Judged:
             return False
         gain = min(self.share / other.share, geometric_mean(gains))  # of all plans, of the slowest
         return gain >= gain_for(self.blocks / other.blocks)
+
+    def may_beat(self, other: Judged) -> bool:
+        """Whether a search may make these plain plans faster: of connections that have thread
+        blocks enough by RISE."""
+        bounded = all(judge.fifo and judge.load(one) == 1 for judge, one in self.plans.values())
+        least = other.share * gain_for(self.blocks / other.blocks)
+        return not bounded or RISE * self.share >= least
 
     @property
     def blocks(self) -> int:
@@ -177,8 +192,15 @@ def shares(forest: Forest) -> dict[tuple[int, tuple[Path, ...]], Fraction]:
 def promising(
     starts: Iterable[Start], judged: Judged, links: Latencies
 ) -> list[tuple[float, Start]]:
-    """Those that may be faster, each with the share that it may reach: most first."""
-    reached = [(judged.most_share(bound_of(start.forest, links)), start) for start in starts]
+    """Those that may be faster, each with the share that it may reach: most first.
+
+    Of no more transfers than OPERATIONS, a send and a receive each.
+    """
+    reached = [
+        (judged.most_share(bound_of(start.forest, links)), start)
+        for start in starts
+        if 2 * sum(len(tree.edges) for tree in start.forest.trees) <= OPERATIONS
+    ]
     fast = [entry for entry in reached if entry[0] > GAIN * judged.share]
     return sorted(fast, key=lambda entry: -entry[0])  # stable: few trees first
 
@@ -198,31 +220,43 @@ def take_turns(problem: Problem, best: Optimum, share: float) -> Iterator[Start]
             yield Start(forest, f"phases in turn over {trees} trees per root")
 
 
-def rings_of(problem: Problem, best: Optimum, judged: Judged) -> Iterator[Start]:
-    """Sets of rings as libraries use them, the fastest first, where they may be faster.
+def forests_of(
+    baseline: Baseline, graph: CapacityGraph, collective: Collective, root: int | None
+) -> list[Forest]:
+    """The forests of a baseline that take part, the fastest first; errors as `forests`."""
+    forests = list(drop_equals(baseline.forests(graph, collective, root)))
+    lowest = min(forests, key=lambda forest: forest.height)
+    return [f for k, f in enumerate(forests) if k < FORESTS or f is lowest]
 
-    Everybody has but one to send to and one to receive from in each, so plans of many ranks behind
-    one switch have thread blocks enough, and in a mesh no link waits when a call begins and ends.
-    None with a root, where chains fill and run dry, nor where roots have different shares.
-    """
-    from forestcoll.solver.baselines import by_name
-    from forestcoll.solver.baselines.order import boxes_of
 
-    graph, collective = problem.graph, problem.collective
-    if collective.has_root or len(set(graph.parts)) > 1:
-        return
-    n, (first, *others) = len(graph.ranks), graph.ranks
-    hops, algbw = (n - 1) * len(collective.phases), best.algbw
-    # each ring leaves every set of ranks; rings inside boxes may be joined by a narrower one
-    if len(boxes_of(graph)) == 1:
-        sides = *graph.wires, graph.capacity, first, others
-        algbw = min(algbw, _kernel.least_flow(*sides)[0] * graph.unit * Fraction(n, hops))
-    bound = Bound(algbw, hops, hops * min(problem.links.values(), default=Fraction(0)))
-    if judged.most_share(bound) <= GAIN * judged.share:
-        return
-    try:
-        forests = by_name("rings").forests(graph, collective)
-    except UnsupportedError:
-        return
+def drop_equals(forests: Iterable[Forest]) -> Iterator[Forest]:
+    """Those whose trees, in whatever order, none before has: their plans are the same."""
+    seen: set[object] = set()
     for forest in forests:
-        yield Start(replace(forest, name=problem.name, bound=best.bound), "rings")
+        trees = trees_of(forest)
+        if trees not in seen:
+            seen.add(trees)
+            yield forest
+
+
+def trees_of(forest: Forest) -> frozenset[object]:
+    """What its plans follow from: its trees, in whatever order."""
+    return frozenset((t.root, t.phase, t.weight, frozenset(t.edges)) for t in forest.trees)
+
+
+def others(problem: Problem, best: Optimum, packed: bool = True) -> Iterator[Start]:
+    """The forests of all baselines whose GPUs copy and add, with the bound of the optimum.
+
+    In those by a rule ranks have few to send to and to receive from, so plans have thread blocks
+    enough, and no two of a rank wait for one adapter. `packed`: those without one too, which take
+    as long to pack as ours. None where roots have different shares.
+    """
+    from forestcoll.solver.baselines import BASELINES
+
+    graph = problem.graph
+    for baseline in BASELINES.values() if len(set(graph.parts)) == 1 else ():
+        with suppress(UnsupportedError):
+            if not baseline.in_switch and (packed or not baseline.packed):
+                for forest in forests_of(baseline, graph, problem.collective, problem.root):
+                    bounded = replace(forest, name=problem.name, bound=best.bound)
+                    yield Start(bounded, forest.name)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from statistics import mode
+from struct import iter_unpack
 from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
@@ -49,10 +51,14 @@ IN_TURN: Final = 0.85
 """Share of a joint optimum that phases in turn allow at least, to be candidates of plan sets."""
 STARTS: Final = 2
 """Starts that are searched in turn without being faster than all before."""
+RISE: Final = 1.45
+"""How many times as fast a search makes plain plans of connections with thread blocks enough."""
 LONGER: Final = (1.1, 1.04)
 """How many times as long the short and the long call may take of a start that is faster on an
 average: two DGX A100, a NIC out, allreduce; MI250 allgather. Bandwidth is what many bytes ask for.
 """
+LOSS: Final = 0.125
+"""That power of what the short call gains a long one may take more in longer transfers."""
 SURE: Final = 1.01
 """Cost up to which nothing else is tried, or of a long call up to which work is not spread; how
 many times as fast a plan of a set has to be to be one."""
@@ -321,6 +327,24 @@ def cut_coarser(judge: Judge, one: Candidate) -> Iterator[Candidate]:
         yield replace(one, instances=one.instances // 2)
 
 
+def lengthen(judge: Judge, one: Candidate) -> Iterator[Candidate]:
+    """A tree in four transfers, or in two, where lists are full of more.
+
+    Of an odd number of boxes rounded shares are dozens of chunks, and lists hold but so many steps.
+    """
+    if judge.cost(one) < CROWDED:
+        return
+    counts = _machine.rows(columns_of(judge.program_of(one)))[2]
+    now = mode(count for *_, count in iter_unpack("4i", counts))
+    whole = max(tree.count for tree in judge.trees)
+    for other in (replace(one, least=-(-whole // parts)) for parts in (4, 2)):
+        if other.least >= 2 * now and judge.program(other) is not None:
+            gain = judge.stretch(one, SHORT) / judge.stretch(other, SHORT)
+            most = judge.stretch(one, LONG) * max(1.0, gain) ** LOSS
+            if judge.stretch(other, LONG, most) <= most:
+                yield other
+
+
 def join_parts(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """Fewer parts of trees: just enough of them."""
     blocks = judge.blocks(one)
@@ -457,7 +481,7 @@ Action = Callable[[Judge, Candidate], Iterator[Candidate]]
 SPREADING: Final[tuple[Action, ...]] = (add_blocks, spread_work)
 """What gives links thread blocks enough."""
 ACTIONS: Final[dict[str, tuple[Action, ...]]] = {
-    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals, order_parts),
+    "fifo": (add_blocks, cut_finer, sum_apart, cut_wider, order_equals, order_parts, lengthen),
     "onesided": (add_blocks, join_parts, spread_work, shorten_slices),
 }
 """All actions of a style, in the order in which they are tried.

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.compile.choose import ENOUGH, round_forest
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.others import Other
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Source
+from forestcoll.compile.rivals import trees_of
 from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.lower.rounds import Rounds, lower_rounds
 from forestcoll.program.sizes import is_power
@@ -24,24 +25,18 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.solver.alltoall.spread import routes_over
-from forestcoll.solver.baselines import BASELINES, Baseline
 from forestcoll.solver.baselines.alltoall import EXCHANGES
 from forestcoll.verify import simulate
 from forestcoll.verify.simulate import DEFAULTS, KINDS, Options
 
 if TYPE_CHECKING:
-    from forestcoll import solver
-    from forestcoll.compile.problem import Problem
-    from forestcoll.graph.capacity_graph import CapacityGraph
-    from forestcoll.program import Collective, Program, Protocol, Style
+    from forestcoll.program import Program, Protocol, Style
     from forestcoll.program.targets import Target
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.topology import Topology
     from forestcoll.verify.simulate import Rule, Timing, Where
     from forestcoll.verify.simulate.options import Kind
 
-FORESTS: Final = 3
-"""Forests of a baseline that take part: so many of the fastest, and the lowest."""
 WIDE: Final = 4
 """Times as many parts of trees in LL and LL128, at any size."""
 PIECES: Final = (2, 4, 8)
@@ -52,39 +47,6 @@ FINER: Final[Mapping[Style, tuple[int, ...]]] = {"fifo": (2, 4, 8, 16), "oneside
 under way, or while links in order serve others, is as long as a piece."""
 LEAST: Final = 2**11
 """Bytes of such a piece at least."""
-
-
-def forests_of(
-    baseline: Baseline, graph: CapacityGraph, collective: Collective, root: int | None
-) -> list[Forest]:
-    """The forests of a baseline that take part, the fastest first; errors as `forests`."""
-    forests = list(drop_equals(baseline.forests(graph, collective, root)))
-    lowest = min(forests, key=lambda forest: forest.height)
-    return [f for k, f in enumerate(forests) if k < FORESTS or f is lowest]
-
-
-def drop_equals(forests: Iterable[Forest]) -> Iterator[Forest]:
-    """Those whose trees, in whatever order, none before has: their plans are the same."""
-    seen: set[object] = set()
-    for forest in forests:
-        trees = _trees_of(forest)
-        if trees not in seen:
-            seen.add(trees)
-            yield forest
-
-
-def _trees_of(forest: Forest) -> frozenset[object]:
-    """What its plans follow from: its trees, in whatever order."""
-    return frozenset((t.root, t.phase, t.weight, frozenset(t.edges)) for t in forest.trees)
-
-
-def forests_of_others(problem: Problem, best: solver.Optimum) -> Iterator[Forest]:
-    """The forests of all baselines whose GPUs copy and add, with the bound of the optimum."""
-    for baseline in BASELINES.values():
-        with suppress(UnsupportedError):
-            if not baseline.in_switch:
-                own = forests_of(baseline, problem.graph, problem.collective, problem.root)
-                yield from (replace(f, name=problem.name, bound=best.bound) for f in own)
 
 
 def round_forests(
@@ -232,7 +194,7 @@ def best_program(
     # LL128's steps are those of LL, but with a root, where it may be what much data is sent in
     alike = protocol == "LL128" and not source.collective.has_root
     steps: Protocol = "LL" if alike else protocol
-    key = _trees_of(source), source.collective, target, instances
+    key = trees_of(source), source.collective, target, instances
 
     def lower_in(parts: int, scheduled: bool) -> Program:
         own = *key, steps, parts, scheduled

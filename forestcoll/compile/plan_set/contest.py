@@ -93,7 +93,7 @@ class Contest:
         self.candidates, self.notes, self.refused = candidates, dict[int, str](), ""
         self._lower, self._clock = lower, clock
         self._topology, self._rules, self._options = topology, rules, options
-        self._played = len(topology.gpus) <= simulate.MANY_RANKS
+        self._played = len(topology.gpus) <= simulate.RANKS
         self._programs: dict[Look, Program | None] = {}
         self._made = made
         self._where: dict[int, Where] = {}
@@ -137,7 +137,7 @@ class Contest:
     def times(self, i: int, size: int, tuned: bool = True, until: float = NEVER) -> Sequence[float]:
         """Microseconds under each rule; NEVER where it is over `until`, or serves not the size.
 
-        By the estimate alone for more than MANY_RANKS ranks. Of LARGEST_PLAYED at most.
+        By the estimate alone for more than RANKS ranks. Of LARGEST_PLAYED at most.
         """
         program = self.program(i, tuned)
         if program is None or not smallest_call(program) <= size <= largest_call(program):
@@ -405,7 +405,7 @@ def ends_of(
 
     None of more ranks than sets have simulated figures of.
     """
-    if program.n > simulate.MANY_RANKS:
+    if program.n > simulate.RANKS:
         return None
     first, last = (
         simulate.band(program, where, size, links=links)

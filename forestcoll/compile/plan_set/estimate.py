@@ -4,7 +4,7 @@
 
 What a hop costs beyond the link is the protocol's (`simulate.Options.hop`). Lines say which
 candidates are worth a plan. Messages and thread blocks are not in them, so they are far off at
-sizes that a protocol is not for (figures: docs/plans.md): up to MANY_RANKS ranks simulated times
+sizes that a protocol is not for (figures: docs/plans.md): up to RANKS ranks simulated times
 decide.
 """
 

@@ -28,9 +28,7 @@ from forestcoll.compile.plan_set.candidates import (
     Made,
     best_program,
     candidates_of,
-    drop_equals,
     find_ways,
-    forests_of_others,
     round_forests,
 )
 from forestcoll.compile.plan_set.contest import Contest, Range, ends_of, largest_call, serves
@@ -45,7 +43,7 @@ from forestcoll.compile.plan_set.values import (
 )
 from forestcoll.compile.problem import Problem, parse_any
 from forestcoll.compile.request import Request, keywords
-from forestcoll.compile.rivals import take_turns
+from forestcoll.compile.rivals import drop_equals, others, take_turns
 from forestcoll.compile.search import IN_TURN
 from forestcoll.lower.rounds import Rounds, rounds_of
 from forestcoll.plans import FORMATS
@@ -161,7 +159,7 @@ class _Maker:
             best = problem.optimum()
         chooser = Chooser(problem, {}, Request(budget=request.budget), best, self.clock)
         forests = self._forests(chooser, tuple(self.targets.values()))
-        if problem.collective.two_phases and len(problem.graph.ranks) <= simulate.MANY_RANKS:
+        if problem.collective.two_phases and len(problem.graph.ranks) <= simulate.RANKS:
             self.rounds = list(rounds_of(problem.name, problem.graph))
         in_switch = None if other is None else other.algbw
         return forests, best.bound.algbw, self._name_root(problem), in_switch
@@ -170,9 +168,9 @@ class _Maker:
         self, request: Request, collective: Collective, graph: CapacityGraph, root: int | None
     ) -> None:
         """Reads the plans that are to take part."""
-        if request.others and len(graph.ranks) > simulate.MANY_RANKS:
+        if request.others and len(graph.ranks) > simulate.RANKS:
             raise UnsupportedError(
-                f"--with: over {simulate.MANY_RANKS} ranks plans are not simulated, so none is "
+                f"--with: over {simulate.RANKS} ranks plans are not simulated, so none is "
                 "known to be faster"
             )
         told = collective, root
@@ -219,12 +217,12 @@ class _Maker:
                 same = exact.trees == trees and exact.exact
                 forests.append(chooser.forest("auto" if same else trees))
                 best = algbw
-        if len(problem.graph.ranks) <= simulate.MANY_RANKS:
+        if len(problem.graph.ranks) <= simulate.RANKS:
             with self.clock.stage("solve"):
                 turns = take_turns(problem, chooser.best, IN_TURN)
                 forests += (start.forest for start in turns)
             with self.clock.stage("baselines"):
-                forests += forests_of_others(problem, chooser.best)
+                forests += (start.forest for start in others(problem, chooser.best))
         with self.clock.stage("round"):
             forests += round_forests(forests, targets, self.instances)
         most = self.budget.trees

@@ -35,7 +35,8 @@ _EVERYWHERE = tuple(c for c in BY_TREES if c.phases[-1] == "broadcast")
 class Baseline:
     """A way that others take. `words`: what it is; `serves`: what it is made for.
 
-    `in_switch`: its plans have a switch copy and add (`lower.nvls`), no trees over GPUs.
+    `in_switch`: its plans have a switch copy and add (`lower.nvls`), no trees over GPUs; `packed`:
+    its trees follow from the capacities of links, one after the other, and take long to find.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Baseline:
     serves: Sequence[Collective]
     make: Callable[[Problem], Iterator[Forest]]
     in_switch: bool = False
+    packed: bool = False
 
     @lru_cache(maxsize=32)  # noqa: B019 (baselines are constants, and asked for again)
     def forests(
@@ -103,9 +105,13 @@ _RECORDS = (
     Baseline("bruck", "Bruck's rounds", _UNROOTED, exchange.bruck),
     Baseline("hierarchical", "inside boxes, between, inside", BY_TREES, hierarchy.hierarchical),
     Baseline("direct", "everybody to everybody in one round", BY_TREES, exchange.direct),
-    Baseline("in-switch", "the switch copies and adds (NVLS)", _EVERYWHERE, _in_switch, True),
-    Baseline("blink", "trees packed from one root", BY_TREES, blink_multitree.blink),
-    Baseline("multitree", "trees grown greedily", _UNROOTED, blink_multitree.multitree),
+    Baseline(
+        "in-switch", "the switch copies and adds (NVLS)", _EVERYWHERE, _in_switch, in_switch=True
+    ),
+    Baseline("blink", "trees packed from one root", BY_TREES, blink_multitree.blink, packed=True),
+    Baseline(
+        "multitree", "trees grown greedily", _UNROOTED, blink_multitree.multitree, packed=True
+    ),
 )
 BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
 

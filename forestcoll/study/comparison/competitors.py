@@ -25,12 +25,12 @@ from forestcoll.compile.plan_set.candidates import (
     Made,
     best_program,
     candidates_of,
-    forests_of,
     round_forests,
 )
 from forestcoll.compile.plan_set.contest import Contest, Look, Lower, where_of
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.values import Candidate
+from forestcoll.compile.rivals import forests_of
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import usage

@@ -105,7 +105,7 @@ def compare(
     and the old plan, made for `topology`, runs on it beside them. `signal`: microseconds that a
     message's announcement takes besides the links' latency; None: as everywhere (`simulate.HOP`).
     `quick`: plans of baselines only where links alone do not tell that another is faster. `seen`
-    gets what is known after each competitor and size, marked partial. Above MANY_RANKS ranks trees
+    gets what is known after each competitor and size, marked partial. Above RANKS ranks trees
     are compared alone.
 
     Raises ForestCollError where a file is wrong or for something else.
@@ -161,12 +161,12 @@ class _Game:
             trees = "trees are compared alone, without plans"
             loads = "loads of links are compared, without plans"
             what = trees if self.collective.phases else loads
-            self.notes.append(f"more than {simulate.MANY_RANKS} ranks: {what}")
+            self.notes.append(f"more than {simulate.RANKS} ranks: {what}")
 
     @property
     def alone(self) -> bool:
         """Whether there are too many ranks for plans."""
-        return len(self.graph.ranks) > simulate.MANY_RANKS
+        return len(self.graph.ranks) > simulate.RANKS
 
     def add_ours(self, broken: bool) -> None:
         """Our plans for the machine; and, where it is broken, those for the sound one on it."""

@@ -26,7 +26,6 @@ when which bytes are read and written.
 from __future__ import annotations
 
 from forestcoll.verify.simulate.band import (
-    MANY_RANKS,
     RANKS,
     SIZE,
     Band,
@@ -63,7 +62,6 @@ __all__ = [
     "DEFAULTS",
     "HOP",
     "KINDS",
-    "MANY_RANKS",
     "MOST_BYTES",
     "PIECES",
     "RANKS",

@@ -20,10 +20,9 @@ from forestcoll.verify.simulate.simulation import BOTH, DEFAULTS, PIECES, run_ea
 
 SIZE: Final = 10**9
 """Bytes of a call for which plans state what they reach."""
-RANKS: Final = 64
-"""Ranks up to which a report has simulated figures, and searches are by them: more take seconds."""
-MANY_RANKS: Final = 128
-"""Ranks up to which plans are compared by simulated times; above, by estimates, or trees alone."""
+RANKS: Final = 128
+"""Ranks up to which plans are chosen by simulated times, and reports have some; above, by estimates
+and links alone."""
 FLOWS: Final = 2_000
 """Edges in all trees of a forest up to which one that is alone is simulated for a report."""
 
