@@ -36,7 +36,7 @@ struct Step {
   int events, low;  // how many events it has, and its first atom
 };
 
-struct State {
+struct FifoState {
   Connection *into = nullptr, *out = nullptr;
   int line = 0, event = 0, last = -1;  // where it is; events of that; its last event of all
   std::int64_t piece = 0;              // of the current line
@@ -97,7 +97,7 @@ class FifoRun {
 
   // Runs a thread block until it ends or has to wait; wakes those who waited for it.
   void advance(int b) {
-    State& state = states_[b];
+    FifoState& state = states_[b];
     for (; state.line < code_.first[b + 1]; ++state.line) {
       const Step s = step(b);
       if (!state.piece && !after(b, state, s)) return;
@@ -116,7 +116,7 @@ class FifoRun {
   }
 
   // Whether all that the step comes after is done.
-  bool after(int b, State& state, const Step& s) {
+  bool after(int b, FifoState& state, const Step& s) {
     const Instruction& i = code_.at(s.line);
     state.cross.clear();
     for (int k = 0; k < i.afters; ++k) {
@@ -135,7 +135,7 @@ class FifoRun {
   }
 
   // Moves pieces until the step's last; false when the block has to wait before that.
-  bool message(int b, State& state, const Step& s) {
+  bool message(int b, FifoState& state, const Step& s) {
     Connection* into = s.receives ? state.into : nullptr;
     Connection* out = s.sends ? state.out : nullptr;
     while (state.piece < s.pieces) {
@@ -176,7 +176,7 @@ class FifoRun {
     if (!blocked || blocked->need != waits_for || connection.queued) return false;
     const Step send = step(connection.sender), take = step(connection.receiver);
     if (send.receives || take.sends) return false;
-    State &sender = states_[connection.sender], &receiver = states_[connection.receiver];
+    FifoState &sender = states_[connection.sender], &receiver = states_[connection.receiver];
     const std::int64_t many = send.pieces - sender.piece;
     move(connection.sender, sender, send, many);
     move(connection.receiver, receiver, take, many);
@@ -185,7 +185,7 @@ class FifoRun {
   }
 
   // Adds the events that begin with the next `many` pieces.
-  void move(int b, State& state, const Step& s, std::int64_t many) {
+  void move(int b, FifoState& state, const Step& s, std::int64_t many) {
     const std::int64_t end = state.piece + many;
     const auto begins = [&](int k) -> std::int64_t {
       return messages_.piece > 1 ? k : atoms_.starts[s.low + k] - atoms_.starts[s.low];
@@ -203,7 +203,7 @@ class FifoRun {
     state.piece = end;
   }
 
-  int event(int b, State& state, const Step& s, int item, int sent) {
+  int event(int b, FifoState& state, const Step& s, int item, int sent) {
     if (sent >= 0) state.cross.insert(state.cross.begin(), sent);
     state.last = outcome_.trace.add(b, s.line, 0, item, b, state.last, state.cross);
     state.cross.clear();
@@ -220,7 +220,7 @@ class FifoRun {
   const Code& code_;
   const Atoms& atoms_;
   const Messages messages_;
-  std::vector<State> states_;
+  std::vector<FifoState> states_;
   std::vector<int> ends_;  // last event of each line
   std::map<std::tuple<int, int, int>, Connection> connections_;
   std::unordered_map<int, std::vector<int>> waiting_;  // for a line

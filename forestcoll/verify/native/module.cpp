@@ -16,11 +16,13 @@
 #include "memory.hpp"
 
 namespace nb = nanobind;
-using namespace forestcoll::verify;
 
+namespace forestcoll::simulate {
 void bind_simulation(nb::module_& m);  // simulate/native/module.cpp
+}
 void bind_scan(nb::module_& m);        // plans/msccl/scan.cpp
 
+namespace forestcoll::verify {
 namespace {
 
 // --- how much there is to do
@@ -336,8 +338,10 @@ class Proof {
 };
 
 }  // namespace
+}  // namespace forestcoll::verify
 
 NB_MODULE(_machine, m) {
+  using namespace forestcoll::verify;
   nb::set_leak_warnings(false);  // the words live as long as their module
   nb::class_<Words>(m, "Words").def(nb::init<nb::dict, nb::sequence, nb::object>());
   nb::class_<Columns>(m, "Columns");
@@ -371,6 +375,6 @@ NB_MODULE(_machine, m) {
     constexpr std::int64_t unbounded = 1 << 30;  // messages: a proof has shown that fewer are enough
     return Proof(columns, shape, 1, {unbounded, unbounded}, 1, false).note_values(in_place, root);
   });
-  bind_simulation(m);
+  forestcoll::simulate::bind_simulation(m);
   bind_scan(m);
 }

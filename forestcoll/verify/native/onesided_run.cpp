@@ -66,7 +66,7 @@ struct Barrier {
   std::vector<int> members, came;
 };
 
-struct State {
+struct OnesidedState {
   int line = 0, launch = 0;
   int begin = -1, sync = -1;           // the events that began the launch, and of the last thread barrier
   std::vector<int> open;      // events of own threads since then
@@ -166,7 +166,7 @@ class OnesidedRun {
       if (launch == launches_) return;
       for (int b = columns_.ranks[r].blocks; b < columns_.ranks[r + 1].blocks; ++b) {
         if (!code_.length(b)) continue;
-        State& state = states_[b];
+        OnesidedState& state = states_[b];
         state.line = code_.first[b];
         state.launch = launch;
         state.begin = state.sync = at;
@@ -191,14 +191,14 @@ class OnesidedRun {
     begin(r, states_[b].launch + 1, std::move(ends));
   }
 
-  void advance(int b, State& state) {
+  void advance(int b, OnesidedState& state) {
     for (; state.line < code_.first[b + 1]; ++state.line)
       if (!execute(b, state, code_.block(b), code_.at(state.line))) return;
     finish(b);
   }
 
   // Does one instruction; false when it has to wait.
-  bool execute(int b, State& state, const Block& block, const Instruction& i) {
+  bool execute(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     const Operation& row = columns_.row(i);
     if (row.packets) return packets(b, state, block, i);
     if (i.op == op_.nop)
@@ -226,7 +226,7 @@ class OnesidedRun {
     return true;
   }
 
-  int event(int b, State& state, int item, int chain, std::span<const int> cross) {
+  int event(int b, OnesidedState& state, int item, int chain, std::span<const int> cross) {
     return outcome_.trace.add(b, state.line, state.launch, item, chain, state.sync, cross);
   }
 
@@ -239,7 +239,7 @@ class OnesidedRun {
   // --- thread barriers
 
   // One event after everything before it.
-  void nop(int b, State& state) {
+  void nop(int b, OnesidedState& state) {
     ++state.nops;
     if (state.open.empty()) return;
     state.sync = event(b, state, sync_only, b, state.open);
@@ -261,7 +261,7 @@ class OnesidedRun {
     }
   }
 
-  bool barrier(int b, State& state, const Block& block, const Instruction& i) {
+  bool barrier(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     Barrier& here = barriers_[{block.rank, i.ident}];
     here.came.push_back(b);
     if (here.came.size() < here.members.size()) {
@@ -284,14 +284,14 @@ class OnesidedRun {
   // --- signals
 
   // What thread `position` may rely on to have been pushed through a port before it: -1, nothing.
-  int tail(const State& state, int c, int position) const {
+  int tail(const OnesidedState& state, int c, int position) const {
     const auto it = state.tails.find(c);
     if (it == state.tails.end()) return -1;
     return it->second.pusher == position || it->second.nops != state.nops ? it->second.event : -1;
   }
 
   // An event of somebody who moves data, or signals, for a thread block.
-  int proxy(int b, State& state, int item, int c, int position) {
+  int proxy(int b, OnesidedState& state, int item, int c, int position) {
     const int before = tail(state, c, position);
     return event(b, state, item, proxies_++, {&before, before >= 0 ? 1U : 0U});
   }
@@ -301,7 +301,7 @@ class OnesidedRun {
     wake(std::exchange(ends_[end].waiting, -1));
   }
 
-  void put(int b, State& state, const Block& block, const Instruction& i) {
+  void put(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     if (!columns_.reads_by_port(block, i)) {
       state.open.push_back(event(b, state, whole, b, {}));
       return;
@@ -319,7 +319,7 @@ class OnesidedRun {
     }
   }
 
-  void signal(int b, State& state, const Block& block, const Instruction& i, int k) {
+  void signal(int b, OnesidedState& state, const Block& block, const Instruction& i, int k) {
     const int c = channel(block, i, k);
     if (i.op == op_.relaxed_signal) return deliver(peers_of_[c], {state.begin, state.begin});
     if (!columns_.channels[c].port) return deliver(peers_of_[c], {state.sync, state.begin});
@@ -328,7 +328,7 @@ class OnesidedRun {
     deliver(peers_of_[c], {made, state.begin});
   }
 
-  void flush(int b, State& state, const Block& block, const Instruction& i) {
+  void flush(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     std::vector<int> cross;
     const auto add = [&](int c, int position) {
       if (const int before = tail(state, c, position); before >= 0) cross.push_back(before);
@@ -340,7 +340,7 @@ class OnesidedRun {
     state.open.push_back(event(b, state, sync_only, b, cross));
   }
 
-  bool wait(int b, State& state, const Block& block, const Instruction& i) {
+  bool wait(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     for (int k = 0; k < i.channels; ++k) {
       const int c = channel(block, i, k);
       End& end = ends_[ends_of_[c]];
@@ -359,7 +359,7 @@ class OnesidedRun {
     return true;
   }
 
-  bool acquire(int b, State& state, const Block& block, const Instruction& i) {
+  bool acquire(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     for (int k = 0; k < i.semaphores; ++k) {
       End& end = semaphore(block, i, k);
       if (end.credit || !end.tokens.empty()) continue;
@@ -385,7 +385,7 @@ class OnesidedRun {
 
   Token& written(int atom, int launch) { return written_[launch * writer_.size() + atom]; }
 
-  bool packets(int b, State& state, const Block& block, const Instruction& i) {
+  bool packets(int b, OnesidedState& state, const Block& block, const Instruction& i) {
     const Operation& row = columns_.row(i);
     const auto all = operands(state.line);
     const auto sources = all.first(i.sources), targets = all.subspan(i.sources);
@@ -410,7 +410,7 @@ class OnesidedRun {
     return true;
   }
 
-  bool all_here(int b, State& state, std::span<const Span> read) {
+  bool all_here(int b, OnesidedState& state, std::span<const Span> read) {
     for (const Span& span : read)
       for (int atom = span.low; atom < span.high; ++atom) {
         if (written(atom, state.launch).data >= 0) continue;
@@ -427,7 +427,7 @@ class OnesidedRun {
   }
 
   // The event that reads these packets and does the rest with them, after those `cross`.
-  int read(int b, State& state, int item, std::span<const int> atoms, std::vector<int> cross) {
+  int read(int b, OnesidedState& state, int item, std::span<const int> atoms, std::vector<int> cross) {
     for (int atom : atoms) {
       const int begin = written(atom, state.launch).begin;
       if (std::ranges::find(cross, begin) == cross.end()) cross.push_back(begin);
@@ -441,7 +441,7 @@ class OnesidedRun {
     return made;
   }
 
-  void write(int atom, State& state, int event) {
+  void write(int atom, OnesidedState& state, int event) {
     written(atom, state.launch) = {event, state.begin};
     const auto it = readers_.find({atom, state.launch});
     if (it == readers_.end()) return;
@@ -450,7 +450,7 @@ class OnesidedRun {
   }
 
   // Over port channels: all threads wait, then a proxy sends what the packets have become.
-  void push(int b, State& state, const Block& block, const Instruction& i, Span source,
+  void push(int b, OnesidedState& state, const Block& block, const Instruction& i, Span source,
             std::span<const Span> targets) {
     for (int atom = source.low; atom < source.high; ++atom)
       read(b, state, sync_only, {&atom, 1}, {});
@@ -473,7 +473,7 @@ class OnesidedRun {
   const Names& op_;
   const Atoms& atoms_;
   const int launches_;
-  std::vector<State> states_;
+  std::vector<OnesidedState> states_;
   std::map<std::tuple<int, int, int, int>, int> numbers_;
   std::deque<End> ends_;
   std::vector<int> ends_of_, peers_of_;  // of each channel: its own end, the one at the peer

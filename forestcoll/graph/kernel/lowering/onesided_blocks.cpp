@@ -23,9 +23,8 @@
 
 namespace forestcoll {
 
+namespace onesided {
 namespace {
-
-using namespace onesided;
 
 using Block = Ints;  // what a thread block does: numbers of works
 
@@ -65,7 +64,7 @@ class OnesidedBlocks {
   OnesidedBlocks(nb::sequence trees, const Ints& apart, Amounts inputs, Amounts outputs, Ints boxes,
          bool reduces, bool both, const std::tuple<int, int, int, int, int, int>& limits, nb::sequence words)
       : problem_{{}, std::move(boxes), std::move(inputs), std::move(outputs), reduces, both,
-                 std::make_from_tuple<onesided::Limits>(limits)},
+                 std::make_from_tuple<Limits>(limits)},
         words_(words_of(words)), instruction_(words_[class_instruction](words_[first_op])),
         ref_(words_[class_ref](words_[first_buffer], 0, 0)),
         pipeline_(words_[class_pipeline](nb::tuple(), 0, 0)) {
@@ -170,7 +169,7 @@ class OnesidedBlocks {
   static Objects words_of(nb::sequence words) {
     Objects list;
     for (nb::handle word : words) list.push_back(nb::borrow(word));
-    require(list.size() == first_op + static_cast<std::size_t>(onesided::Op::release) + 1, "some words are missing");
+    require(list.size() == first_op + static_cast<std::size_t>(Op::release) + 1, "some words are missing");
     return list;
   }
 
@@ -232,7 +231,7 @@ class OnesidedBlocks {
   // `number`: of a class, below 0: of an empty one.
   Obstacle obstacle(const Unit& unit, int number) const {
     static const Work idle;
-    const onesided::Limits& limits = problem_.limits;
+    const Limits& limits = problem_.limits;
     for (const auto& [place, own] : unit.works) {
       const int other = at_.find(number, place);
       const Work& work = other < 0 ? idle : works_[other];
@@ -282,7 +281,7 @@ class OnesidedBlocks {
       Chunks steps, near, far;
     };
     static const Work none;
-    const onesided::Limits& limits = problem_.limits;
+    const Limits& limits = problem_.limits;
     std::vector<Some> busy, idle;
     for (const int place : {2 * rank, 2 * rank + 1})
       for (int number : by_place_[place]) {
@@ -366,12 +365,12 @@ class OnesidedBlocks {
     const auto add = [&](const Instructions& some) {
       for (const Instruction& i : some) steps.push_back(object(i, nullptr));
     };
-    const auto shake = [&](onesided::Op op, Shake kind) {
+    const auto shake = [&](Op op, Shake kind) {
       add(sync(op, shakes[kind], [&](int c) { return c < inside; }, problem_.limits.peers));
     };
-    const Instructions barrier = {{onesided::Op::nop}};
-    shake(onesided::Op::relaxed_signal, ready_to);
-    shake(onesided::Op::relaxed_wait, ready_from);
+    const Instructions barrier = {{Op::nop}};
+    shake(Op::relaxed_signal, ready_to);
+    shake(Op::relaxed_wait, ready_from);
     if (!shakes[ready_from].empty()) add(barrier);
     for (const auto& [pipe, work] : pipes) {
       add(pipe->before);
@@ -382,8 +381,8 @@ class OnesidedBlocks {
     }
     // the barrier: all threads have read, written and waited before one of them says so
     if (!shakes[done_to].empty()) add(barrier);
-    shake(onesided::Op::signal, done_to);
-    shake(onesided::Op::wait, done_from);
+    shake(Op::signal, done_to);
+    shake(Op::wait, done_from);
     const auto same = [](const nb::object& step) { return step; };
     return {tuple_of(steps, same), tuple_of(own, [&](const auto& c) {
               nb::object& alike = channels_[c];
@@ -434,13 +433,15 @@ class OnesidedBlocks {
   std::vector<std::vector<Block>> blocks_;  // per rank
   std::vector<Ends> ends_;                  // of all channels, ascending
   std::map<std::tuple<bool, int, int>, nb::object> channels_;
-  std::map<std::tuple<onesided::Op, Ints, Ints>, nb::object> plain_;
+  std::map<std::tuple<Op, Ints, Ints>, nb::object> plain_;
   std::map<Place, nb::object> operands_;
 };
 
 }  // namespace
+}  // namespace onesided
 
 void bind_onesided_blocks(nb::module_& m) {
+  using onesided::OnesidedBlocks;
   nb::class_<OnesidedBlocks>(m, "OnesidedBlocks")
       .def(nb::init<nb::sequence, const Ints&, Amounts, Amounts, Ints, bool, bool,
                     const std::tuple<int, int, int, int, int, int>&, nb::sequence>())

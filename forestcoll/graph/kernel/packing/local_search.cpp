@@ -53,9 +53,9 @@ std::optional<Alike> alike(const Digraph& graph, const Amounts& supply,
 // one that lowers the weight of what is overfull by most, or raises it by least, is made and not
 // undone for a while (tabu search; Glover, 1989). Orbits that stay overfull gain weight, which leads
 // out of places that no single change improves (breakout method; Morris, 1993).
-class Search {
+class LocalSearch {
  public:
-  Search(const Digraph& graph, const Alike& alike, const Amounts& supply, int most)
+  LocalSearch(const Digraph& graph, const Alike& alike, const Amounts& supply, int most)
       : graph_(graph), alike_(alike), most_(most), into_(graph.arcs_by(graph.head)),
         out_(graph.arcs_by(graph.tail)), load_(alike.room.size(), 0), weight_(alike.room.size(), 1), random_(0) {
     for (int root : alike.roots)
@@ -220,7 +220,7 @@ std::optional<Batches> pack_lowest(const Digraph& graph, const Amounts& supply,
     if ((room -= std::min(supply[root], room + 1)) < 0) return std::nullopt;
   const int least = least_height(graph, orbits->roots);
   for (int most = least; most < below && most < least + kHeights; ++most) {
-    Search search(graph, *orbits, supply, most);
+    LocalSearch search(graph, *orbits, supply, most);
     if (search.run()) return search.batches();
   }
   return std::nullopt;

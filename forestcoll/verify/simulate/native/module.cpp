@@ -14,9 +14,8 @@
 #include "engine.hpp"
 
 namespace nb = nanobind;
-using namespace forestcoll::simulate;
-namespace verify = forestcoll::verify;
 
+namespace forestcoll::simulate {
 namespace {
 
 using Stages = std::vector<std::vector<int>>;  // links of each stage
@@ -112,10 +111,12 @@ void bind_simulation(nb::module_& m) {
     new (self) Rates{block, sum, adds_slowly};
   });
   nb::class_<Fabric>(m, "Fabric").def(nb::init<nb::object>());
-  m.def("code_fifo", [](const forestcoll::verify::Columns& columns, int rounds, double full, double last,
+  m.def("code_fifo", [](const verify::Columns& columns, int rounds, double full, double last,
                         std::int64_t chunks, int parts, std::int64_t slots, double wire, std::vector<int> boxes,
                         const Rates& rates, Fabric& fabric, Threads& threads) {
     code_fifo(columns, {rounds, {full, last}, chunks, parts, slots, wire, std::move(boxes)}, rates, fabric, threads);
   });
   m.def("code_onesided", &code_onesided);
 }
+
+}  // namespace forestcoll::simulate
