@@ -170,6 +170,14 @@ def test_baselines_are_starts_where_they_may_be_faster() -> None:
     assert [*rivals.others(unequal, best)] == []
 
 
+def test_sums_in_given_shares_take_baselines_that_have_them() -> None:
+    """Evenly over all ranks: rings have that, and trees from few roots do not."""
+    problem = Problem.of(machine("dgx-a100"), "allreduce", None, None, "none", {"*": 1}).plain
+    names = {start.name for start in rivals.others(problem, problem.optimum())}
+    assert "ring" in names
+    assert not names & {"tree", "double-tree", "blink"}
+
+
 @pytest.mark.parametrize(
     ("name", "above"), [("fat-tree leaves=3", 1.2), ("dgx-a100 boxes=9", 1.08)]
 )

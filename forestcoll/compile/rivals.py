@@ -19,7 +19,7 @@ from functools import cached_property
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Final
 
-from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.errors import ForestError, UnsupportedError
 from forestcoll.compile.problem import Problem, Start
 from forestcoll.compile.search import (
     GAIN,
@@ -36,6 +36,7 @@ from forestcoll.compile.search import (
     finish,
     gain_for,
 )
+from forestcoll.schedule.forest import check
 from forestcoll.solver.allreduce import fix_same, plan
 from forestcoll.solver.solve import solve
 
@@ -249,14 +250,16 @@ def others(problem: Problem, best: Optimum, packed: bool = True) -> Iterator[Sta
 
     In those by a rule ranks have few to send to and to receive from, so plans have thread blocks
     enough, and no two of a rank wait for one adapter. `packed`: those without one too, which take
-    as long to pack as ours. None where roots have different shares.
+    as long to pack as ours. Where shares of roots are given, those that have them.
     """
     from forestcoll.solver.baselines import BASELINES
 
-    graph = problem.graph
-    for baseline in BASELINES.values() if len(set(graph.parts)) == 1 else ():
-        with suppress(UnsupportedError):
+    for baseline in BASELINES.values():
+        with suppress(UnsupportedError, ForestError):
             if not baseline.in_switch and (packed or not baseline.packed):
-                for forest in forests_of(baseline, graph, problem.collective, problem.root):
+                own = forests_of(baseline, problem.graph, problem.collective, problem.root)
+                for forest in own:
+                    if problem.graph.shares:
+                        check(forest)
                     bounded = replace(forest, name=problem.name, bound=best.bound)
                     yield Start(bounded, forest.name)
