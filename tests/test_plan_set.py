@@ -272,6 +272,22 @@ def test_a_plan_begins_where_it_serves_a_size(name: str) -> None:
         assert not any(e.low % Sizes.of(e.program).multiple() for e in plans.entries)
 
 
+def test_calls_of_several_rounds_have_a_plan_of_their_own() -> None:
+    """Above 1 GiB lists go round again: connections that share an adapter then run apart, and the
+    fastest plan up to there reaches 449 GB/s."""
+    topology = machine("fat-tree")
+    both = plan_set.make(topology, "allgather", G // 2, 4 * G, formats=("msccl-xml",))
+    (plans,) = both.plans
+    one, several = plans.entries
+    assert G < several.low < 2 * G
+
+    def reached(entry: Any, size: int) -> float:
+        return simulate.band(entry.program, entry.origin, size, links=topology.latencies()).least
+
+    assert reached(one, G) > 1.01 * reached(several, G)
+    assert reached(several, 2 * G) > 1.1 * reached(one, 2 * G)
+
+
 def test_plans_serve_powers_of_two() -> None:
     the_set = made("dgx-a100 boxes=2", "allgather", target="rccl", formats=("msccl-xml",))
     for entry in the_set.plans[0].entries:

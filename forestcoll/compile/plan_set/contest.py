@@ -46,7 +46,7 @@ TUNED: Final = 2
 PLAIN: Final[dict[Style, int]] = {"fifo": SHORT // 4, "onesided": SHORT // 256}
 """Bytes up to which nothing is gained: in chunks that are finer for SHORT messages are tiny. With
 a root chunks are as many times as long as there are ranks."""
-LARGEST_PLAYED: Final = 2**30
+LARGEST_PLAYED: Final = 2**32
 """Bytes from which on calls go on as between half as many and these; each loop is played."""
 
 Lower = Callable[[Candidate, bool], tuple["Program", str]]
