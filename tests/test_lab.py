@@ -435,4 +435,4 @@ def test_nothing_is_left_however_it_ends() -> None:
     out, err, code = ends["rank"]
     assert (out, code) == ("", 1)
     assert err.startswith("forestcoll: error: plan: ")
-    assert "died" in err
+    assert "died" in err or "is gone" in err  # whoever notices first: the lab, or another rank
