@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from forestcoll.execute.torch.measure import Act
 
 Mode = Literal["in-place", "out-of-place"]
+GRACE = 1.0
+"""Seconds in which a process that has died shows as that, after others have lost it."""
 
 FORK_SERVER = ForkServer(
     "forestcoll.execute.lab.ranks",
@@ -87,14 +89,16 @@ def run(trial: Trial, spaces: Sequence[str], control: str, patience: float) -> O
 
 
 def _collect(pipes: list[Connection], patience: float) -> Outcome:
+    """The outcome of all ranks together; of failures a death is the reason.
+
+    A system closes the files of a process one by one, so others may lose their connection to it and
+    say so before its pipe has ended: after a failure all have GRACE seconds more.
+    """
     waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
     end = time.monotonic() + patience
     outcomes: list[Outcome] = []
     failures: list[str] = []
-    while waiting:
-        ready = wait(list(waiting), max(0.0, end - time.monotonic()))
-        if not ready:
-            raise ExecutionError(f"ranks {sorted(waiting.values())} took more than {patience} s")
+    while waiting and (ready := wait(list(waiting), max(0.0, end - time.monotonic()))):
         for pipe in ready:
             assert isinstance(pipe, Connection)
             rank = waiting.pop(pipe)
@@ -104,10 +108,13 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
                 raise ExecutionError(f"the process of rank {rank} died") from None
             if isinstance(said, str):
                 failures.append(said if said.startswith("rank ") else f"rank {rank}: {said}")
+                end = min(end, time.monotonic() + GRACE)
             else:
                 outcomes.append(said)
-        if failures:  # after who died: it is the reason, and its pipe has ended before others knew
-            raise ExecutionError(failures[0])
+    if failures:
+        raise ExecutionError(failures[0])
+    if waiting:
+        raise ExecutionError(f"ranks {sorted(waiting.values())} took more than {patience} s")
     return outcomes[0]._replace(  # there is a rank
         each=tuple(max(times) for times in zip(*(o.each for o in outcomes), strict=True)),
         processor=sum(o.processor for o in outcomes),
