@@ -123,7 +123,7 @@ def test_phases_take_turns_around_a_broken_adapter() -> None:
     assert len(made.forest.trees) < 100
     ours, short, long, _, *slower, _ = told(made)
     assert ours == "phases in turn over 4 trees per root"
-    assert float(short) > 1.05 * float(slower[0])
+    assert float(short) > max(175, 1.08 * float(slower[0]))
     assert float(long) > 1.05 * float(slower[1])
     assert float(long) == pytest.approx(least(made, topology, 10**9), rel=0.001)
 
@@ -232,7 +232,14 @@ def test_no_ring_is_missed_for_narrow_links(name: str) -> None:
     slow.__dict__["share"] = judged.most_share(bound) / GAIN * 0.999
     every = rivals.others(problem, problem.optimum(), packed=False)
     asked = [start.forest.trees for _, start in rivals.promising(every, slow, problem.links)]
-    assert rings[0].trees in asked
+    faster = [
+        start.forest.trees
+        for _, start in rivals.promising(
+            [Start(forest, "rings") for forest in rivals.drop_equals(rings)], slow, problem.links
+        )
+    ]
+    assert faster
+    assert all(trees in asked for trees in faster)
 
 
 def joined_triangles() -> Topology:

@@ -419,11 +419,11 @@ class Chooser:
         def offers(best: tuple[_Held, Judged]) -> Iterator[tuple[_Held, Judged]]:
             """Of the starts that are left those that may be faster, STARTS at most."""
             may = (
-                entry
-                for entry in left
-                if entry[1][0] > GAIN * best[1].share and entry[1][2].may_beat(best[1])
+                (number, held, plain)
+                for number, (most, held, plain) in left
+                if most > GAIN * best[1].share and plain.may_beat(best[1])
             )
-            for number, (_, held, plain) in islice(may, STARTS):
+            for number, held, plain in islice(may, STARTS):
                 self._clock.subject = f"candidate {number} of {len(ready) + 1} at most"
                 with self.stage("lower"):
                     theirs = improve(plain)

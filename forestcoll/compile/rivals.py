@@ -2,10 +2,10 @@
 
 The optimum of the links may be the wrong forest for plans: dozens of unequal trees per root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
-chain of many hops. So where its plans stay behind the optimum, other forests are starts too: rings,
-and other numbers of trees per root. What no plan of a start is faster than is quickly told: its
-bytes over the links, and its hops; that drops most. The others are lowered once as they are, and
-those whose plain plans are fastest are searched first.
+chain of many hops. So other forests are starts too: the baselines, and where plans stay far behind
+the optimum other numbers of trees per root. What no plan of a start is faster than is quickly told:
+its bytes over the links, and its hops; that drops most. The others are lowered once as they are,
+and those whose plain plans are fastest are searched first.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from statistics import mode
-from struct import iter_unpack
 from typing import Final, TypeVar
 
 from forestcoll.common.errors import PlanError
@@ -33,7 +32,7 @@ from forestcoll.program.targets import Target, message_slots, runtime_on
 from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.verify import _machine, simulate
-from forestcoll.verify.columns import columns_of
+from forestcoll.verify.columns import columns_of, rows_of
 from forestcoll.verify.simulate import Band
 
 # --- what the search is tuned by: the rows of scripts/benchmarks/frozen.json
@@ -334,8 +333,8 @@ def lengthen(judge: Judge, one: Candidate) -> Iterator[Candidate]:
     """
     if judge.cost(one) < CROWDED:
         return
-    counts = _machine.rows(columns_of(judge.program_of(one)))[2]
-    now = mode(count for *_, count in iter_unpack("4i", counts))
+    _, _, operands, _ = rows_of(columns_of(judge.program_of(one)))
+    now = mode(count for *_, count in operands)
     whole = max(tree.count for tree in judge.trees)
     for other in (replace(one, least=-(-whole // parts)) for parts in (4, 2)):
         if other.least >= 2 * now and judge.program(other) is not None:
